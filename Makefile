@@ -1,0 +1,40 @@
+# `make` alone lists the targets.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/ready
+
+.PHONY: help demo test lint types check format clean
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+# Set up once, and anew whenever the versions or the dependencies change.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "patchwords needs Python 3.10 or newer; try make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+demo: $(READY) ## train on handwritten digits for a minute, and write a report
+	$(BIN)/patchwords finetune digits --config docs/digits.yaml --output runs/demo --overwrite
+
+test: $(READY) ## run the tests
+	$(BIN)/python -m pytest -q
+
+lint: $(READY) ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(READY) ## check the types
+	$(BIN)/mypy
+
+check: lint types test ## all that CI checks
+
+format: $(READY) ## put the code in form
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean: ## remove the virtual environment and caches; runs/ is kept
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

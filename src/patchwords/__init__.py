@@ -1,0 +1,55 @@
+"""patchwords: Vision Transformers, "an image is worth 16x16 words" (arXiv 2010.11929).
+
+    >>> import patchwords as pw
+    >>> model = pw.create_model("ViT-Ti/16", num_classes=10)
+    >>> model(torch.zeros(1, 3, 224, 224)).shape
+    torch.Size([1, 10])
+
+Names are imported when first used, so `import patchwords` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from patchwords.version import __version__
+
+if TYPE_CHECKING:
+    from patchwords.data.preprocess import Preprocess
+    from patchwords.model.create import create_model
+    from patchwords.model.variants import list_models
+    from patchwords.model.vit import ViT
+    from patchwords.weights.pretrained import Pretrained
+    from patchwords.weights.store import from_pretrained, save_pretrained
+
+PUBLIC = {
+    "create_model": "patchwords.model.create",
+    "list_models": "patchwords.model.variants",
+    "ViT": "patchwords.model.vit",
+    "Preprocess": "patchwords.data.preprocess",
+    "Pretrained": "patchwords.weights.pretrained",
+    "from_pretrained": "patchwords.weights.store",
+    "save_pretrained": "patchwords.weights.store",
+}
+
+__all__ = [
+    "Preprocess",
+    "Pretrained",
+    "ViT",
+    "__version__",
+    "create_model",
+    "from_pretrained",
+    "list_models",
+    "save_pretrained",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in PUBLIC:
+        raise AttributeError(f"module 'patchwords' has no attribute {name!r}")
+    return getattr(importlib.import_module(PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

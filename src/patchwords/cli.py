@@ -1,0 +1,154 @@
+"""`patchwords VERB ...`: finds the verb, turns its dataclass into flags, prints errors as one line.
+
+Exit codes: 0 done, 2 the user's input is wrong (one line says what), 1 our fault (a traceback).
+Nothing heavy is imported before the command line is known to be right: help takes 0.2 seconds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any
+
+from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
+
+# verb -> (module in patchwords.commands, its dataclass, what it is for)
+COMMANDS: dict[str, tuple[str, str, str]] = {
+    "doctor": ("doctor", "Doctor", "what is wrong with my data, before an hour of training"),
+    "evaluate": ("evaluate", "Evaluate", "measure a trained model on images it has not seen"),
+    "finetune": ("finetune", "Finetune", "train a ViT on your images and write a report"),
+    "models": ("models", "Models", "the models by name: tokens, parameters, MACs"),
+    "predict": ("predict", "Predict", "what a trained model sees in new images"),
+    "report": ("report", "Report", "write report.html of a run anew"),
+}
+EPILOG = """\
+Start here:
+  patchwords doctor photos/
+  patchwords finetune photos/ --output runs/photos
+  patchwords predict runs/photos new/*.jpg
+
+`patchwords VERB --help` explains a verb. `--debug` shows the traceback of an error."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; -> the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return dispatch(words)
+    except PatchwordsError as error:
+        if debug:
+            traceback.print_exc()
+        print(f"patchwords: {' '.join(str(error).split())}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("patchwords: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:  # `patchwords predict ... | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+
+
+def dispatch(words: list[str]) -> int:
+    """The verb's module does the work."""
+    if not words or words[0] in {"-h", "--help", "help"}:
+        print(overview())
+        return 0
+    if words[0] == "--version":
+        from patchwords.version import __version__
+
+        print(f"patchwords {__version__}")
+        return 0
+    verb = words[0]
+    if verb not in COMMANDS:
+        raise ConfigError(f"unknown command {verb!r}{did_you_mean(verb, COMMANDS)}")
+    module_name, class_name, _ = COMMANDS[verb]
+    module = importlib.import_module(f"patchwords.commands.{module_name}")
+    command = getattr(module, class_name)
+    if hasattr(module, "parse"):  # a verb that takes --config or --resume
+        config = module.parse(words[1:])
+    else:
+        config = parse(command, words[1:], f"patchwords {verb}")
+    return int(module.run(config))
+
+
+def overview() -> str:
+    width = max(map(len, COMMANDS))
+    verbs = "\n".join(f"  {verb:<{width}}  {what}" for verb, (_, _, what) in COMMANDS.items())
+    return (
+        "patchwords: Vision Transformers, from a folder of photos to an honest report\n\n"
+        f"usage: patchwords VERB ...\n\n{verbs}\n\n{EPILOG}"
+    )
+
+
+def parse(command: type, words: Sequence[str], program: str, default: Any = None) -> Any:
+    """The dataclass from the words of the command line; raises ConfigError in one line.
+
+    Fields without a value in the words keep that of `default`.
+    """
+    import tyro
+    from tyro._errors import (
+        BadValue,
+        InstantiationFailure,
+        InvalidChoice,
+        MissingArgs,
+        ParseErrorEvent,
+        UnrecognizedArgs,
+        on_parse_error,
+    )
+
+    def explain(event: ParseErrorEvent) -> None:
+        see = f" (see {program} --help)"
+        if isinstance(event, UnrecognizedArgs):
+            raise ConfigError(_unrecognized(event.tokens, flags(command)) + see)
+        if isinstance(event, InvalidChoice):
+            flag = event.argument.lowered.name_or_flags[0]
+            near = did_you_mean(event.value, event.choices)
+            raise ConfigError(f"{flag} {event.value!r} is not a choice{near}")
+        if isinstance(event, MissingArgs):
+            names = [part.arg.lowered.metavar or str(part.arg) for part in event.missing_arguments]
+            raise ConfigError(f"{program}: missing {', '.join(names)}{see}")
+        if isinstance(event, BadValue):
+            flag = event.argument.lowered.name_or_flags[0]
+            raise ConfigError(f"{flag} lacks a value, or has one too few{see}")
+        if isinstance(event, InstantiationFailure):
+            flag = event.argument.lowered.name_or_flags[0] if event.argument else program
+            raise ConfigError(f"{flag}: {' '.join(event.message.split())}{see}")
+
+    options = {} if default is None else {"default": default}
+    with on_parse_error(explain):
+        return tyro.cli(
+            command,
+            prog=program,
+            args=list(words),
+            config=(tyro.conf.OmitArgPrefixes,),
+            **options,
+        )
+
+
+def flags(command: type) -> list[str]:
+    """The names of the flags of a dataclass, those of the groups in it included."""
+    names = ["--help", "--debug"]
+    for field in dataclasses.fields(command):
+        group = field.default_factory
+        if isinstance(group, type) and dataclasses.is_dataclass(group):
+            names += flags(group)[2:]
+        else:
+            names.append(f"--{field.name.replace('_', '-')}")
+    return names
+
+
+def _unrecognized(tokens: Sequence[str], known: Sequence[str]) -> str:
+    flag = next((token for token in tokens if token.startswith("-")), None)
+    if flag is None:
+        return f"did not expect {' '.join(tokens)!r}"
+    return f"unknown flag {flag}{did_you_mean(flag.split('=')[0], known)}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

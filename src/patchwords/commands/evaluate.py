@@ -1,0 +1,151 @@
+"""`patchwords evaluate MODEL DATA`: how good a trained model is on images it has not seen."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from patchwords.device import DeviceName, PrecisionName
+
+if TYPE_CHECKING:
+    from patchwords.evaluate.held_out import Selection
+
+
+@dataclass(frozen=True)
+class Evaluate:
+    """Measure a trained model: accuracy with its interval, and each class by itself.
+
+    MODEL is a run folder or a model folder; DATA any source of labelled images, matched to the
+    model's classes by name. Images that the run was trained on are left out, unless --split says
+    otherwise: `held-out` is the test split, and images that the run never saw.
+
+    Example: patchwords evaluate runs/photos photos/ --output runs/photos-again
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder or a model folder"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
+    """which images, by the run's own record of what it trained on"""
+    output: Path | None = None
+    """write report.html, evaluation.json and predictions.csv into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+    max_bad: float = 0.01
+    """stop when more than this share of the images cannot be read"""
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: PrecisionName = "fp32"
+    """of matrix products"""
+    workers: int | None = None
+    """processes that decode images"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    label_column: str | None = None
+    """column of a CSV or parquet that has the labels"""
+
+
+def run(config: Evaluate) -> int:
+    import tempfile
+
+    from patchwords.data.loader import default_workers
+    from patchwords.data.open import open_data
+    from patchwords.device import choose_device
+    from patchwords.evaluate.final import write_evaluation
+    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
+    from patchwords.weights.store import from_pretrained
+
+    device = choose_device(config.device, config.precision)
+    source = from_pretrained(config.model)
+    source.model.to(device.torch_device)
+    data = open_data(
+        config.data,
+        image_column=config.image_column,
+        label_column=config.label_column,
+        need_labels=False,
+    )
+    selection = select(data, read_recorded(Path(config.model)), config.split)
+    examples = as_model_knows(selection.examples, source.labels, config.data)
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) if config.output is None else claim(config.output, config.overwrite)
+        evaluation = write_evaluation(
+            folder,
+            source,
+            selection.split,
+            examples,
+            device,
+            workers=config.workers if config.workers is not None else default_workers(examples),
+            max_bad=config.max_bad,
+        )
+        page = None
+        if config.output is not None:
+            from patchwords.report.write import write_report
+
+            page = write_report(folder, examples)
+    if config.json:
+        print(jsonlib.dumps(evaluation))
+    else:
+        show(evaluation, selection, page)
+    return 0
+
+
+def claim(folder: Path, overwrite: bool) -> Path:
+    """An empty folder, or, if asked, one whose evaluation is replaced file by file."""
+    from patchwords.errors import ConfigError
+    from patchwords.files import explain
+
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
+        raise ConfigError(f"--output {folder} exists; add --overwrite, or choose another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, folder) from error
+    return folder
+
+
+def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("class", "precision", "recall", "F1", "images"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    for row in evaluation["per_class"]:
+        scores = (number(row[name]) for name in ("precision", "recall", "f1"))
+        table.add_row(row["class"], *scores, f"{row['support']:,}")
+    for name in ("macro", "weighted"):
+        scores = (number(evaluation[name][score]) for score in ("precision", "recall", "f1"))
+        table.add_row(f"{name} average", *scores, f"{evaluation['images']:,}", style="bold")
+    console.print(table)
+    accuracy = evaluation["accuracy"]
+    lines = [
+        f"accuracy {accuracy['value']:.2%} on {evaluation['images']:,} images of "
+        f"{selection.split} (95 % interval {accuracy['low']:.2%} to {accuracy['high']:.2%}); "
+        f"always answering the commonest class: {evaluation['baseline']:.2%}"
+    ]
+    if selection.trained_on and "train" not in selection.split:
+        lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
+    if "train" in selection.split.split("+"):
+        lines.append("beware: the model was trained on some of these images")
+    if evaluation["skipped"]:
+        first = evaluation["skipped"][0]
+        lines.append(
+            f"{len(evaluation['skipped'])} images cannot be read, the first: "
+            f"{first['path']} ({first['reason']})"
+        )
+    if page is not None:
+        lines.append(f"report: {page}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

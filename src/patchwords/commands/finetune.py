@@ -1,0 +1,88 @@
+"""`patchwords finetune DATA`: from a folder of images to a model and an honest report."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.train.config import FinetuneConfig
+
+if TYPE_CHECKING:
+    from patchwords.train.finetune import Job
+
+
+@dataclass(frozen=True)
+class Finetune(FinetuneConfig):
+    """Train a Vision Transformer on your images, measure it on held-out ones, write a report.
+
+    DATA is a folder with one folder of images per class (or train/ val/ test/ of such), a CSV
+    (path,label), a parquet file or folder, tar shards, hf:NAME from the hub, or digits.
+
+    With --weights it starts from a trained model, by the paper's Table 4 (SGD, cosine); without,
+    from scratch by Table 3 (Adam), which needs many images to do well. What you do not set is
+    chosen for the size of your data and shown before the first step.
+
+    The run folder gets model/ (for `patchwords predict` and from_pretrained), report.html,
+    predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C stops after writing a
+    checkpoint; the same command with --resume goes on exactly.
+
+    Example: patchwords finetune photos/ --model ViT-S/16 --image-size 128 --output runs/photos
+    """
+
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")] = ""  # the images
+    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
+    json: bool = False  # print the results as JSON, and progress to stderr
+
+
+def parse(words: Sequence[str]) -> Finetune:
+    from patchwords.commands.settings import parse_with_files
+
+    return parse_with_files(Finetune, words, "patchwords finetune")
+
+
+def run(config: Finetune) -> int:
+    """Train, measure on the held-out split, report."""
+    config.check()
+    from rich.console import Console
+
+    from patchwords.evaluate.final import evaluate_job
+    from patchwords.evaluate.held_out import measure
+    from patchwords.report.write import write_report
+    from patchwords.train.finetune import run as train
+    from patchwords.train.progress import Display
+
+    display = Display(Console(stderr=config.json))
+    job = train(config, measure, display)
+    split, examples, evaluation = evaluate_job(job)
+    page = write_report(job.folder.path, examples)
+    if config.json:
+        print(jsonlib.dumps(summary(job, evaluation, page)))
+        return 0
+    accuracy = evaluation["accuracy"]
+    display.say(
+        f"{split}: accuracy {accuracy['value']:.1%} on {evaluation['images']:,} held-out images "
+        f"(95 % interval {accuracy['low']:.1%} to {accuracy['high']:.1%})"
+    )
+    display.say(f"model:   {job.folder.model}")
+    display.say(f"report:  {page}")
+    return 0
+
+
+def summary(job: Job, evaluation: dict[str, Any], page: Path) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "run": str(job.folder.path),
+        "model": str(job.folder.model),
+        "report": str(page),
+        "steps": job.state.step,
+        "seconds": round(job.state.seconds, 2),
+        "split": evaluation["split"],
+        "images": evaluation["images"],
+        "accuracy": evaluation["accuracy"],
+        "loss": evaluation["loss"],
+    }

@@ -1,0 +1,72 @@
+"""`patchwords report RUN`: write the report of a run again."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import tyro
+
+if TYPE_CHECKING:
+    from patchwords.data.examples import Examples
+    from patchwords.report.run import Run
+
+
+@dataclass(frozen=True)
+class Report:
+    """Write report.html and figures/ of a run again, from the files in its folder.
+
+    The pictures are taken from the run's data, where it still is what it was.
+
+    Example: patchwords report runs/photos
+    """
+
+    run: tyro.conf.Positional[str]
+    """the folder of a training run"""
+
+
+def run(config: Report) -> int:
+    """Write the page and print its path."""
+    from patchwords.errors import PatchwordsError
+    from patchwords.report.run import read_run
+    from patchwords.report.write import write_report
+
+    contents = read_run(Path(config.run))
+    try:
+        examples = find_images(contents)
+    except PatchwordsError as error:
+        print(f"without pictures: {error}", file=sys.stderr)
+        examples = None
+    print(write_report(config.run, examples))
+    return 0
+
+
+def find_images(run: Run) -> Examples | None:
+    """The images that predictions.csv names; None where it names none.
+
+    Raises DataError where they are gone, or are no longer the ones of the run.
+    """
+    from patchwords.data.open import open_data
+    from patchwords.data.split import fingerprint
+    from patchwords.errors import DataError
+
+    recorded = run.environment.get("data") or {}
+    if not run.predictions or not recorded.get("source"):
+        return None
+    settings = run.config.get("data_settings") or {}
+    data = open_data(
+        recorded["source"],
+        image_column=settings.get("image_column"),
+        label_column=settings.get("label_column"),
+        classes=settings.get("classes"),
+        need_labels=False,
+    )
+    if fingerprint(data) != recorded.get("fingerprint"):
+        raise DataError(
+            f"{recorded['source']} is not what it was when the run was made (its fingerprint "
+            "differs), so its images may be others"
+        )
+    named = {row.path for row in run.predictions}
+    return max(data.splits.values(), key=lambda examples: len(named.intersection(examples.keys)))

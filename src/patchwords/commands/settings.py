@@ -1,0 +1,81 @@
+"""Settings from files: --config gives defaults, --resume takes those of the run it goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from patchwords.cli import parse
+from patchwords.errors import ConfigError
+from patchwords.train.run_folder import RunFolder
+from patchwords.train.settings import flatten, read_yaml, unflatten
+
+Command = TypeVar("Command")
+
+# What may differ when a run goes on: it changes where and how fast, not what is computed.
+FREE_ON_RESUME = {"output", "resume", "overwrite", "config", "json", "workers", "device"}
+
+
+def parse_with_files(command: type[Command], words: Sequence[str], program: str) -> Command:
+    """The command line over --config over the defaults; on --resume over the run's config.yaml.
+
+    Raises ConfigError for a file with an unknown or a wrong setting, and for a setting on the
+    command line that a run to be continued was not started with.
+    """
+    given: Any = parse(command, words, program)
+    default = command()
+    if given.config is not None:
+        default = from_file(command, given.config, program)
+        given = parse(command, words, program, default)
+    if not given.resume:
+        return given  # type: ignore[no-any-return]
+    if given.output is None:
+        raise ConfigError("--resume: say which run to go on with by --output RUN")
+    kept = RunFolder(Path(given.output)).config
+    if not kept.is_file():
+        raise ConfigError(f"--resume: {given.output} holds no run to go on with (no config.yaml)")
+    stored = from_file(command, kept, program)
+    resumed: Any = parse(command, words, program, stored)
+    refuse_changes(flatten(stored), flatten(resumed), given.output)
+    return resumed  # type: ignore[no-any-return]
+
+
+def from_file(command: type[Command], path: Path, program: str) -> Command:
+    """A YAML table of settings, checked as the flags of the same names are."""
+    table = read_yaml(path)
+    unflatten(command(), table, where=str(path))  # names first: the message can name the file
+    try:
+        return parse(command, as_words(table), program)  # type: ignore[no-any-return]
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def as_words(table: Mapping[str, Any]) -> list[str]:
+    """The command line that says what the table says."""
+    words: list[str] = []
+    for name, value in table.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "data":
+            words.insert(0, str(value))
+        elif isinstance(value, bool):
+            words.append(flag if value else f"--no-{flag[2:]}")
+        elif isinstance(value, list):
+            words += [flag, *map(str, value)]
+        else:
+            words += [flag, str(value)]
+    return words
+
+
+def refuse_changes(stored: Mapping[str, Any], asked: Mapping[str, Any], run: str) -> None:
+    """Going on exactly means with the very settings that the run began with."""
+    for name, value in asked.items():
+        if name in FREE_ON_RESUME or value == stored[name]:
+            continue
+        if name == "data" and Path(value).resolve() == Path(stored[name]).resolve():
+            continue
+        flag = name if name == "data" else f"--{name.replace('_', '-')}"
+        raise ConfigError(
+            f"--resume: {run} was started with {flag} {stored[name]}, not {value}; leave it out, "
+            f"or start a new run with --weights {run}"
+        )

@@ -1,0 +1,85 @@
+"""Augmentation of training images: what is done, and the half of it that the workers do.
+
+Workers decode, crop, resize and flip (`TrainView`, here); colour work, erasing and mixing run on
+the batch on the device (`batch_augment.augment_batch`). Every draw is a function of place: of
+(seed, epoch, sample), never of the worker, the batch, or what was drawn before.
+
+Sizes: C channels, H W image.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from patchwords.data.crop import cut, draw_crop
+from patchwords.data.decode import decode, image_size
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import ConfigError
+from patchwords.noise import numpy_generator
+
+
+@dataclass(frozen=True)
+class Augment:
+    """What training images go through; the defaults are the paper's: inception crop and flip."""
+
+    crop_area: tuple[float, float] = (0.05, 1.0)  # share of the image that the crop keeps
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)  # width / height of the crop
+    flip: bool = True  # left to right, for half of the images
+    randaugment: tuple[int, float] | None = None  # layers, magnitude: (2, 15) is AugReg's medium
+    mixup: float = 0.0  # p of Beta(p, p); 0 = off
+    cutmix: float = 0.0  # likewise; with both on, each batch has one of them
+    color_jitter: float = 0.0  # brightness, contrast and saturation each by up to this share
+    erase: float = 0.0  # probability that a random rectangle becomes noise
+
+    def __post_init__(self) -> None:
+        low, high = self.crop_area
+        if not 0 < low <= high <= 1:
+            raise ConfigError(f"crop_area is {self.crop_area}; give 0 < smallest <= largest <= 1")
+        low, high = self.crop_ratio
+        if not 0 < low <= high:
+            raise ConfigError(f"crop_ratio is {self.crop_ratio}; give 0 < narrowest <= widest")
+        if self.randaugment is not None:
+            layers, magnitude = self.randaugment
+            if layers < 0 or not 0 <= magnitude <= 30:
+                raise ConfigError(
+                    f"randaugment is {self.randaugment}; give layers >= 0, magnitude 0 to 30"
+                )
+        for name in ("mixup", "cutmix"):
+            if getattr(self, name) < 0:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be 0 (off) or above")
+        for name in ("color_jitter", "erase"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ConfigError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
+
+
+@dataclass(frozen=True)
+class TrainView:
+    """Encoded bytes -> uint8 [H, W, C]: decoded, cropped at random, resized, perhaps flipped."""
+
+    preprocess: Preprocess
+    augment: Augment
+    seed: int
+
+    def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
+        generator = numpy_generator(self.seed, "augment", epoch, sample, repeat)
+        width, height = image_size(data)
+        box = draw_crop(
+            width, height, generator, self.augment.crop_area, self.augment.crop_ratio
+        )
+        flip = self.augment.flip and generator.random() < 0.5
+        image = decode(data, self._smallest(width, height, (box[2] - box[0], box[3] - box[1])))
+        # The decoder may have given a smaller image: the same part of it.
+        x, y = image.width / width, image.height / height
+        scaled = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
+        size, interpolation = self.preprocess.image_size, self.preprocess.interpolation
+        pixels = self.preprocess.pixels(cut(image, scaled, size, interpolation))
+        return pixels[:, ::-1] if flip else pixels
+
+    def _smallest(self, width: int, height: int, crop: tuple[float, float]) -> int:
+        """Shortest side of the decoded image at which the crop still has the pixels asked for."""
+        target_height, target_width = self.preprocess.image_size
+        scale = max(target_width / crop[0], target_height / crop[1])
+        return math.ceil(min(width, height) * scale)

@@ -1,0 +1,166 @@
+"""Encoded bytes -> an upright RGB image, as a browser would show it.
+
+Orientation is that of EXIF; transparency lies over white; grey of 16 bits keeps its range; of an
+animation the first frame counts. A fault is a `DataError` that holds the reason only: whoever
+knows the file's name puts it in front.
+
+Sizes: W H of the upright image, h w as stored in the file.
+"""
+
+from __future__ import annotations
+
+import io
+import struct
+import warnings
+from functools import cache
+
+import numpy as np
+from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+
+from patchwords.errors import DataError
+
+# What cameras and browsers write. Others stay shut: Pillow would start Ghostscript for an EPS.
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "AVIF", "HEIF")
+# Brands in the first box ("ftyp") of the ISO file: HEIC stills and sequences, AVIF, and both.
+HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
+AVIF_BRANDS = {b"avif", b"avis"}
+PNG_METADATA = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")  # where EXIF or XMP may be
+WHITE = (255, 255, 255)
+
+UPRIGHT = {  # EXIF orientation -> what turns the stored picture upright
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+SIDEWAYS = {5, 6, 7, 8}  # orientations that swap width and height
+
+# Pillow warns of a large image (refused further up only) and of odd metadata: neither is a fault,
+# and a data loader that prints once an image is of no use. For its own modules only.
+warnings.filterwarnings("ignore", module=r"PIL\.")
+
+
+def decode(data: bytes, smallest: int | None = None) -> Image.Image:
+    """The image, upright, in mode RGB.
+
+    `smallest` is the shortest side, in pixels, that the caller needs: a JPEG is then decoded at
+    1/2, 1/4 or 1/8 of its size where the shortest side stays at or above it (and above half of
+    the stored size nothing changes). Raises DataError with the reason.
+    """
+    stored = _open(data)
+    try:
+        if smallest is not None:
+            stored.draft(None, (smallest, smallest))  # only JPEG heeds this
+        stored.load()
+        turn = UPRIGHT.get(_orientation(stored, data))
+        image = to_rgb(stored)
+        return image if turn is None else image.transpose(turn)
+    except (DataError, MemoryError):
+        raise
+    except Exception as fault:  # a decoder fed with damaged bytes may raise anything
+        raise DataError(_reason(fault)) from fault
+
+
+def image_size(data: bytes) -> tuple[int, int]:
+    """(W, H) of the upright image, from the header alone."""
+    image = _open(data)
+    try:
+        width, height = image.size
+        if image.format == "TIFF":  # newer Pillows swap the sides in `size`, older ones do not
+            tags = image.tag_v2  # type: ignore[attr-defined]
+            width, height = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
+        sideways = _orientation(image, data) in SIDEWAYS
+    except Exception as fault:  # as in `decode`
+        raise DataError(_reason(fault)) from fault
+    return (height, width) if sideways else (width, height)
+
+
+def to_rgb(image: Image.Image) -> Image.Image:
+    """Any mode that Pillow reads -> RGB."""
+    if image.mode == "RGB" and "transparency" not in image.info:
+        return image
+    if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
+        return Image.fromarray(_eight_bits(image)).convert("RGB")
+    if image.has_transparency_data:  # alpha, or a colour or palette entry marked as transparent
+        image = image.convert("RGBA")
+        ground = Image.new("RGBA", image.size, (*WHITE, 255))
+        return Image.alpha_composite(ground, image).convert("RGB")
+    # CMYK too: Pillow has undone the inversion that Adobe's JPEGs carry.
+    return image.convert("RGB")
+
+
+def _eight_bits(image: Image.Image) -> np.ndarray:
+    """Grey of 16 or 32 bits, or of real numbers -> uint8 [h, w].
+
+    16 bits are scaled from their full range. Wider kinds have no white level of their own: numbers
+    that fit [0, 1], [0, 255] or [0, 65535] are taken to be of that range, others are stretched
+    from their least to their greatest.
+    """
+    grey = np.asarray(image).astype(np.float64)  # [h, w]
+    if image.mode.startswith("I;16"):
+        low, high = 0.0, 65535.0
+    else:
+        finite = np.isfinite(grey)
+        low, high = (grey[finite].min(), grey[finite].max()) if finite.any() else (0.0, 0.0)
+        grey = np.where(finite, grey, low)
+        # Pillow before 11 gives the 16 bits of a PNG as "I": never narrower than they are.
+        whites = [65535.0] if image.format == "PNG" else [1.0, 255.0, 65535.0]
+        if low >= 0.0:
+            low, high = 0.0, next((white for white in whites if high <= white), high)
+    return np.rint((grey - low) * (255.0 / max(high - low, 1e-12))).astype(np.uint8)
+
+
+def _open(data: bytes) -> ImageFile.ImageFile:
+    """The header, read."""
+    if not data:
+        raise DataError("empty file (0 bytes)")
+    brand = data[8:12] if data[4:8] == b"ftyp" else b""
+    try:
+        return Image.open(io.BytesIO(data), formats=_formats(brand in HEIF_BRANDS))
+    except UnidentifiedImageError as fault:
+        if brand in AVIF_BRANDS:
+            raise DataError("AVIF, which this Pillow cannot read: pip install -U pillow") from fault
+        raise DataError("not an image, or its first bytes are damaged") from fault
+    except Image.DecompressionBombError as fault:
+        raise DataError(
+            f"too large: {fault.args[0].split(', could')[0]}; "
+            "if you trust the file, make it smaller"
+        ) from fault
+    except MemoryError:
+        raise
+    except Exception as fault:  # as in `decode`
+        raise DataError(_reason(fault)) from fault
+
+
+@cache
+def _formats(heif: bool) -> tuple[str, ...]:
+    """The formats to try; pillow-heif is imported when the first HEIC comes, and not before."""
+    Image.init()
+    if heif:
+        try:
+            from pillow_heif import register_heif_opener
+        except ImportError as fault:
+            raise DataError("HEIC image: to read it, pip install pillow-heif") from fault
+        register_heif_opener()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
+
+
+def _orientation(image: Image.Image, data: bytes) -> int:
+    """EXIF orientation, 1 to 8; after `load` Pillow's TIFF and HEIF images are upright: 1."""
+    if image.format == "PNG" and not any(mark in data for mark in PNG_METADATA):
+        return 1  # asking a PNG for EXIF that it lacks would decode it all
+    try:
+        return int(image.getexif().get(ExifTags.Base.Orientation, 1))
+    except (SyntaxError, ValueError, TypeError, KeyError, struct.error):
+        return 1  # scrambled metadata; the pixels are sound
+
+
+def _reason(fault: Exception) -> str:
+    """One line for a person, from whatever the decoder said."""
+    said = " ".join(str(fault).split()) or type(fault).__name__
+    if any(word in said.lower() for word in ("truncated", "unexpected end", "eof", "incomplete")):
+        return f"truncated: {said}"
+    return f"damaged: {said}"

@@ -1,0 +1,73 @@
+"""What every data source gives: labelled images, named, counted and not yet decoded.
+
+Sizes: n examples. No pixels are read before somebody asks for them, so opening a million photos
+costs their names only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+import numpy as np
+
+TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
+
+
+class Reader(Protocol):
+    """row -> the encoded image (JPEG, PNG, ... bytes). Picklable, so that workers can have it."""
+
+    def __call__(self, row: int) -> bytes: ...
+
+
+@dataclass(frozen=True)
+class Examples:
+    """A list of labelled images.
+
+    `select` makes a smaller list that shares the reader.
+    """
+
+    classes: tuple[str, ...]  # label -> name
+    labels: np.ndarray  # [n] int64, index into classes; -1 = no label
+    keys: Sequence[str]  # [n] what names the image to a person: a relative path, "x.parquet:17"
+    bytes: np.ndarray  # [n] int64, length of the encoded image: with the key it tells images apart
+    reader: Reader
+    rows: np.ndarray  # [n] int64, where the reader finds the image
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def read(self, index: int) -> bytes:
+        """The encoded image; raises OSError where the file is gone or cannot be read."""
+        return self.reader(int(self.rows[index]))
+
+    def select(self, indices: np.ndarray | Sequence[int]) -> Examples:
+        """The examples at these positions, in this order."""
+        chosen = np.asarray(indices, dtype=np.int64)
+        return replace(
+            self,
+            labels=self.labels[chosen],
+            keys=[self.keys[i] for i in chosen.tolist()],
+            bytes=self.bytes[chosen],
+            rows=self.rows[chosen],
+        )
+
+    def count_per_class(self) -> np.ndarray:
+        """[classes] images of each class; unlabelled ones are in none."""
+        return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
+
+
+@dataclass(frozen=True)
+class Data:
+    """An opened data source: its classes, its splits, and what was seen and left aside.
+
+    `splits` has either the key "all" (the source does not say which image is for what; see
+    `split.divide`) or "train" and, where the source has them, "validation" and "test".
+    """
+
+    source: str  # as the user wrote it
+    kind: str  # folder, csv, parquet, shards, hub, digits
+    classes: tuple[str, ...]
+    splits: dict[str, Examples]
+    notes: tuple[str, ...] = field(default=())  # lines for a person: "7 files are not images"

@@ -1,0 +1,93 @@
+"""What the doctor can find: the table of checks, and findings as data.
+
+Sizes: a finding concerns one image, several that belong together, or a class.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Severity = Literal["error", "warning", "note"]
+
+
+class Check(NamedTuple):
+    """One kind of finding."""
+
+    severity: Severity
+    meaning: str  # what it is and what to do, for a person
+
+
+CHECKS: dict[str, Check] = {
+    "unreadable": Check("error", "cannot be decoded: damaged, cut short, or not an image"),
+    "contradiction": Check("error", "the same file in different classes: one label is wrong"),
+    "leakage": Check("error", "the same file in different splits: held out, and trained on"),
+    "empty-class": Check("error", "a class without a readable image to train on"),
+    "one-image": Check("error", "a class of one image: none can be held out"),
+    "one-class": Check("error", "one class only: there is nothing to tell apart"),
+    "unlabelled": Check("error", "images without a label among others that have one"),
+    "near-contradiction": Check("warning", "look-alikes in different classes: check the labels"),
+    "near-leakage": Check("warning", "look-alikes in different splits: the score will flatter"),
+    "duplicate": Check("warning", "the same file more than once: keep one"),
+    "near-duplicate": Check("warning", "look-alikes: resized or edited copies, or a burst"),
+    "small": Check("warning", "far smaller than the rest: thumbnails by mistake?"),
+    "blank": Check("warning", "one colour all over: nothing to see"),
+    "tiny-class": Check("warning", "too few images to learn from: gather more, or merge classes"),
+    "missing-class": Check("warning", "a class that these held-out images cannot judge"),
+    "imbalance": Check("warning", "the largest class drowns the smallest: consider balancing"),
+    "panorama": Check("note", "one side much longer: cropping or squashing will hurt"),
+    "rotated": Check("note", "turned by an EXIF tag; read upright"),
+    "cmyk": Check("note", "inks for print; converted to RGB"),
+    "16-bit": Check("note", "more than 8 bits; scaled to 8"),
+    "1-bit": Check("note", "black and white only; read as grey"),
+    "palette": Check("note", "colours from a palette; converted to RGB"),
+    "alpha": Check("note", "transparent; laid over white"),
+    "frames": Check("note", "several frames or pages; the first is used"),
+}
+
+
+class Place(NamedTuple):
+    """An image, or a whole class where the path is empty."""
+
+    split: str
+    label: str  # "" where there is none
+    path: str = ""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing found, with everything that it concerns."""
+
+    kind: str  # a row of CHECKS
+    detail: str
+    places: tuple[Place, ...]
+
+    @property
+    def severity(self) -> Severity:
+        """How bad it is."""
+        return CHECKS[self.kind].severity
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What names the images concerned."""
+        return tuple(place.path for place in self.places if place.path)
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All that was found, in the order of CHECKS, and what the data looks like."""
+
+    findings: tuple[Finding, ...]
+    images: int
+    counts: dict[str, tuple[int, ...]]  # split -> images of each class, unreadable ones too
+    sizes: dict[str, tuple[int, ...]]  # "width", "height" -> pixels at doctor.QUANTILES
+    formats: dict[str, int]  # "JPEG", "PNG", ... -> readable images, the commonest first
+    seconds: float
+
+    def of_kind(self, kind: str) -> tuple[Finding, ...]:
+        """The findings of one kind."""
+        return tuple(finding for finding in self.findings if finding.kind == kind)
+
+    def of_severity(self, severity: Severity) -> tuple[Finding, ...]:
+        """The findings of one severity."""
+        return tuple(finding for finding in self.findings if finding.severity == severity)

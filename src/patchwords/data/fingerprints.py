@@ -1,0 +1,119 @@
+"""Telling images apart: exactly by their bytes, nearly by a perceptual hash.
+
+The perceptual hash is 64 bits: the signs of the 64 lowest frequencies (the mean left out) of the
+cosine transform of a 32x32 grey thumbnail. Compressing, resizing or brightening an image leaves
+nearly all of these signs as they are. Measured on 3,670 photos of flowers: re-encoding at quality
+60, halving the size, or brightening by 15 % moves 95 % of them by 3 bits or fewer; every pair of
+photos up to 9 bits apart is truly one picture edited, or another shot of the same scene; from 10
+bits on pairs have nothing in common. Among 60,000 tiny images (CIFAR-10), with 267 times the
+pairs, a few at 3 and 4 bits are false. Sizes: n images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from itertools import pairwise
+
+import numpy as np
+from PIL import Image
+
+SIDE = 32  # of the grey thumbnail, pixels
+DECODED = 64  # shortest side to decode to: below twice SIDE the decoder's own scaling shows
+BITS = 64
+FLAT = 5.0  # standard deviation, grey levels: under it the signs are those of noise
+CELLS = 1 << 22  # of one block of comparisons: bounds memory
+
+_PLACES = sorted(
+    ((i + j, max(i, j), i, j) for i in range(SIDE) for j in range(SIDE) if i + j > 0),
+)[:BITS]
+_ROWS = np.array([place[2] for place in _PLACES])
+_COLUMNS = np.array([place[3] for place in _PLACES])
+_COSINES = np.cos(np.pi * np.outer(np.arange(SIDE), np.arange(SIDE) + 0.5) / SIDE)
+_ONES = np.array([bin(word).count("1") for word in range(1 << 16)], dtype=np.uint8)
+
+
+def digest(data: bytes) -> bytes:
+    """16 bytes that are equal only for equal files."""
+    return hashlib.blake2b(data, digest_size=16).digest()
+
+
+def perceptual_hash(image: Image.Image) -> int | None:
+    """64 bits that look-alikes share nearly all of; None for an image too flat to tell."""
+    grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    pixels = np.asarray(grey, dtype=np.float64)
+    if pixels.std() < FLAT:
+        return None
+    frequencies = _COSINES @ pixels @ _COSINES.T
+    signs = np.packbits(frequencies[_ROWS, _COLUMNS] > 0)
+    return int.from_bytes(signs.tobytes(), "big")
+
+
+def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Hamming distances of uint64 hashes: [n], [m] -> [n, m]."""
+    different = a[:, None] ^ b[None, :]
+    if hasattr(np, "bitwise_count"):  # NumPy 2
+        return np.bitwise_count(different)
+    words = different[..., None].view(np.uint16)  # [n, m, 4]
+    return _ONES[words].sum(-1, dtype=np.uint8)
+
+
+def look_alikes(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
+    """Groups, of two and more, that chains of pairs at most `distance` bits apart hold together.
+
+    Two hashes that differ in d bits agree wholly in one of d + 1 bands (the pigeonhole
+    principle), so only those that share a band are compared: not n^2 but n^2 / 500 comparisons
+    at 6 bits.
+    """
+    unique, place = np.unique(hashes, return_inverse=True)  # a thousand equal ones count as one
+    group = np.arange(len(unique))
+    edges = np.linspace(0, BITS, distance + 2).astype(int)
+    for low, high in pairwise(edges.tolist()):
+        band = (unique >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
+        order = np.argsort(band, kind="stable")
+        starts = np.flatnonzero(np.diff(band[order], prepend=-1.0, append=-1.0))
+        for start, end in pairwise(starts.tolist()):
+            if end - start > 1:
+                group = _join_bucket(group, unique, order[start:end], distance)
+    return _members(group[place])
+
+
+def _join_bucket(
+    group: np.ndarray, hashes: np.ndarray, bucket: np.ndarray, distance: int
+) -> np.ndarray:
+    """`group` with every near pair of this bucket joined."""
+    step = max(1, CELLS // len(bucket))
+    for start in range(0, len(bucket), step):
+        rows = bucket[start : start + step]
+        a, b = np.nonzero(distances(hashes[rows], hashes[bucket]) <= distance)
+        group = join(group, rows[a], bucket[b])
+    return group
+
+
+def join(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Connected components: `group` [n] names each item's group; items a[i] and b[i] are joined.
+
+    A group is named by its smallest member.
+    """
+    while True:
+        one, other = group[a], group[b]
+        apart = one != other
+        if not apart.any():
+            return group
+        group = group.copy()
+        np.minimum.at(group, np.maximum(one, other)[apart], np.minimum(one, other)[apart])
+        while not np.array_equal(group, group[group]):  # every item to its group's first
+            group = group[group]
+
+
+def equals(values: list[bytes]) -> list[np.ndarray]:
+    """Groups, of two and more, of equal values."""
+    _, group = np.unique(np.array(values, dtype=object), return_inverse=True)
+    return _members(group)
+
+
+def _members(group: np.ndarray) -> list[np.ndarray]:
+    """Group names [n] -> the items of each group of two and more, in order of the first item."""
+    order = np.argsort(group, kind="stable")
+    cuts = np.flatnonzero(np.diff(group[order])) + 1
+    found = [items for items in np.split(order, cuts) if len(items) > 1]
+    return sorted(found, key=lambda items: int(items[0]))

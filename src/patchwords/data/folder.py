@@ -1,0 +1,110 @@
+"""A folder of images: a folder per class, or train/ val/ test/ with a folder per class in each.
+
+Anything may lie deeper inside a class folder. Images that lie elsewhere, other files and empty
+class folders are left aside and said so in the notes.
+"""
+
+from __future__ import annotations
+
+import os
+
+from patchwords.data.examples import ALL, TRAIN, Data
+from patchwords.data.files import FileReader, Found, look, suffix_counts, walk
+from patchwords.data.listing import SPLIT_NAMES, Listing, assemble, count, few
+from patchwords.errors import DataError
+
+
+def open_folder(source: str, need_labels: bool = True) -> Data:
+    """The images below a folder; their keys are paths relative to it."""
+    root = os.path.abspath(source)
+    top = look(root)
+    if not (top.folders or top.images or top.others):
+        raise DataError(f"{source}: the folder is empty; put one folder of images per class in it")
+    paths: list[str] = []
+    listings: dict[str, Listing] = {}
+    seen: list[Found] = []
+    empty: list[str] = []
+    strays: list[str] = []
+    for split, folder in _split_folders(source, root, top).items():
+        level = look(root, folder) if folder else top
+        strays += [path for path, _ in level.images]
+        seen.append(Found(others=level.others))
+        listing = listings[split] = Listing()
+        for class_folder in level.folders:
+            inside = walk(root, class_folder)
+            seen.append(inside)
+            if not inside.images:
+                empty.append(class_folder)
+            for path, size in inside.images:
+                listing.add(path, os.path.basename(class_folder), size, len(paths))
+                paths.append(path)
+    if not paths and strays and not need_labels:  # images to look at or predict, of no class
+        listing = listings[ALL] = Listing()
+        for path, size in top.images:
+            listing.add(path, None, size, len(paths))
+            paths.append(path)
+        strays = []
+    others = [path for found in seen for path in found.others]
+    if not paths:
+        raise _no_images(source, strays, others)
+    notes = _notes(strays, others, empty) + _outside(top, listings)
+    return assemble(source, "folder", listings, FileReader(root, paths), notes=notes)
+
+
+def _split_folders(source: str, root: str, top: Found) -> dict[str, str]:
+    """split -> folder below root ("" = root itself, which then holds the classes).
+
+    A folder called "train" may also be a class beside "bus" and "plane": it is a split if it holds
+    folders, and if a folder for validation or test, or nothing else, stands beside it.
+    """
+    named: dict[str, str] = {}
+    for folder in top.folders:
+        split = SPLIT_NAMES.get(folder.lower())
+        if split in named:
+            raise DataError(
+                f"{source}: both {named[split]}/ and {folder}/ are there for {split}; keep one"
+            )
+        if split:
+            named[split] = folder
+    others = len(top.folders) - len(named)
+    holds_classes = any(look(root, folder).folders for folder in named.values())
+    if not named or not holds_classes or (others and len(named) == 1):
+        return {ALL: ""}
+    if TRAIN not in named:
+        raise DataError(
+            f"{source}: has {few([f'{name}/' for name in named.values()])} but no train/; "
+            "add it, or name one of these folders itself"
+        )
+    return named
+
+
+def _notes(strays: list[str], others: list[str], empty: list[str]) -> list[str]:
+    notes = [f"class folder {folder!r} has no images" for folder in empty]
+    if strays:
+        notes.append(
+            f"{count(len(strays), 'image')} outside the class folders left aside: {few(strays)}"
+        )
+    if others:
+        verb = "is not an image" if len(others) == 1 else "are not images"
+        notes.append(f"{count(len(others), 'file')} {verb}: {few(others)}")
+    return notes
+
+
+def _outside(top: Found, listings: dict[str, Listing]) -> list[str]:
+    """What stands beside the folders of the splits."""
+    if ALL in listings:
+        return []
+    beside = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_NAMES]
+    beside += [path for path, _ in top.images] + top.others
+    return [f"left aside beside train/: {few(beside)}"] if beside else []
+
+
+def _no_images(source: str, strays: list[str], others: list[str]) -> DataError:
+    if strays:
+        return DataError(
+            f"{source}: its {count(len(strays), 'image')} ({few(strays, 2)}) lie in no class: "
+            f"put them in one folder per class, as in {source.rstrip('/')}/daisy/photo.jpg"
+        )
+    if others:
+        return DataError(f"{source}: no images in it; found {suffix_counts(others)}")
+    return DataError(f"{source}: no images in it, only empty folders")

@@ -1,0 +1,224 @@
+"""Batches of decoded images, the same whatever the number of workers.
+
+A torch DataLoader moves the work; what it moves is ours. Each item is a whole batch: the main
+process sends a list of places, a worker decodes them into a slot of memory that both share, and
+sends back a few numbers. The slots are anonymous shared memory, made before the workers are
+forked: not bound by the size of /dev/shm (64 MB in a container), where the DataLoader's own way
+ends in a bus error, and several times faster than sending the pixels through a pipe.
+
+An image that cannot be read is left out of its batch and named in `Batch.bad`.
+Sizes: B batch (fewer where images were bad), C channels, H W image.
+"""
+
+from __future__ import annotations
+
+import itertools
+import mmap
+import os
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from patchwords.data.decode import decode
+from patchwords.data.examples import Examples
+from patchwords.data.plan import Place
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import DataError
+
+MOST_AHEAD = 2 << 30  # bytes of decoded batches that may wait, all workers together
+MOST_WORKERS = 8
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the loader gives; images stay uint8 until `Preprocess.normalise`."""
+
+    images: torch.Tensor  # uint8 [B, C, H, W], in channels-last memory
+    labels: torch.Tensor  # int64 [B]
+    indices: torch.Tensor  # int64 [B], the position in the examples
+    epochs: torch.Tensor  # int64 [B]
+    repeats: torch.Tensor  # int64 [B], see `Place`
+    bad: list[tuple[int, str]]  # (index, reason) of each image that was left out
+
+    @property
+    def places(self) -> list[Place]:
+        columns = (self.epochs.tolist(), self.indices.tolist(), self.repeats.tolist())
+        return [Place(*row) for row in zip(*columns, strict=True)]
+
+
+class View(Protocol):
+    """Encoded bytes, seen at a place -> uint8 [H, W, C]. Picklable."""
+
+    @property
+    def preprocess(self) -> Preprocess: ...
+
+    def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray: ...
+
+
+@dataclass(frozen=True)
+class EvalView:
+    """What evaluation sees of an image: the same at every place."""
+
+    preprocess: Preprocess
+
+    def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
+        return self.preprocess(decode(data, self.preprocess.smallest))
+
+
+def default_workers(processes: int = 1) -> int:
+    """Worker processes for each of the training processes on this machine: one core each is left."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return max(0, min(MOST_WORKERS, (cores or 1) // processes - 1))
+
+
+def train_batches(
+    examples: Examples,
+    view: View,
+    plan: Iterable[Sequence[Place]],
+    workers: int = 0,
+    pin: bool = False,
+) -> Iterator[Batch]:
+    """The batches of a plan (see `plan.train_plan`), in its order; its first is its largest.
+
+    `pin` gives page-locked memory, from which a copy to a GPU need not wait.
+    """
+    steps = iter(plan)
+    first = next(steps, None)
+    if first is None:
+        return
+    source = _Source(examples, view)
+    plan = itertools.chain([first], steps)
+    if workers == 0:
+        for places in plan:
+            pixels = np.empty((len(places), *source.shape), np.uint8)
+            yield _batch(pixels, *source.fill(places, pixels), pin=False)
+    else:
+        yield from _from_workers(source, plan, len(first), workers, pin)
+
+
+def eval_batches(
+    examples: Examples,
+    preprocess: Preprocess,
+    batch_size: int,
+    workers: int = 0,
+    pin: bool = False,
+) -> Iterator[Batch]:
+    """Every example once, in order; the last batch may be smaller, and none is dropped."""
+    starts = range(0, len(examples), batch_size)
+    plan = (
+        [Place(0, i) for i in range(start, min(start + batch_size, len(examples)))]
+        for start in starts
+    )
+    return train_batches(examples, EvalView(preprocess), plan, workers, pin)
+
+
+class _Source:
+    """What the workers need of the examples, and no more: the keys stay in the main process."""
+
+    def __init__(self, examples: Examples, view: View) -> None:
+        self.reader, self.rows, self.labels = examples.reader, examples.rows, examples.labels
+        self.view = view
+        self.shape = (*view.preprocess.image_size, view.preprocess.channels)  # H, W, C
+
+    def fill(
+        self, places: Sequence[Place], pixels: np.ndarray
+    ) -> tuple[np.ndarray, list[tuple[int, str]]]:
+        """Decode into pixels [B, H, W, C]; gives int64 [good, 4] (label and place), and the bad."""
+        good: list[tuple[int, ...]] = []
+        bad = []
+        for place in places:
+            try:
+                data = self.reader(int(self.rows[place.index]))
+                pixels[len(good)] = self.view(data, *place)
+            except (DataError, OSError) as error:
+                bad.append((place.index, str(error) or type(error).__name__))
+            else:
+                good.append((int(self.labels[place.index]), *place))
+        return np.array(good, np.int64).reshape(-1, 4), bad
+
+
+def _batch(
+    pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool
+) -> Batch:
+    images = torch.from_numpy(pixels[: len(table)])  # [B, H, W, C]
+    if pin:
+        images = images.pin_memory()
+    labels, epochs, indices, repeats = torch.from_numpy(table).T.contiguous()  # each [B]
+    return Batch(images.permute(0, 3, 1, 2), labels, indices, epochs, repeats, bad)
+
+
+class _SharedBatches(Dataset[Any]):
+    """(slot, places) -> the slot is filled; what comes back is small."""
+
+    def __init__(self, source: _Source, slots: np.ndarray) -> None:
+        self.source, self.slots = source, slots  # [slots, B, H, W, C]
+
+    def __getitem__(self, task: tuple[int, Sequence[Place]]) -> Any:
+        slot, places = task
+        return slot, *self.source.fill(places, self.slots[slot])
+
+
+def _from_workers(
+    source: _Source, plan: Iterable[Sequence[Place]], size: int, workers: int, pin: bool
+) -> Iterator[Batch]:
+    each = size * int(np.prod(source.shape))  # bytes of a batch
+    ahead = max(1, min(4, MOST_AHEAD // (each * workers)))  # batches waiting per worker
+    count = ahead * workers + 1  # and the one that is being copied out
+    memory = mmap.mmap(-1, count * each)
+    slots = np.frombuffer(memory, np.uint8).reshape(count, size, *source.shape)
+    loader = DataLoader(
+        _SharedBatches(source, slots),
+        sampler=_Numbered(plan, count),
+        batch_size=None,  # an item is a whole batch
+        collate_fn=_as_it_is,
+        num_workers=workers,
+        prefetch_factor=ahead,
+        multiprocessing_context="fork",  # the slots are inherited, and nothing is imported anew
+        worker_init_fn=_start_worker,
+        generator=torch.Generator(),  # else a draw from the global one, for seeds nobody uses
+    )
+    iterator = iter(loader)
+    while True:
+        try:
+            slot, table, bad = next(iterator)
+        except StopIteration:
+            return
+        except RuntimeError as error:
+            if "DataLoader worker" not in str(error) or "Traceback" in str(error):
+                raise  # a fault in our own code: its traceback is what helps
+            line = str(error).splitlines()[0]
+            raise DataError(
+                f"a data worker died ({line}); if memory ran out, use fewer workers"
+            ) from error
+        # Copied at once: the slot is filled again after the next batch is asked for.
+        kept = slots[slot, : len(table)]
+        yield _batch(kept if pin else kept.copy(), table, bad, pin)
+
+
+class _Numbered:
+    """The plan, each batch with the slot it is decoded into: round and round."""
+
+    def __init__(self, plan: Iterable[Sequence[Place]], slots: int) -> None:
+        self.plan, self.slots = plan, slots
+
+    def __iter__(self) -> Iterator[tuple[int, Sequence[Place]]]:
+        for number, places in enumerate(self.plan):
+            yield number % self.slots, places
+
+
+def _as_it_is(item: Any) -> Any:
+    return item
+
+
+def _start_worker(worker: int) -> None:
+    """Ctrl-C and SIGTERM are for the main process, which stops the workers when it is done.
+
+    (The DataLoader itself has set one torch thread, and ends a worker whose parent is gone.)
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)

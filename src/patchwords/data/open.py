@@ -1,0 +1,195 @@
+"""Opening data by one word: wherever a command or a function takes DATA, it means this.
+
+| DATA | is |
+|---|---|
+| `photos/` | a folder per class, or train/ val/ test/ with a folder per class in each |
+| `photos.csv` | `path,label` and, if wanted, `split` |
+| `x.parquet`, a folder of them | an image column and a label column |
+| `shards-{000..099}.tar` | WebDataset tars: `key.jpg` beside `key.cls` or `key.json` |
+| `hf:NAME`, `hf:NAME:CONFIG` | a data set of the Hugging Face hub |
+| `digits` | scikit-learn's handwritten digits, embedded |
+
+Classes are matched by name, never by position. No pixels are read here.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from patchwords.data.columns import Columns
+from patchwords.data.csvfile import open_csv
+from patchwords.data.digits import open_digits
+from patchwords.data.examples import ALL, TRAIN, VALIDATION, Data, Examples
+from patchwords.data.files import FileReader, is_image, suffix_counts, walk
+from patchwords.data.folder import open_folder
+from patchwords.data.listing import Listing, assemble, count, few
+from patchwords.data.shards import is_shards, open_shards
+from patchwords.data.table import open_hub, open_parquet, parquet_files
+from patchwords.errors import ConfigError, DataError, did_you_mean
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kind of data: how a spec of it is known, and how it is opened."""
+
+    matches: Callable[[str], bool]
+    open: Callable[[str, Columns], Data]
+    has_columns: bool = False
+    is_path: bool = True
+
+
+SOURCES = {  # the first that matches; a folder named "digits" is ./digits
+    "digits": Source(lambda s: s == "digits", lambda s, c: open_digits(s), is_path=False),
+    "hub": Source(lambda s: s.startswith("hf:"), open_hub, has_columns=True, is_path=False),
+    "shards": Source(is_shards, lambda s, c: open_shards(s, c.need_labels), is_path=False),
+    "csv": Source(lambda s: s.lower().endswith((".csv", ".tsv")), open_csv, has_columns=True),
+    "parquet": Source(lambda s: bool(parquet_files(s)), open_parquet, has_columns=True),
+    "folder": Source(os.path.isdir, lambda s, c: open_folder(s, c.need_labels)),
+}
+
+
+def open_data(
+    spec: str,
+    *,
+    image_column: str | None = None,
+    label_column: str | None = None,
+    classes: Sequence[str] | None = None,
+    need_labels: bool = True,
+) -> Data:
+    """Open DATA; raises DataError with what is wrong with it.
+
+    `classes` keeps only the classes of these names. With `need_labels=False` the data is to look at
+    or to predict on: labels may be missing, there may be one class only, or one image in a class.
+    """
+    spec = str(spec)
+    columns = Columns(image_column, label_column, need_labels)
+    kind = _kind(spec)
+    if not SOURCES[kind].has_columns and (image_column or label_column):
+        raise ConfigError(f"{spec}: has no columns; leave out --image-column and --label-column")
+    data = SOURCES[kind].open(spec, columns)
+    if classes is not None:
+        data = keep_classes(data, classes)
+    if need_labels:
+        check_trainable(data)
+    return data
+
+
+def open_images(paths: Sequence[str]) -> Examples:
+    """Images to predict on: files, folders (all below them) and globs, in the order given.
+
+    Nothing is read; labels are -1 and there are no classes.
+    """
+    listing = Listing()
+    for path in map(str, paths):
+        for name, size in _images_of(path):
+            listing.add(name, None, size, len(listing.keys))
+    if not listing.keys:
+        raise DataError("no images given; name files, folders or globs such as 'new/*.jpg'")
+    reader = FileReader(os.getcwd(), listing.keys)
+    return assemble(" ".join(map(str, paths)), "folder", {ALL: listing}, reader).splits[ALL]
+
+
+def keep_classes(data: Data, names: Sequence[str]) -> Data:
+    """The data of these classes only, in the order that the data has them."""
+    for name in names:
+        if name not in data.classes:
+            raise DataError(
+                f"{data.source}: no class {name!r}{did_you_mean(name, data.classes)}"
+                if data.classes
+                else f"{data.source}: no class {name!r}; the images have no labels"
+            )
+    kept = tuple(name for name in data.classes if name in set(names))
+    label = np.full(len(data.classes) + 1, -1, dtype=np.int64)  # the last is for label -1
+    label[[data.classes.index(name) for name in kept]] = np.arange(len(kept))
+    splits = {}
+    for split, examples in data.splits.items():
+        labels = label[examples.labels]
+        chosen = np.flatnonzero(labels >= 0)
+        part = replace(examples.select(chosen), classes=kept, labels=labels[chosen])
+        if len(part):
+            splits[split] = part
+    return replace(data, classes=kept, splits=splits)
+
+
+def check_trainable(data: Data) -> None:
+    """Raise DataError unless a classifier can be trained, and honestly tested, on the data."""
+    train = data.splits.get(ALL, data.splits.get(TRAIN))
+    if train is None:
+        raise DataError(f"{data.source}: has {few([*data.splits])} but no train split")
+    for split, examples in data.splits.items():
+        bare = np.flatnonzero(examples.labels < 0)
+        if len(bare):
+            raise DataError(
+                f"{data.source}: {count(len(bare), 'image')} of {split} without a label; "
+                f"the first is {examples.keys[int(bare[0])]}"
+            )
+    counts = train.count_per_class()
+    for split, examples in data.splits.items():
+        unknown = np.flatnonzero(examples.count_per_class() * (counts == 0))
+        if len(unknown):
+            name = data.classes[int(unknown[0])]
+            first = examples.keys[int(np.flatnonzero(examples.labels == unknown[0])[0])]
+            raise DataError(
+                f"{data.source}: class {name!r} is in {split} ({first}) but not in train"
+                f"{did_you_mean(name, [data.classes[i] for i in np.flatnonzero(counts)])}"
+            )
+    present = np.flatnonzero(counts)
+    if len(present) < 2:
+        only = f"one class only, {data.classes[int(present[0])]!r}" if len(present) else "no images"
+        raise DataError(f"{data.source}: {only}; a classifier needs two classes or more")
+    single = np.flatnonzero(counts == 1)
+    if len(single) and VALIDATION not in data.splits:
+        first = train.keys[int(np.flatnonzero(train.labels == single[0])[0])]
+        more = f" (and {len(single) - 1} more such classes)" if len(single) > 1 else ""
+        raise DataError(
+            f"{data.source}: class {data.classes[int(single[0])]!r} has one image, {first}{more}; "
+            "add images, so that some can be held out, or keep other classes only with --classes"
+        )
+
+
+def _kind(spec: str) -> str:
+    for kind, source in SOURCES.items():
+        if source.matches(spec):
+            if source.is_path and not os.path.exists(spec):
+                raise DataError(_no_such_path(spec))
+            return kind
+    if not os.path.exists(spec):
+        raise DataError(_no_such_path(spec))
+    hint = "; to train on it, name its folder" if is_image(spec) else ""
+    raise DataError(
+        f"{spec}: not a kind of data that is known{hint}; "
+        "use a folder, .csv, .parquet, .tar, hf:NAME or digits"
+    )
+
+
+def _no_such_path(path: str) -> str:
+    """Looks for the longest part of the path that is there, and for near names of the next."""
+    parent, name = os.path.split(os.path.normpath(path))
+    while parent and not os.path.exists(parent):
+        parent, name = os.path.split(parent)
+    siblings = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+    hint = did_you_mean(name, [*siblings, "digits"] if not parent else siblings)
+    return f"{path}: no such file or folder{hint if 'did you mean' in hint else ''}"
+
+
+def _images_of(path: str) -> list[tuple[str, int]]:
+    """(path, bytes) of what one argument names."""
+    if os.path.isdir(path):
+        found = walk(path)
+        if not found.images:
+            others = f"; found {suffix_counts(found.others)}" if found.others else ", it is empty"
+            raise DataError(f"{path}: no images in this folder{others}")
+        return [(os.path.join(path, name), size) for name, size in found.images]
+    names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
+    if not names:
+        raise DataError(f"{path}: no file matches" if glob.has_magic(path) else _no_such_path(path))
+    return [
+        image
+        for name in names
+        for image in (_images_of(name) if os.path.isdir(name) else [(name, os.stat(name).st_size)])
+    ]

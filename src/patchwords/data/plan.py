@@ -1,0 +1,102 @@
+"""Which sample comes when: a function of (seed, step), so that a run can start at any step.
+
+Training sees one endless stream of samples: epoch after epoch, each a permutation of its own.
+The stream is cut into global batches; a batch may span two epochs, so nothing is dropped and in
+every epoch every sample is seen exactly once. Step s is samples s B .. (s + 1) B of the stream.
+
+Sizes: n samples, B global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from patchwords.errors import ConfigError
+from patchwords.noise import numpy_generator
+
+
+class Place(NamedTuple):
+    """Where in a run a sample is seen: what its augmentation is a function of."""
+
+    epoch: int
+    index: int  # of the sample, in the examples
+    repeat: int = 0  # how often this epoch had it before: above 0 only with weights
+
+
+def epoch_order(seed: int, epoch: int, n: int, weights: np.ndarray | None = None) -> np.ndarray:
+    """int64 [n]: the samples of an epoch in the order in which they are seen.
+
+    With weights [n] samples are drawn in proportion to them, some several times, others not at
+    all. The draw is systematic: a sample of which 2.3 are due comes 2 or 3 times, never 0.
+    """
+    generator = numpy_generator(seed, "epoch", epoch)
+    order = generator.permutation(n)
+    if weights is None:
+        return order
+    ends = np.cumsum(weights[order] / weights.sum()) * n
+    ends[-1] = n  # rounding must not leave the last point without a sample
+    points = generator.random() + np.arange(n)
+    return generator.permutation(order[np.searchsorted(ends, points, side="right")])
+
+
+def _repeats(order: np.ndarray) -> np.ndarray:
+    """int64 [n]: how often each entry has occurred before its position."""
+    by_value = np.argsort(order, kind="stable")
+    values = order[by_value]
+    first = np.searchsorted(values, values, side="left")  # where the run of equal values begins
+    repeats = np.empty_like(order)
+    repeats[by_value] = np.arange(len(order)) - first
+    return repeats
+
+
+def train_plan(
+    n: int,
+    batch_size: int,
+    seed: int,
+    first_step: int,
+    last_step: int,
+    weights: np.ndarray | None = None,
+    rank: int = 0,
+    world: int = 1,
+) -> Iterator[list[Place]]:
+    """The batches of steps first_step .. last_step - 1: this rank's contiguous share of each."""
+    _check(n, batch_size, weights, rank, world)
+    return _steps(n, batch_size, seed, range(first_step, last_step), weights, (rank, world))
+
+
+def _check(n: int, batch_size: int, weights: np.ndarray | None, rank: int, world: int) -> None:
+    if n < 1:
+        raise ConfigError("there is nothing to train on: 0 samples")
+    if batch_size < 1 or batch_size % world:
+        raise ConfigError(
+            f"batch_size is {batch_size}; it must be a multiple of the {world} processes"
+        )
+    assert 0 <= rank < world
+    if weights is not None and (len(weights) != n or min(weights) < 0 or not sum(weights) > 0):
+        raise ConfigError(f"sampling weights must be {n} numbers >= 0, not all 0")
+
+
+def _steps(
+    n: int,
+    batch_size: int,
+    seed: int,
+    steps: range,
+    weights: np.ndarray | None,
+    share: tuple[int, int],
+) -> Iterator[list[Place]]:
+    rank, world = share
+    mine = batch_size // world
+    current, order, repeats = -1, np.empty(0, np.int64), np.empty(0, np.int64)
+    for step in steps:
+        start = step * batch_size + rank * mine
+        places = []
+        for position in range(start, start + mine):
+            epoch, slot = divmod(position, n)
+            if epoch != current:
+                current, order = epoch, epoch_order(seed, epoch, n, weights)
+                repeats = np.zeros_like(order) if weights is None else _repeats(order)
+            places.append(Place(epoch, int(order[slot]), int(repeats[slot])))
+        yield places

@@ -1,0 +1,124 @@
+"""From an image to what the model eats; this travels with the weights, always.
+
+Evaluation is either "crop" (resize the short side, then centre crop: big_vision, the paper's
+experiments) or "squash" (the official repository's: both sides resized, the aspect ratio lost).
+They give different accuracies for the same weights, so the choice is part of the model. Pixels
+become [-1, 1] by default (mean and std 0.5), as in all official code; not ImageNet's statistics.
+
+Images stay uint8 until `normalise`, which runs on the batch, on the device.
+Sizes: B batch, C channels, H W image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+
+from patchwords.data.crop import Box, Interpolation, centre_box, cut
+from patchwords.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+
+Resize = Literal["crop", "squash"]
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """How images are cut to size and scaled."""
+
+    image_size: tuple[int, int]  # H, W
+    resize: Resize = "crop"
+    crop_fraction: float = 0.875  # of the resized image that the centre crop keeps: 224 / 256
+    interpolation: Interpolation = "bilinear"
+    mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of each channel, of pixels in [0, 1]
+    std: tuple[float, ...] = (0.5, 0.5, 0.5)
+    channels: Literal[3, 1] = 3  # 1 = grey
+
+    def __post_init__(self) -> None:
+        if len(self.image_size) != 2 or min(self.image_size) < 1:
+            raise ConfigError(f"image_size is {self.image_size}; give (height, width) in pixels")
+        if self.resize not in get_args(Resize):
+            hint = did_you_mean(str(self.resize), get_args(Resize))
+            raise ConfigError(f"resize is {self.resize!r}{hint}")
+        if self.interpolation not in get_args(Interpolation):
+            hint = did_you_mean(str(self.interpolation), get_args(Interpolation))
+            raise ConfigError(f"interpolation is {self.interpolation!r}{hint}")
+        if not 0 < self.crop_fraction <= 1:
+            raise ConfigError(f"crop_fraction is {self.crop_fraction}; it must be in (0, 1]")
+        if self.channels not in (1, 3):
+            raise ConfigError(f"channels is {self.channels}; images have 3 (RGB) or 1 (grey)")
+        for name in ("mean", "std"):
+            values = getattr(self, name)
+            if self.channels == 1 and len(set(values)) == 1:  # (.5, .5, .5) serves grey as well
+                values = values[:1]
+                object.__setattr__(self, name, values)
+            if len(values) != self.channels:
+                raise ConfigError(
+                    f"{name} has {len(values)} values for {self.channels} channels; give one each"
+                )
+        if min(self.std) <= 0:
+            raise ConfigError(f"std is {self.std}; every value must be above 0")
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain lists and numbers, for JSON."""
+        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Preprocess:
+        known = [field.name for field in fields(cls)]
+        for key in values:
+            if key not in known:
+                raise ConfigError(f"unknown preprocessing setting {key!r}{did_you_mean(key, known)}")
+        if "image_size" not in values:
+            raise ConfigError("preprocessing lacks image_size; give [height, width]")
+        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+
+    @property
+    def smallest(self) -> int:
+        """The shortest side, in pixels, below which a scaled decode would lose detail."""
+        return max(self.image_size) if self.resize == "squash" else max(self._resized)
+
+    @property
+    def _resized(self) -> tuple[int, int]:
+        """H, W that the resized image must cover before the centre crop."""
+        height, width = self.image_size
+        return round(height / self.crop_fraction), round(width / self.crop_fraction)
+
+    def box(self, width: int, height: int) -> Box:
+        """The part of an image of this size that the model sees."""
+        if self.resize == "squash":
+            return 0.0, 0.0, float(width), float(height)
+        scale = max(self._resized[0] / height, self._resized[1] / width)
+        h, w = (min(side / scale, full) for side, full in zip(self.image_size, (height, width)))
+        return centre_box(width, height, w, h)
+
+    def __call__(self, image: Image.Image) -> np.ndarray:
+        """An RGB image -> uint8 [H, W, C], as evaluation sees it."""
+        box = self.box(image.width, image.height)
+        return self.pixels(cut(image, box, self.image_size, self.interpolation))
+
+    def pixels(self, image: Image.Image) -> np.ndarray:
+        """An RGB image of the right size -> uint8 [H, W, C]."""
+        if self.channels == 1:
+            return np.asarray(image.convert("L"))[:, :, None]
+        return np.asarray(image)
+
+    def normalise(self, images: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """[B, C, H, W] of 0..255 -> float [B, C, H, W]: (x / 255 - mean) / std, contiguous."""
+        import torch
+
+        dtype = dtype or torch.float32
+        work = torch.promote_types(dtype, torch.float32)  # bf16 only at the end: 8 bits are few
+        x = images.to(work, memory_format=torch.contiguous_format) / 255
+        mean, std = (
+            values[0]
+            if len(set(values)) == 1  # a plain number saves a copy to the device
+            else torch.tensor(values, dtype=work, device=x.device)[:, None, None]  # [C, 1, 1]
+            for values in (self.mean, self.std)
+        )
+        return x.sub_(mean).div_(std).to(dtype)

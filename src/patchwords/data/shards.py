@@ -1,0 +1,158 @@
+"""Tar shards in the WebDataset layout: `key.jpg` beside `key.cls` or `key.json`.
+
+The headers are read once for the place of each image in its tar; an image is then read by offset,
+with a file opened for it. So any order of reading is fast, no handle is shared between processes,
+and nothing is copied or unpacked. That needs uncompressed tars, as is usual: images do not shrink.
+"""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import tarfile
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from patchwords.data.examples import Data
+from patchwords.data.files import is_image, suffix_counts
+from patchwords.data.listing import Listing, assemble, count, few, splits_by_prefix
+from patchwords.errors import DataError
+
+COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+
+
+@dataclass(frozen=True)
+class SliceReader:
+    """Reads pieces of files: row -> `sizes[row]` bytes at `offsets[row]` of a file."""
+
+    files: tuple[str, ...]
+    file_of: np.ndarray  # [n] int32, index into files
+    offsets: np.ndarray  # [n] int64
+    sizes: np.ndarray  # [n] int64
+
+    def __call__(self, row: int) -> bytes:
+        path, size = self.files[self.file_of[row]], int(self.sizes[row])
+        with open(path, "rb") as file:
+            data = os.pread(file.fileno(), size, int(self.offsets[row]))
+        if len(data) != size:
+            raise OSError(f"{path} has become shorter since it was opened")
+        return data
+
+
+@dataclass
+class Sample:
+    """The members of a tar that share a key."""
+
+    image: tarfile.TarInfo | None = None
+    label: str | None = None
+    extra: list[str] = field(default_factory=list)
+
+
+def open_shards(source: str, need_labels: bool = True) -> Data:
+    """The images of one or many tars; their keys are `shard.tar:path/key.jpg`."""
+    paths = expand(source)
+    listings: dict[str, Listing] = {}
+    places: list[tuple[int, int, int]] = []  # (file, offset, bytes)
+    extra: list[str] = []
+    for index, (path, split) in enumerate(zip(paths, splits_by_prefix(source, paths), strict=True)):
+        shard = os.path.basename(path)
+        for key, sample in _index(path).items():
+            extra += sample.extra
+            if sample.image is None:
+                extra += [f"{key} (a label without an image)"] if sample.label else []
+                continue
+            if sample.label is None and need_labels:
+                raise DataError(
+                    f"{path}: {sample.image.name} has no label; "
+                    f'put {key}.cls or {key}.json with {{"label": ...}} beside it'
+                )
+            listing = listings.setdefault(split, Listing())
+            size = sample.image.size
+            listing.add(f"{shard}:{sample.image.name}", sample.label, size, len(places))
+            places.append((index, sample.image.offset_data, size))
+    if not places:
+        found = f"found {suffix_counts(extra)}" if extra else "found no files at all"
+        raise DataError(f"{source}: no images in {count(len(paths), 'tar')}; {found}")
+    notes = [f"{count(len(extra), 'member')} of the tars left aside: {few(extra)}"] if extra else []
+    table = np.array(places, dtype=np.int64)  # [n, 3]
+    files = tuple(os.path.abspath(path) for path in paths)
+    reader = SliceReader(
+        files, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy()
+    )
+    return assemble(source, "shards", listings, reader, notes=notes)
+
+
+def is_shards(spec: str) -> bool:
+    """Whether a spec means tars: by its suffix, since a brace range is no file."""
+    return spec.endswith((".tar", *COMPRESSED))
+
+
+def expand(spec: str) -> list[str]:
+    """`shards-{000..002}.tar`, a glob, or one tar -> the paths, all of them there."""
+    if spec.endswith(COMPRESSED):
+        raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
+    if BRACES.search(spec):
+        paths = _numbered(spec)
+    else:
+        paths = [spec] if os.path.exists(spec) else sorted(glob.glob(spec))
+    missing = [path for path in paths if not os.path.isfile(path)]
+    if missing:
+        raise DataError(f"{spec}: {len(missing)} of {len(paths)} tars not there: {few(missing)}")
+    if not paths:
+        raise DataError(f"{spec}: no such tar, and no file matches")
+    return paths
+
+
+def _numbered(spec: str) -> list[str]:
+    """Every brace range written out; numbers are as wide as the first of the range."""
+    braces = BRACES.search(spec)
+    if braces is None:
+        return [spec]
+    first, last = braces.groups()
+    before, after = spec[: braces.start()], spec[braces.end() :]
+    return [
+        path
+        for number in range(int(first), int(last) + 1)
+        for path in _numbered(f"{before}{number:0{len(first)}d}{after}")
+    ]
+
+
+def _index(path: str) -> dict[str, Sample]:
+    """key -> sample, in the order of the tar. Labels are read, images are not."""
+    samples: dict[str, Sample] = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for member in tar:
+                name = os.path.basename(member.name)
+                if not member.isreg() or name.startswith("."):
+                    continue
+                stem, _, ending = name.partition(".")  # WebDataset: the key ends at the first dot
+                key = os.path.join(os.path.dirname(member.name), stem)
+                sample = samples.setdefault(key, Sample())
+                if ending.lower() in {"cls", "json"} and sample.label is None:
+                    sample.label = _label(path, tar, member)
+                elif "." not in ending and is_image(name) and sample.image is None:
+                    sample.image = member
+                else:
+                    sample.extra.append(member.name)
+    except (tarfile.TarError, EOFError) as fault:
+        raise DataError(f"{path}: not a tar, or a damaged one: {fault}") from fault
+    return samples
+
+
+def _label(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+    """A class name from `key.cls` (a name or a number) or from "label" in `key.json`."""
+    file = tar.extractfile(member)
+    assert file is not None, "only regular members come here"
+    try:
+        text = file.read().decode("utf-8").strip()
+        value = json.loads(text) if member.name.lower().endswith(".json") else text
+    except ValueError as fault:  # not UTF-8, or not JSON
+        raise DataError(f"{path}: {member.name} cannot be read: {fault}") from fault
+    if isinstance(value, dict):
+        value = value.get("label")
+    return str(value) if isinstance(value, (str, int)) and str(value).strip() else None

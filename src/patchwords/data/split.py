@@ -1,0 +1,189 @@
+"""Train, validation and test: cut by the data alone, stratified, and without leaks.
+
+An image's place in the draw is a hash of the seed and its key, so the order of files does not
+matter, and a photo that is added moves few others. Per class, the images that come first in the
+draw go to test, the next to validation, the rest to train.
+
+Copies of an image (equal bytes) count as one group that is never parted, also across classes; only
+images of equal length are read to find them. A group is drawn where the quota of each of its
+classes has room for all of it, so counts differ from the exact share by less than one image while
+single images suffice to fill the quota, and else by less than the size of a group.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import os
+from collections import Counter, defaultdict
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.errors import ConfigError, DataError
+from patchwords.noise import noise
+
+MOST_VALIDATION = 5_000  # images: then the standard error of an accuracy is 0.7 % at most
+HEADER = ("path", "label", "split", "bytes")
+
+
+def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2) -> Data:
+    """Data with train, validation and test, as far as fractions are above 0.
+
+    What the source has divided stays so: test is cut only from data that is not divided at all,
+    and validation (at most 5,000 images) from train where there is none.
+    """
+    for name, fraction in (("validation", validation), ("test", test)):
+        if not 0.0 <= fraction < 1.0:
+            raise ConfigError(f"{name} {fraction}: it is a share of the images, from 0 to below 1")
+    splits = dict(data.splits)
+    whole = splits.pop(ALL, None)
+    rest = splits[TRAIN] if whole is None else whole
+    cut_test = whole is not None and test > 0.0
+    cut_validation = VALIDATION not in splits and validation > 0.0
+    groups = group_copies(rest) if cut_test or cut_validation else np.arange(len(rest))
+    ranks = np.array([noise(seed, "split", key) for key in rest.keys], dtype=np.int64)
+    left = np.arange(len(rest))
+    if cut_test:
+        room = quotas(_count(rest.labels[left]), test, at_least_one_of=2)
+        chosen = _draw(rest.labels, groups, ranks, left, room)
+        splits[TEST] = rest.select(chosen)
+        left = np.setdiff1d(left, chosen)
+    if cut_validation:
+        share = min(validation, MOST_VALIDATION / max(len(left), 1))
+        counts = _count(rest.labels[left])
+        room = quotas(counts, share, at_least_one_of=3)
+        if room.sum() > MOST_VALIDATION:  # so many small classes that not each can be in it
+            room = quotas(counts, share)
+        chosen = _draw(rest.labels, groups, ranks, left, room)
+        splits[VALIDATION] = rest.select(chosen)
+        left = np.setdiff1d(left, chosen)
+    splits[TRAIN] = rest.select(left)
+    order = (TRAIN, VALIDATION, TEST)
+    return replace(data, splits={name: splits[name] for name in order if name in splits})
+
+
+def group_copies(examples: Examples) -> np.ndarray:
+    """[n] int64: the same number for images of equal bytes, the position of the first of them."""
+    alike: dict[int, list[int]] = defaultdict(list)
+    for index, length in enumerate(examples.bytes.tolist()):
+        alike[length].append(index)
+    suspects = [i for same in alike.values() if len(same) > 1 for i in same]
+
+    def digests(indices: list[int]) -> list[bytes]:
+        return [_digest(examples, index) for index in indices]
+
+    groups = np.arange(len(examples))
+    first: dict[bytes, int] = {}
+    batches = [suspects[start : start + 256] for start in range(0, len(suspects), 256)]
+    with ThreadPoolExecutor(max_workers=8) as pool:  # to wait for many files at once
+        for batch, seen in zip(batches, pool.map(digests, batches), strict=True):
+            for index, digest in zip(batch, seen, strict=True):
+                groups[index] = first.setdefault(digest, index)
+    return groups
+
+
+def _digest(examples: Examples, index: int) -> bytes:
+    try:
+        return hashlib.blake2b(examples.read(index), digest_size=16).digest()
+    except OSError:  # whoever decodes it will report it; here it is a copy of nothing
+        return f"unreadable {index}".encode()
+
+
+def quotas(counts: np.ndarray, fraction: float, at_least_one_of: int = 0) -> np.ndarray:
+    """[classes] images to draw: within one of the exact share, and in sum as near as can be.
+
+    A class always keeps one image; one of `at_least_one_of` images or more (0 = none) gives one.
+    Rounded by largest remainders, ties to the class with more images.
+    """
+    exact = counts * fraction
+    low = np.floor(exact).astype(np.int64)
+    if at_least_one_of:
+        low = np.maximum(low, (counts >= at_least_one_of).astype(np.int64))
+    high = np.minimum(np.ceil(exact).astype(np.int64), np.maximum(counts - 1, 0))
+    quota = np.minimum(low, high)
+    wanted = int(np.floor(exact.sum() + 0.5))
+    for label in np.lexsort((-counts, quota - exact)):
+        if quota.sum() >= wanted:
+            break
+        quota[label] += quota[label] < high[label]
+    return quota
+
+
+def _count(labels: np.ndarray) -> np.ndarray:
+    """[1 + classes] images of each label; images without one are counted first, as a class."""
+    return np.bincount(labels + 1)
+
+
+def _draw(
+    labels: np.ndarray, groups: np.ndarray, ranks: np.ndarray, left: np.ndarray, room: np.ndarray
+) -> np.ndarray:
+    """Positions out of `left`: whole groups, by rank, while each of their classes has room."""
+    strata = (labels + 1).tolist()
+    members: dict[int, list[int]] = defaultdict(list)  # in the order of each group's first rank
+    for index in left[np.argsort(ranks[left], kind="stable")].tolist():
+        members[int(groups[index])].append(index)
+    room_left, stay = room.tolist(), _count(labels[left]).tolist()
+    chosen: list[int] = []
+
+    def take_if_fits(group: int, limit: list[int], spare: int) -> bool:
+        need = Counter(strata[index] for index in members[group])
+        if any(number > limit[stratum] - spare for stratum, number in need.items()):
+            return False
+        for stratum, number in need.items():
+            room_left[stratum] -= number
+            stay[stratum] -= number
+        chosen.extend(members.pop(group))
+        return True
+
+    for group in list(members):
+        take_if_fits(group, room_left, spare=0)
+    for stratum, quota in enumerate(room.tolist()):
+        if quota and room_left[stratum] == quota:  # nothing but copies: the smallest group, then
+            held = [g for g, inside in members.items() if stratum in {strata[i] for i in inside}]
+            any(take_if_fits(g, stay, spare=1) for g in sorted(held, key=lambda g: len(members[g])))
+    return np.array(sorted(chosen), dtype=np.int64)
+
+
+def fingerprint(data: Data) -> str:
+    """What data this is: a hash over every image's key, class name and length, however divided."""
+    lines = sorted(
+        f"{key!r} {data.classes[label] if label >= 0 else None!r} {size}"
+        for examples in data.splits.values()
+        for key, label, size in zip(
+            examples.keys, examples.labels.tolist(), examples.bytes.tolist(), strict=True
+        )
+    )
+    return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
+
+
+def write_splits(path: Path, data: Data) -> None:
+    """Which image is in which split, as `path,label,split,bytes`; whole or not at all."""
+    part = Path(f"{path}.part")
+    # Names of files need not be UTF-8: what is not comes back as it was.
+    with part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        rows = csv.writer(file, lineterminator="\n")
+        rows.writerow(HEADER)
+        for split, examples in data.splits.items():
+            for key, label, size in zip(
+                examples.keys, examples.labels.tolist(), examples.bytes.tolist(), strict=True
+            ):
+                rows.writerow((key, data.classes[label] if label >= 0 else "", split, size))
+        file.flush()
+        os.fsync(file.fileno())
+    part.replace(path)
+
+
+def read_splits(path: Path) -> dict[tuple[str, int], str]:
+    """(key, bytes) -> split: what `write_splits` wrote, to keep training images out of a test."""
+    try:
+        with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+            header, *rows = csv.reader(file)
+        if tuple(header) != HEADER:
+            raise ValueError(f"its header is {','.join(header)}, not {','.join(HEADER)}")
+        return {(key, int(size)): split for key, _, split, size in rows}
+    except (OSError, ValueError, csv.Error) as fault:
+        raise DataError(f"{path}: cannot be read as a list of splits: {fault}") from fault

@@ -1,0 +1,81 @@
+"""Which device, and which numbers it computes with."""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from patchwords.errors import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+DeviceName = Literal["auto", "cpu", "cuda"]
+PrecisionName = Literal["auto", "fp32", "bf16"]
+
+
+@dataclass(frozen=True)
+class Device:
+    """A chosen device and the precision of its matrix products (weights stay float32)."""
+
+    torch_device: torch.device
+    bf16: bool
+
+    @property
+    def precision(self) -> str:
+        return "bf16" if self.bf16 else "fp32"
+
+    def autocast(self) -> contextlib.AbstractContextManager[object]:
+        """Matrix products in bfloat16 where the precision says so; else nothing changes."""
+        import torch
+
+        if not self.bf16:
+            return contextlib.nullcontext()
+        return torch.autocast(self.torch_device.type, dtype=torch.bfloat16)
+
+    def describe(self) -> dict[str, object]:
+        """For the record of a run."""
+        import torch
+
+        cuda = self.torch_device.type == "cuda"
+        return {
+            "type": self.torch_device.type,
+            "name": torch.cuda.get_device_name(self.torch_device) if cuda else cpu_name(),
+            "threads": torch.get_num_threads(),
+            "precision": self.precision,
+        }
+
+
+def choose_device(name: DeviceName = "auto", precision: PrecisionName = "auto") -> Device:
+    """The device asked for, or the best there is; raises ConfigError where it is not there."""
+    import torch
+
+    if name == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: this machine has no usable GPU; use --device cpu or auto")
+    cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())
+    device = torch.device("cuda" if cuda else "cpu")
+    return Device(device, precision == "bf16" or (precision == "auto" and has_fast_bf16(cuda)))
+
+
+def has_fast_bf16(cuda: bool) -> bool:
+    """Whether bfloat16 products are done by the hardware rather than imitated."""
+    import torch
+
+    if cuda:
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities.get("avx512_bf16") or capabilities.get("amx_bf16"))
+
+
+def cpu_name() -> str:
+    """The processor's name for a person."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.split(":", 1)[1].strip()
+    except OSError:
+        pass  # not Linux
+    return platform.processor() or platform.machine()

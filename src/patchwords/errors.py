@@ -1,0 +1,59 @@
+"""The errors a person can put right: one line each, saying what was asked, found, and to do.
+
+The command line prints the line and exits with `exit_code`; a traceback is for faults of ours.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class PatchwordsError(Exception):
+    """Base of all user-facing errors; its text is the line that the user reads."""
+
+    exit_code = 2
+
+
+class ConfigError(PatchwordsError):
+    """A setting is unknown, out of range, or contradicts another."""
+
+
+class DataError(PatchwordsError):
+    """The data cannot be read, or cannot be trained on as asked."""
+
+
+class WeightsError(PatchwordsError):
+    """A file of weights is damaged, or does not fit the model."""
+
+
+class CheckpointError(PatchwordsError):
+    """A run cannot be continued, or its state cannot be written."""
+
+
+class Diverged(PatchwordsError):
+    """The loss stopped being a number; the last finite checkpoint is kept."""
+
+
+class Interrupted(PatchwordsError):
+    """The user or the system stopped the run; a checkpoint was written."""
+
+    def __init__(self, message: str, exit_code: int = 130) -> None:
+        super().__init__(message)
+        self.exit_code = exit_code
+
+
+def did_you_mean(word: str, choices: Iterable[str]) -> str:
+    """A clause to append to an error: the nearest choice, or, of a short list, all of it.
+
+    >>> did_you_mean("rose", ["daisy", "roses"])
+    "; did you mean 'roses'?"
+    """
+    known = list(choices)
+    lowered = {choice.lower(): choice for choice in known}
+    near = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean {lowered[near[0]]!r}?"
+    if 0 < len(known) <= 12:
+        return f"; choose from {', '.join(map(str, known))}"
+    return ""

@@ -1,0 +1,119 @@
+"""Run a classifier over a split: batches in, probabilities out; and write them down.
+
+Sizes: B batch, C channels, H W image, n images that could be read. Nothing here draws a random
+number, and every module gets its training mode back, so evaluation leaves training untouched.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from patchwords.data.examples import Examples
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.files import write_atomically
+
+if TYPE_CHECKING:
+    from patchwords.data.loader import Batch
+    from patchwords.data.preprocess import Preprocess
+
+PRECISIONS = ("fp32", "bf16")
+MOST_COLUMNS = 100  # with more classes, predictions.csv leaves out the column per class
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of the images that could be read, and which could not be."""
+
+    indices: np.ndarray  # [n] int64, position in the examples
+    labels: np.ndarray  # [n] int64, -1 = no label
+    probabilities: np.ndarray  # [n, classes] float32
+    bad: list[tuple[int, str]]  # (position in the examples, reason)
+
+
+def classify(
+    model: torch.nn.Module,
+    batches: Iterable[Batch],
+    preprocess: Preprocess,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+) -> Predictions:
+    """Probabilities of every readable image, in the order of the batches."""
+    if precision not in PRECISIONS:
+        raise ConfigError(f"unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}")
+    device = torch.device(device)
+    indices, labels, probabilities = [], [], []
+    bad: list[tuple[int, str]] = []
+    with (
+        evaluating(model),
+        torch.inference_mode(),
+        torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
+    ):
+        for batch in batches:
+            bad += batch.bad
+            if not len(batch.indices):  # nothing in it could be read
+                continue
+            images = batch.images.to(device, non_blocking=True)  # [B, C, H, W] uint8
+            logits = model(preprocess.normalise(images))  # [B, classes]
+            probabilities.append(logits.float().softmax(-1).cpu().numpy())  # softmax in float32
+            indices.append(batch.indices.numpy())
+            labels.append(batch.labels.numpy())
+    nothing = np.empty(0, dtype=np.int64)
+    return Predictions(
+        indices=np.concatenate([nothing, *indices]),
+        labels=np.concatenate([nothing, *labels]),
+        probabilities=np.concatenate(probabilities or [np.empty((0, 0), dtype=np.float32)]),
+        bad=bad,
+    )
+
+
+@contextmanager
+def evaluating(model: torch.nn.Module) -> Iterator[None]:
+    """eval() for a while; afterwards each module is as it was (a frozen part may stay in eval)."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def write_predictions(
+    path: Path | str, examples: Examples, predictions: Predictions, classes: Sequence[str]
+) -> None:
+    """predictions.csv: path, label, prediction, probability, correct and a column p:<class> each.
+
+    An image without a label has neither label nor correct.
+    """
+    columns = [f"p:{name}" for name in classes] if len(classes) <= MOST_COLUMNS else []
+    file = io.StringIO(newline="")
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["path", "label", "prediction", "probability", "correct", *columns])
+    for index, label, row in zip(
+        predictions.indices.tolist(),
+        predictions.labels.tolist(),
+        predictions.probabilities,
+        strict=True,
+    ):
+        best = int(row.argmax())
+        rows.writerow(
+            [
+                examples.keys[index],
+                classes[label] if label >= 0 else "",
+                classes[best],
+                f"{row[best]:.6f}",
+                ("true" if best == label else "false") if label >= 0 else "",
+                *(f"{p:.6f}" for p in (row if columns else ())),
+            ]
+        )
+    # a file name that is not UTF-8 is written as the bytes that it is
+    write_atomically(Path(path), file.getvalue().encode("utf-8", "surrogateescape"))

@@ -1,0 +1,148 @@
+"""Which images a model may be judged on, and the judgement.
+
+A model's own training images would flatter it (the published flower_photos replication counted
+them in), so a run's splits.csv is asked first: an image that was trained on, by its path and
+length, is left out however the data are divided today.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.data.loader import eval_batches
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.errors import DataError, did_you_mean
+from patchwords.evaluate.classify import Predictions, classify
+from patchwords.evaluate.metrics import summarise
+
+BATCH = 64
+HELD_OUT = "held-out"
+NEW = "new"  # images that no run has divided
+
+
+def measure(
+    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+) -> dict[str, Any]:
+    """Loss and accuracy, for the curves during training."""
+    predictions = predict(model, examples, preprocess, device, workers)
+    labels, probabilities = predictions.labels, predictions.probabilities
+    if not len(labels):
+        raise DataError("none of the validation images can be read; patchwords doctor says why")
+    own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float32).tiny)
+    return {
+        "loss": float(-np.log(own.astype(np.float64)).mean()),
+        "accuracy": float((probabilities.argmax(1) == labels).mean()),
+        "images": len(labels),
+    }
+
+
+def predict(
+    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+) -> Predictions:
+    """Probabilities of every readable image of the examples."""
+    batches = eval_batches(examples, preprocess, BATCH, workers)
+    return classify(model, batches, preprocess, device.torch_device, device.precision)
+
+
+def judge(
+    predictions: Predictions, examples: Examples, classes: Sequence[str], max_bad: float
+) -> dict[str, Any]:
+    """The metrics of the images that could be read; the others are named, and must be few."""
+    bad = [(examples.keys[index], reason) for index, reason in predictions.bad]
+    if len(bad) > max_bad * len(examples):
+        path, reason = bad[0]
+        raise DataError(
+            f"{len(bad)} of {len(examples)} images cannot be read, more than --max-bad "
+            f"{max_bad:.2%}; the first: {path} ({reason}); `patchwords doctor` lists them all"
+        )
+    result = summarise(predictions.labels, predictions.probabilities, classes)
+    return {**result, "skipped": [{"path": path, "reason": reason} for path, reason in bad]}
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The images to judge by, and what was left out."""
+
+    split: str  # what to call it in a report
+    examples: Examples
+    trained_on: int  # images of the data that the run trained on
+
+
+def select(data: Data, recorded: dict[tuple[str, int], str], split: str = HELD_OUT) -> Selection:
+    """Images of a split of the data, as the run divided them, else as the data say.
+
+    Args:
+        recorded: (path, bytes) -> split of the run (`read_splits`), empty where there is no run.
+        split: "held-out" is test, and images that the run never saw; without either, validation.
+    """
+    everything = unite(list(data.splits.values()))
+    declared = [name for name, part in data.splits.items() for _ in range(len(part))]
+    names = [
+        recorded.get(place, NEW if declared_name in {ALL, TRAIN} and recorded else declared_name)
+        for place, declared_name in zip(
+            zip(everything.keys, everything.bytes.tolist(), strict=True), declared, strict=True
+        )
+    ]
+    names = [NEW if name == ALL else name for name in names]
+    found = Counter(names)
+    wanted = {split}
+    if split == ALL:
+        wanted = set(names)
+    elif split == HELD_OUT:
+        wanted = {TEST, NEW} if found[TEST] or found[NEW] else {VALIDATION}
+    chosen = np.array([i for i, name in enumerate(names) if name in wanted], dtype=np.int64)
+    if not len(chosen):
+        there = ", ".join(f"{count:,} {name}" for name, count in found.items())
+        raise DataError(f"{data.source}: no images of split {split!r}; there are {there}")
+    called = "+".join(sorted(wanted & found.keys(), reverse=True))
+    return Selection(called, everything.select(chosen), found[TRAIN])
+
+
+def unite(parts: Sequence[Examples]) -> Examples:
+    """Splits of one source as one list; they share the reader."""
+    assert len({id(part.reader) for part in parts}) == 1
+    return replace(
+        parts[0],
+        labels=np.concatenate([part.labels for part in parts]),
+        keys=[key for part in parts for key in part.keys],
+        bytes=np.concatenate([part.bytes for part in parts]),
+        rows=np.concatenate([part.rows for part in parts]),
+    )
+
+
+def as_model_knows(examples: Examples, labels: Sequence[str], source: str) -> Examples:
+    """The examples with labels that are positions in the model's, matched by name."""
+    place = {name: i for i, name in enumerate(labels)}
+    present = [examples.classes[i] for i in np.flatnonzero(examples.count_per_class())]
+    for name in present:
+        if name not in place:
+            raise DataError(
+                f"{source}: class {name!r} is not one of the model's{did_you_mean(name, labels)}"
+            )
+    table = np.array([place.get(name, -1) for name in examples.classes], dtype=np.int64)
+    return replace(examples, classes=tuple(labels), labels=table[examples.labels])
+
+
+def final_split(data: Data) -> tuple[str, Examples]:
+    """What a run's report is about: test where there is one, else validation."""
+    for name in (TEST, VALIDATION):
+        if name in data.splits and len(data.splits[name]):
+            return name, data.splits[name]
+    raise DataError(f"{data.source}: nothing was held out; --test and --validation are both 0")
+
+
+def read_recorded(run: Path | None) -> dict[tuple[str, int], str]:
+    """The run's splits.csv, where there is one."""
+    from patchwords.data.split import read_splits
+
+    path = None if run is None else run / "splits.csv"
+    return read_splits(path) if path is not None and path.is_file() else {}

@@ -1,0 +1,145 @@
+"""What a classifier got right: arrays in, a JSON-able summary out.
+
+Sizes: n images. Intervals: Wilson 1927 (as in Newcombe 1998, method 3). Calibration error: Guo et
+al. 2017, Eq. 3, 15 bins of equal width. Per-class numbers are scikit-learn's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from patchwords.errors import DataError
+
+Z_95 = 1.959963984540054  # the normal quantile that leaves 2.5 % on either side
+CALIBRATION_BINS = 15  # Guo et al. 2017
+SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)  # keeps log(0) out of the loss: 87.3 nats
+
+
+def wilson(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
+    """The interval that holds the true rate, `right` of `n` having been seen; 95 % by default.
+
+    Unlike rate +- 2 standard errors it stays inside [0, 1] and keeps a width at 0 and at n.
+    """
+    rate, z2 = right / n, z * z
+    centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
+    half = z / (1 + z2 / n) * math.sqrt(rate * (1 - rate) / n + z2 / (4 * n * n))
+    # the bounds also hold in floating point, at 0 of n and n of n
+    return max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate))
+
+
+def summarise(
+    labels: np.ndarray, probabilities: np.ndarray, classes: Sequence[str]
+) -> dict[str, Any]:
+    """labels int [n], probabilities [n, classes] -> the numbers of a report.
+
+    A class without an image in the split has support 0 and null precision, recall and F1: nothing
+    is known of it, so the macro average leaves it out. A class that is there and never predicted
+    has precision 0. `confusion` has a row per true class and a column per predicted one.
+    """
+    labels, probabilities = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
+    refuse_unusable(labels, probabilities, len(classes))
+    n = len(labels)
+    predicted = probabilities.argmax(axis=1)  # [n]
+    right = predicted == labels  # [n]
+    support = np.bincount(labels, minlength=len(classes))  # [classes]
+    low, high = wilson(int(right.sum()), n)
+    own = np.maximum(probabilities[np.arange(n), labels], SMALLEST_PROBABILITY)  # [n]
+    top5 = np.argpartition(-probabilities, 4, axis=1)[:, :5] if len(classes) > 5 else None
+    return {
+        "images": n,
+        "accuracy": {"value": float(right.mean()), "low": low, "high": high},
+        "top5": None if top5 is None else float((top5 == labels[:, None]).any(axis=1).mean()),
+        "loss": float(-np.log(own).mean()),
+        **per_class_scores(labels, predicted, classes),
+        "calibration": calibration(probabilities.max(axis=1), right),
+        "baseline": float(support.max() / n),
+    }
+
+
+def refuse_unusable(labels: np.ndarray, probabilities: np.ndarray, classes: int) -> None:
+    """One line for what cannot be counted: no images, other shapes, labels or numbers astray."""
+    if probabilities.shape != (len(labels), classes):
+        raise DataError(
+            f"{len(labels)} labels and {classes} classes need probabilities of shape "
+            f"({len(labels)}, {classes}), found {probabilities.shape}"
+        )
+    if not len(labels):
+        raise DataError("no image to evaluate: the split is empty, or none of it could be read")
+    astray = np.flatnonzero((labels < 0) | (labels >= classes))
+    if len(astray):
+        raise DataError(
+            f"image {astray[0]} has label {labels[astray[0]]}, and there are {classes} classes; "
+            "evaluation needs a label for every image"
+        )
+    broken = np.flatnonzero(~np.isfinite(probabilities).all(axis=1))
+    if len(broken):
+        raise DataError(
+            f"the model answers image {broken[0]} (and {len(broken) - 1} more) with numbers that "
+            "are not finite: its weights are damaged, or its training diverged"
+        )
+
+
+def per_class_scores(
+    labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]
+) -> dict[str, Any]:
+    """Precision, recall, F1, support of each class, their averages, and the confusion matrix."""
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    every = np.arange(len(classes))
+    support = np.bincount(labels, minlength=len(classes))
+    scores = precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0)
+    rows = [
+        {
+            "class": name,
+            **{
+                word: float(values[i]) if support[i] else None
+                for word, values in zip(("precision", "recall", "f1"), scores[:3], strict=True)
+            },
+            "support": int(support[i]),
+        }
+        for i, name in enumerate(classes)
+    ]
+    averages = {}
+    for kind in ("macro", "weighted"):
+        numbers = precision_recall_fscore_support(
+            labels, predicted, labels=np.flatnonzero(support), average=kind, zero_division=0
+        )
+        averages[kind] = dict(zip(("precision", "recall", "f1"), map(float, numbers), strict=False))
+    return {
+        "per_class": rows,
+        **averages,
+        "confusion": confusion_matrix(labels, predicted, labels=every).tolist(),
+        "balanced_accuracy": averages["macro"]["recall"],  # the same number by definition
+    }
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+    """confidence [n] in [0, 1], right bool [n] -> expected calibration error and its bins.
+
+    Bin m holds confidences in (m / 15, (m + 1) / 15], and 0 belongs to the first one; the error is
+    the mean over images of |accuracy - confidence| of their bins. An empty bin has null means.
+    """
+    edges = np.linspace(0, 1, CALIBRATION_BINS + 1)
+    place = np.clip(np.digitize(confidence, edges, right=True) - 1, 0, CALIBRATION_BINS - 1)
+    bins, error = [], 0.0
+    for i in range(CALIBRATION_BINS):
+        inside = place == i
+        count = int(inside.sum())
+        sure = float(confidence[inside].mean()) if count else None
+        true = float(right[inside].mean()) if count else None
+        if sure is not None and true is not None:
+            error += abs(true - sure) * count / len(confidence)
+        bins.append(
+            {
+                "low": float(edges[i]),
+                "high": float(edges[i + 1]),
+                "count": count,
+                "confidence": sure,
+                "accuracy": true,
+            }
+        )
+    return {"ece": error, "bins": bins}

@@ -1,0 +1,36 @@
+"""Writing files so that nothing is lost: all of the new content, or all of the old."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from patchwords.errors import ConfigError, PatchwordsError
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Write beside the target, flush to the disk, then rename over it.
+
+    Raises ConfigError in one line where the place is full or may not be written.
+    """
+    data = content.encode() if isinstance(content, str) else content
+    part = path.with_name(f".{path.name}.part")
+    try:
+        with open(part, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError as error:
+        part.unlink(missing_ok=True)
+        raise explain(error, path) from error
+
+
+def explain(error: OSError, path: Path) -> PatchwordsError:
+    """An OSError met while writing `path`, as a line that says what to do."""
+    if error.errno == errno.ENOSPC:
+        return ConfigError(f"the disk is full: {path} was not written; free some space")
+    if error.errno in {errno.EACCES, errno.EROFS, errno.EPERM}:
+        return ConfigError(f"{path} cannot be written: {error.strerror}; choose another --output")
+    return ConfigError(f"{path} cannot be written: {error.strerror or error}")

@@ -1,0 +1,39 @@
+"""Multihead self-attention: Appendix A, Eqs. 5-8, with the biases of the authors' code.
+
+Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+
+class Attention(nn.Module):
+    """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, D] -> q, k, v, each [B, K, T, Dh]; Eq. 5"""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, K, Dh]
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        q, k, v = self.project(x)
+        y = scaled_dot_product_attention(q, k, v)  # [B, K, T, Dh]  Eqs. 6-7
+        return self.out(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
+
+    def weights(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
+
+        The fused kernel of `forward` never makes this matrix, so it is computed anew.
+        """
+        q, k, _ = self.project(x)
+        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)

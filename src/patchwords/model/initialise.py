@@ -1,0 +1,88 @@
+"""The authors' initial weights, as one table of rules over parameter names.
+
+Source: vit_jax/models_vit.py of google-research/vision_transformer and Flax's defaults; the map
+head's is models/vit.py of big_vision. Each parameter is drawn by a generator of its own name, so
+a new head, or one more block, leaves every other weight as it was.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from patchwords.model.vit import ViT
+from patchwords.noise import torch_generator
+
+# The standard deviation of a normal cut at two standard deviations (jax.nn.initializers).
+TRUNCATED_STD = 0.87962566103423978
+
+Rule = Callable[[Tensor, torch.Generator], object]  # fills a tensor in place
+
+
+def normal(std: float) -> Rule:
+    return lambda tensor, generator: tensor.normal_(0.0, std, generator=generator)
+
+
+def zeros(tensor: Tensor, generator: torch.Generator) -> None:
+    tensor.zero_()
+
+
+def ones(tensor: Tensor, generator: torch.Generator) -> None:
+    tensor.fill_(1.0)
+
+
+def lecun_normal(tensor: Tensor, generator: torch.Generator) -> None:
+    """Variance 1/fan_in, from a normal cut at two standard deviations: Flax's default kernel."""
+    std = tensor[0].numel() ** -0.5 / TRUNCATED_STD
+    nn.init.trunc_normal_(tensor, 0.0, std, -2 * std, 2 * std, generator=generator)
+
+
+def xavier_uniform(tensor: Tensor, generator: torch.Generator) -> None:
+    bound = math.sqrt(6 / (tensor.shape[-1] + tensor.shape[-2]))
+    tensor.uniform_(-bound, bound, generator=generator)
+
+
+def xavier_uniform_each(tensor: Tensor, generator: torch.Generator) -> None:
+    """A stack of square kernels on the rows (q, k, v): each has fan_in = fan_out = D.
+
+    Taking the stack for one [3D, D] kernel would make it sqrt(2) too small.
+    """
+    bound = math.sqrt(6 / (2 * tensor.shape[1]))
+    tensor.uniform_(-bound, bound, generator=generator)
+
+
+RULES: dict[str, Rule] = {
+    r"class_token": zeros,
+    r"positions": normal(0.02),  # as in BERT
+    r"embed\.weight": lecun_normal,  # fan_in = P*P*C
+    r"embed\.bias": zeros,
+    r"(.*\.)?norm\d?\.weight": ones,
+    r"(.*\.)?norm\d?\.bias": zeros,
+    r".*\.attention\.(qkv|query|key_value)\.weight": xavier_uniform_each,
+    r".*\.attention\.out\.weight": xavier_uniform,
+    r".*\.attention\.(qkv|query|key_value|out)\.bias": zeros,
+    r".*\.mlp\.fc[12]\.weight": xavier_uniform,
+    r".*\.mlp\.fc[12]\.bias": normal(1e-6),
+    r"head\.pool\.probe": xavier_uniform,  # fan_in 1, fan_out D
+    r"head\.representation\.weight": lecun_normal,
+    r"head\.representation\.bias": zeros,
+    r"head\.linear\.weight": zeros,  # so that training starts from equal logits
+}
+
+
+@torch.no_grad()
+def initialise(model: ViT, seed: int) -> None:
+    """Fills every parameter; one that no rule, or more than one, speaks of is an error."""
+    rules = RULES | {r"head\.linear\.bias": lambda tensor, _: tensor.fill_(model.config.head_bias)}
+    for name, parameter in model.named_parameters():
+        matching = [rule for pattern, rule in rules.items() if re.fullmatch(pattern, name)]
+        if len(matching) != 1:
+            raise LookupError(f"{len(matching)} rules initialise the parameter {name!r}, not one")
+        # Drawn on the CPU in float32: the same weights on every device and in every precision.
+        values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+        matching[0](values, torch_generator(seed, "init", name))
+        parameter.copy_(values)

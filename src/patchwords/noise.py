@@ -1,0 +1,41 @@
+"""Randomness as a function of place.
+
+Nothing in patchwords draws from a global stream: every random choice is made by a generator that
+is seeded from where it stands (the seed and, say, the epoch and the sample). So a run can start
+at any step without replaying the ones before it, and the number of worker processes, an
+evaluation in between, or a new head change nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+
+def noise(seed: int, *place: int | str) -> int:
+    """A 63-bit number that depends on the seed and the place, and on nothing else.
+
+    >>> noise(0, "init", "head.weight") == noise(0, "init", "head.weight")
+    True
+    >>> noise(0, "epoch", 1) == noise(0, "epoch", 2)
+    False
+    """
+    text = repr((int(seed), *place)).encode()  # repr keeps 1 and "1" apart
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little") >> 1
+
+
+def numpy_generator(seed: int, *place: int | str) -> np.random.Generator:
+    """A NumPy generator that belongs to this place; Philox because seeding it is cheap."""
+    return np.random.Generator(np.random.Philox(noise(seed, *place)))
+
+
+def torch_generator(seed: int, *place: int | str) -> torch.Generator:
+    """A CPU generator of torch that belongs to this place."""
+    import torch
+
+    return torch.Generator().manual_seed(noise(seed, *place))

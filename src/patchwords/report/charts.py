@@ -1,0 +1,178 @@
+"""Line charts as inline SVG, coloured by the page's CSS variables, so that dark mode and print
+follow. Hovering a point shows its numbers (<title>); no script is needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from patchwords.report.html import Content, Markup, join, tag
+
+MOST_POINTS = 150  # of a line; more rows are averaged in buckets
+
+
+@dataclass(frozen=True)
+class Point:
+    """A place on a line; low and high are the extremes of the rows that it stands for."""
+
+    x: float
+    y: float
+    low: float
+    high: float
+    rows: int = 1
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line of a chart. Look: "first" and "second" are the page's two colours."""
+
+    name: str
+    points: list[Point]
+    look: str = "first"
+    dots: bool = False  # mark each point: for the few rows of an evaluation
+
+
+@dataclass(frozen=True)
+class Frame:
+    """Data coordinates -> pixels of a chart."""
+
+    x: tuple[float, float]
+    y: tuple[float, float]
+    width: int = 340
+    height: int = 236
+    left: int = 48
+    right: int = 14
+    top: int = 34
+    bottom: int = 40
+
+    def across(self, x: float) -> float:
+        share = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
+        return self.left + share * (self.width - self.left - self.right)
+
+    def down(self, y: float) -> float:
+        share = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
+        return self.height - self.bottom - share * (self.height - self.top - self.bottom)
+
+
+def series_of(
+    rows: Sequence[dict[str, Any]], key: str, name: str, look: str = "first", dots: bool = False
+) -> Series:
+    """One column of metrics.jsonl as a line; rows without a finite value are left out."""
+    pairs = [
+        (float(row["step"]), float(row[key]))
+        for row in rows
+        if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
+    ]
+    buckets = np.array_split(np.array(pairs), min(len(pairs), MOST_POINTS)) if pairs else []
+    points = [
+        Point(
+            x=float(bucket[:, 0].mean()),
+            y=float(bucket[:, 1].mean()),
+            low=float(bucket[:, 1].min()),
+            high=float(bucket[:, 1].max()),
+            rows=len(bucket),
+        )
+        for bucket in buckets
+    ]
+    return Series(name, points, look, dots)
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """At most `most` + 1 round numbers (1, 2, 2.5 or 5 times a power of ten) within the range."""
+    span = high - low
+    if span <= 0 or not math.isfinite(span):
+        return [low]
+    rough = span / most
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [i * step for i in range(first, last + 1)]
+
+
+def text_at(x: float, y: float, content: Content, **attributes: Content) -> Markup:
+    return tag("text", content, x=x, y=y, **attributes)
+
+
+def drawing(
+    width: float, height: float, alt: str, *parts: Content, **attributes: Content
+) -> Markup:
+    """An <svg> that says in words what it shows."""
+    box = f"0 0 {width:g} {height:g}"
+    return tag("svg", *parts, viewBox=box, role="img", aria_label=alt, **attributes)
+
+
+def line_chart(
+    series: Sequence[Series],
+    alt: str,
+    show: Callable[[float], str],
+    ceiling: float | None = None,
+) -> Markup:
+    """Lines over the training step; `show` writes a value of the y axis, which `ceiling` caps."""
+    points = [point for line in series for point in line.points]
+    low, high = min(p.low for p in points), max(p.high for p in points)
+    bottom = 0.0 if ceiling is None or low < 0.5 * ceiling else math.floor(low * 20) / 20
+    top = ceiling if ceiling is not None else (high * 1.05 or 1.0)
+    frame = Frame(x=(0.0, max(p.x for p in points) or 1.0), y=(bottom, top))
+    parts = [axes(frame, show)]
+    for line in series:
+        parts += [band(frame, line), path(frame, line), *hover(frame, line, show)]
+    place = float(frame.left)
+    for line in series if len(series) > 1 else ():
+        parts.append(tag("rect", x=place, y=10.0, width=14, height=4, rx=2, class_=line.look))
+        parts.append(text_at(place + 20, 16.0, line.name, class_="key"))
+        place += 34 + 7.2 * len(line.name)
+    return drawing(frame.width, frame.height, alt, *parts)
+
+
+def axes(frame: Frame, show: Callable[[float], str]) -> Markup:
+    """Grid lines and numbers."""
+    end = frame.width - frame.right
+    parts = []
+    for value in ticks(*frame.y):
+        y = frame.down(value)
+        parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
+        parts.append(text_at(frame.left - 8, y + 4, show(value), class_="end"))
+    floor = frame.height - frame.bottom
+    for value in ticks(*frame.x):
+        parts.append(text_at(frame.across(value), floor + 18, f"{value:,.0f}", class_="middle"))
+    parts.append(text_at(end, frame.height - 5, "step", class_="end"))
+    return join(*parts)
+
+
+def band(frame: Frame, line: Series) -> Markup:
+    """The spread of the rows behind averaged points."""
+    if all(point.rows == 1 for point in line.points):
+        return Markup("")
+    corners = [(p.x, p.high) for p in line.points] + [(p.x, p.low) for p in reversed(line.points)]
+    return tag("polygon", points=coordinates(frame, corners), class_=f"band {line.look}")
+
+
+def path(frame: Frame, line: Series) -> Markup:
+    where = coordinates(frame, [(point.x, point.y) for point in line.points])
+    return tag("polyline", points=where, class_=f"line {line.look}")
+
+
+def coordinates(frame: Frame, corners: Sequence[tuple[float, float]]) -> str:
+    return " ".join(f"{frame.across(x):.1f},{frame.down(y):.1f}" for x, y in corners)
+
+
+def hover(frame: Frame, line: Series, show: Callable[[float], str]) -> list[Markup]:
+    """A dot per point, drawn or unseen, that tells its numbers."""
+    look = f"dot {line.look}" if line.dots or len(line.points) == 1 else "unseen"
+    return [
+        tag(
+            "circle",
+            tag("title", f"step {point.x:,.0f}: {line.name} {show(point.y)}"),
+            cx=frame.across(point.x),
+            cy=frame.down(point.y),
+            r=4 if look != "unseen" else 7,
+            class_=look,
+        )
+        for point in line.points
+    ]

@@ -1,0 +1,127 @@
+"""The charts as PNGs, for slides and papers: the same numbers as on the page, by matplotlib."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from patchwords.report.charts import series_of
+from patchwords.report.run import Run
+from patchwords.report.words import clip, percent
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+MOST_NUMBERS = 20  # classes up to which the matrix has its counts and names
+COLOURS = {"first": "#0f766e", "second": "#c2540a", "third": "#6d4fc4"}
+DPI = 150
+
+
+def draw_figures(run: Run) -> dict[str, bytes]:
+    """File name -> PNG of each chart that the run has numbers for."""
+    figures: dict[str, Figure | None] = {
+        "curves.png": draw_curves(run),
+        "confusion.png": draw_confusion(run.evaluation) if run.evaluation else None,
+        "calibration.png": draw_calibration(run.evaluation) if run.evaluation else None,
+    }
+    return {name: png(figure) for name, figure in figures.items() if figure is not None}
+
+
+def png(figure: Figure) -> bytes:
+    file = io.BytesIO()
+    # no date and no version inside: the same run gives the same bytes
+    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    return file.getvalue()
+
+
+def blank(width: float, height: float) -> Figure:
+    """A figure without pyplot, whose global state would be left behind in the caller's program."""
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=(width, height), layout="constrained")
+
+
+def draw_curves(run: Run) -> Figure | None:
+    """Loss, accuracy and learning rate over the steps, side by side."""
+    train, evaluations = run.rows("train"), run.rows("evaluation")
+    drawn = [
+        (title, lines)
+        for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr"))
+        if (
+            lines := [
+                line
+                for line in (
+                    series_of(train, key, "training"),
+                    *(
+                        series_of(
+                            [row for row in evaluations if row.get("split", "validation") == split],
+                            key,
+                            split,
+                            look,
+                            dots=True,
+                        )
+                        for split, look in (("validation", "second"), ("test", "third"))
+                    ),
+                )
+                if line.points
+            ]
+        )
+    ]
+    if not drawn:
+        return None
+    figure = blank(4.2 * len(drawn), 3.2)
+    for axes, (title, lines) in zip(
+        figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True
+    ):
+        for line in lines:
+            x, y = [p.x for p in line.points], [p.y for p in line.points]
+            marker = "o" if line.dots or len(x) == 1 else None
+            axes.plot(x, y, color=COLOURS[line.look], marker=marker, markersize=4, label=line.name)
+        axes.set(title=title, xlabel="step")
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(alpha=0.3)
+        if len(lines) > 1:
+            axes.legend(frameon=False)
+    return figure
+
+
+def draw_confusion(results: dict[str, Any]) -> Figure:
+    """The matrix, shaded by the share of the row; up to 20 classes with their counts."""
+    counts = np.array(results["confusion"])
+    share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    # a dollar sign would start mathematics
+    names = [clip(row["class"], 24).replace("$", r"\$") for row in results["per_class"]]
+    few = len(names) <= MOST_NUMBERS
+    side = max(4.0, 1.6 + 0.5 * len(names)) if few else 8.0
+    figure = blank(side + 0.8, side)
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="BuGn", vmin=0, vmax=1)
+    axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix")
+    figure.colorbar(image, ax=axes, label="share of the true class", shrink=0.8)
+    if few:
+        axes.set_xticks(range(len(names)), names, rotation=40, ha="right")
+        axes.set_yticks(range(len(names)), names)
+        for (i, j), number in np.ndenumerate(counts):
+            colour = "white" if share[i, j] > 0.6 else "black"
+            axes.text(j, i, str(number), ha="center", va="center", color=colour, fontsize=9)
+    return figure
+
+
+def draw_calibration(results: dict[str, Any]) -> Figure:
+    """Accuracy against confidence, and how many images each bin has."""
+    bins = [b for b in results["calibration"]["bins"] if b["count"]]
+    low = np.array([b["low"] for b in bins])
+    width = np.array([b["high"] for b in bins]) - low
+    figure = blank(4.6, 5)
+    upper, lower = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    heights = [b["accuracy"] for b in bins]
+    upper.bar(low, heights, width * 0.92, align="edge", color=COLOURS["first"], alpha=0.75)
+    upper.plot([0, 1], [0, 1], "--", color="black", alpha=0.6)
+    upper.plot([b["confidence"] for b in bins], heights, "o", color=COLOURS["second"], markersize=4)
+    error = percent(results["calibration"]["ece"])
+    upper.set(ylabel="accuracy", ylim=(0, 1), title=f"Expected calibration error {error}")
+    lower.bar(low, [b["count"] for b in bins], width * 0.92, align="edge", color="grey")
+    lower.set(xlabel="confidence", ylabel="images", xlim=(0, 1))
+    return figure

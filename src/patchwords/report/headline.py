@@ -1,0 +1,95 @@
+"""The top of the page: accuracy with its interval, on what, and compared with what."""
+
+from __future__ import annotations
+
+from patchwords.report.blocks import note
+from patchwords.report.diagrams import interval
+from patchwords.report.html import Markup, tag
+from patchwords.report.run import Run
+from patchwords.report.words import big, count, duration, percent, plural
+
+
+def headline(run: Run) -> Markup:
+    """Accuracy with its interval, what it was measured on, and what to compare it with."""
+    results = run.evaluation
+    if not results:
+        return tag(
+            "section",
+            tag("p", "No held-out results yet", class_="eyebrow"),
+            tag("p", "There is no evaluation.json in this run, so no accuracy can be stated."),
+            facts(run),
+            class_="hero",
+            id="results",
+        )
+    accuracy, n = results["accuracy"], results["images"]
+    right = sum(row[i] for i, row in enumerate(results["confusion"]))
+    commonest = max(results["per_class"], key=lambda row: row["support"])["class"]
+    split = results.get("split", "held-out")
+    number, unit = percent(accuracy["value"]).split()
+    score = tag(
+        "div",
+        tag("p", f"Accuracy on the {split} images", class_="eyebrow"),
+        tag("p", number, tag("span", f" {unit}"), class_="score"),
+        tag("p", f"95 % interval {percent(accuracy['low'])} to {percent(accuracy['high'])}"),
+    )
+    story = tag(
+        "div",
+        interval(accuracy["value"], accuracy["low"], accuracy["high"], results["baseline"]),
+        tag(
+            "p",
+            tag("b", f"{count(right)} of {plural(n, 'image')} right, {count(n - right)} wrong. "),
+            f"Always answering “{commonest}”, the commonest class, would be right for "
+            f"{percent(results['baseline'])}.",
+        ),
+        which_split(split, bool(results.get("selected"))),
+        warning(accuracy["low"], results["baseline"]),
+    )
+    return tag(
+        "section", tag("div", score, story, class_="top"), facts(run), class_="hero", id="results"
+    )
+
+
+def which_split(split: str, selected: bool) -> Markup:
+    """Whether the images of the headline had a say in the model that they judge."""
+    if selected:
+        return note(
+            f"The {split} images also chose the stopping step, so this accuracy is somewhat "
+            "too high: measure it again on images that chose nothing.",
+            look="note warn",
+        )
+    return note(
+        f"The {split} images took no part in the training, nor in choosing when to stop it."
+    )
+
+
+def warning(low: float, baseline: float) -> Markup | None:
+    if low > baseline:
+        return None
+    return note(
+        "The interval reaches down to the baseline: on these images, the model cannot be told "
+        "apart from one that always gives the commonest class.",
+        look="note warn",
+    )
+
+
+def facts(run: Run) -> Markup:
+    """The few numbers that everybody looks for first."""
+    results, environment = run.evaluation, run.environment
+    device, size = environment.get("device") or {}, results.get("image_size")
+    pairs: list[tuple[str, str | None]] = [
+        ("Model", results.get("model") or run.config.get("model")),
+        ("Parameters", big(results["parameters"]) if results.get("parameters") else None),
+        ("Cost per image", f"{big(results['macs'])}MACs" if results.get("macs") else None),
+        ("Image size", f"{size[0]} x {size[1]} px" if size else None),
+        ("Images judged", count(results["images"]) if results else None),
+        ("Balanced accuracy", percent(results["balanced_accuracy"]) if results else None),
+        ("Top-5 accuracy", percent(results["top5"]) if results.get("top5") is not None else None),
+        ("Loss", f"{results['loss']:.3f}" if results else None),
+        ("Training time", duration(environment["seconds"]) if "seconds" in environment else None),
+        ("Computed on", device.get("name")),
+    ]
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs if value),
+        class_="facts",
+    )

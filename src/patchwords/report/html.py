@@ -1,0 +1,53 @@
+"""HTML from functions: plain text is always escaped, and only `Markup` passes as it is."""
+
+from __future__ import annotations
+
+from html import escape
+
+VOID = {"img", "br", "meta", "col"}  # elements without an end tag
+
+
+class Markup(str):
+    """Text that is HTML (or SVG) already."""
+
+    __slots__ = ()
+
+
+Content = str | int | float | None
+
+
+def text(content: Content) -> Markup:
+    """Any content as HTML; None is nothing."""
+    if isinstance(content, Markup):
+        return content
+    if content is None:
+        return Markup("")
+    # a file name that is not UTF-8 holds surrogates, which no HTML file can
+    clean = str(content).encode("utf-8", "replace").decode("utf-8")
+    return Markup(escape(clean))
+
+
+def join(*contents: Content) -> Markup:
+    """Contents one after the other."""
+    return Markup("".join(map(text, contents)))
+
+
+def tag(name: str, /, *contents: Content, **attributes: Content) -> Markup:
+    """An element. `class_` is class, `stroke_width` is stroke-width; None leaves one out.
+
+    >>> tag("p", "a < b", class_="note")
+    '<p class="note">a &lt; b</p>'
+    """
+    written = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{text(shorten(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in VOID:
+        return Markup(f"<{name}{written}>")
+    return Markup(f"<{name}{written}>{join(*contents)}</{name}>")
+
+
+def shorten(value: Content) -> Content:
+    """Coordinates with two decimals: a report holds thousands of them."""
+    return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value

@@ -1,0 +1,93 @@
+"""The section on training: loss, accuracy and learning rate over the steps."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable
+from typing import Any
+
+from patchwords.report.blocks import note, number, section, table
+from patchwords.report.charts import Series, line_chart, series_of
+from patchwords.report.html import Content, Markup, tag
+from patchwords.report.run import Run
+from patchwords.report.words import count, percent, plural
+
+
+def curves(run: Run) -> Markup:
+    """Loss, accuracy and learning rate over the steps."""
+    train, evaluations = run.rows("train"), run.rows("evaluation")
+    title = "How it learned"
+    if not train and not evaluations:
+        return section("curves", title, note("metrics.jsonl has no rows: there are no curves."))
+    splits = sorted({str(row.get("split", "validation")) for row in evaluations})
+    charts: list[tuple[str, list[Series], Callable[[float], str], float | None]] = []
+    for key, name, show, ceiling in (
+        ("loss", "Loss", lambda y: f"{y:.3g}", None),
+        ("accuracy", "Accuracy", lambda y: percent(y).replace(".0", ""), 1.0),
+    ):
+        lines = [series_of(train, key, "training")]
+        for look, split in zip(("second", "third"), splits, strict=False):
+            rows = [row for row in evaluations if str(row.get("split", "validation")) == split]
+            lines.append(series_of(rows, key, split, look=look, dots=True))
+        charts.append((name, lines, show, ceiling))
+    rate = [series_of(train, "lr", "learning rate")]
+    charts.append(("Learning rate", rate, lambda y: f"{y:.2g}", None))
+    figures = []
+    for name, lines, show, ceiling in charts:
+        drawn = [line for line in lines if line.points]
+        if drawn:
+            alt = f"{name} over the training steps: {', '.join(line.name for line in drawn)}"
+            chart = line_chart(drawn, alt, show, ceiling)
+            figures.append(tag("figure", tag("figcaption", name), chart))
+    return section(
+        "curves",
+        title,
+        tag("p", *training_story(train, evaluations), class_="lede"),
+        tag("div", *figures, class_="charts"),
+        evaluation_table(evaluations),
+    )
+
+
+def training_story(train: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[Content]:
+    """How long, how good at best, how fast: a sentence each, where the rows tell it."""
+    last = max([*train, *evaluations], key=lambda row: row["step"])
+    epochs = f" ({last['epoch']:.3g} epochs)" if last.get("epoch") else ""
+    story: list[Content] = [f"{plural(last['step'], 'step')}{epochs}. "]
+    scored = [row for row in evaluations if row.get("accuracy") is not None]
+    if scored:
+        best = max(scored, key=lambda row: row["accuracy"])
+        story.append(
+            f"Best {best.get('split', 'validation')} accuracy {percent(best['accuracy'])} at step "
+            f"{count(best['step'])}. "
+        )
+    speeds = [row["images_per_second"] for row in train if row.get("images_per_second")]
+    waits = [row["data_wait"] for row in train if row.get("data_wait") is not None]
+    if speeds:
+        story.append(f"Median speed {count(statistics.median(speeds))} images per second")
+        waited = f", {percent(statistics.mean(waits), 0)} of the time waiting for images"
+        story.append(f"{waited if waits else ''}.")
+    return story
+
+
+def evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
+    """The numbers behind the dots, for those who cannot see them or want them."""
+    if not evaluations:
+        return None
+    rows = [
+        tag(
+            "tr",
+            number(count(row["step"])),
+            number(written(row.get("epoch"), ".2f")),
+            tag("td", row.get("split", "validation")),
+            number(written(row.get("loss"), ".4f")),
+            number(percent(row.get("accuracy"))),
+            number(written(row.get("images"), ",d")),
+        )
+        for row in evaluations
+    ]
+    head = ("Step", "Epoch", "Split", "Loss", "Accuracy", "Images")
+    return tag("details", tag("summary", "The evaluations as numbers"), table(head, rows))
+
+
+def written(value: float | None, form: str) -> str | None:
+    return None if value is None else format(value, form)

@@ -1,0 +1,143 @@
+"""Read a run folder: every file is optional, and what is missing or damaged is told, not fatal."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from patchwords.errors import DataError
+
+FILES = {  # file -> what the report lacks without it
+    "config.yaml": "the settings",
+    "environment.json": "the command, versions and training time",
+    "data.json": "the summary of the data",
+    "metrics.jsonl": "the training curves",
+    "evaluation.json": "the held-out results",
+    "predictions.csv": "the pictures of mistakes",
+}
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """A row of predictions.csv."""
+
+    path: str
+    label: str
+    prediction: str
+    probability: float
+    correct: bool | None  # None: the image has no label
+    own: float | None  # probability of the true class, where the file has a column for it
+
+
+@dataclass(frozen=True)
+class Run:
+    """What training and evaluation left in a run folder."""
+
+    folder: Path
+    config: dict[str, Any] = field(default_factory=dict)
+    environment: dict[str, Any] = field(default_factory=dict)
+    data: dict[str, Any] = field(default_factory=dict)
+    metrics: list[dict[str, Any]] = field(default_factory=list)
+    evaluation: dict[str, Any] = field(default_factory=dict)
+    predictions: list[Prediction] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)  # one sentence per missing or damaged file
+
+    def rows(self, kind: str) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl of a kind, with their steps rising.
+
+        A run that was continued after a crash logs some steps twice; the last row of a step holds.
+        """
+        latest = {
+            (row["step"], row.get("split")): row for row in self.metrics if row["kind"] == kind
+        }
+        return sorted(latest.values(), key=lambda row: row["step"])
+
+
+def read_run(folder: Path) -> Run:
+    """A run folder -> its contents; raises DataError only where there is nothing to report on."""
+    if not folder.is_dir():
+        raise DataError(f"no run folder {str(folder)!r}; give the --output of a training run")
+    if not any((folder / name).is_file() for name in FILES):
+        raise DataError(f"{str(folder)!r} is not a run folder: it has none of {', '.join(FILES)}")
+    missing: list[str] = []
+
+    def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
+        path = folder / name
+        if not path.is_file():
+            missing.append(f"{name} is not there, so {FILES[name]} cannot be shown.")
+            return nothing
+        try:
+            return parse(path)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            reason = " ".join(str(error).split())
+            missing.append(f"{name} cannot be read ({reason}), so {FILES[name]} cannot be shown.")
+            return nothing
+
+    return Run(
+        folder=folder,
+        config=read("config.yaml", read_yaml, {}),
+        environment=read("environment.json", read_json, {}),
+        data=read("data.json", read_json, {}),
+        metrics=read("metrics.jsonl", lambda path: read_rows(path, missing), []),
+        evaluation=read("evaluation.json", read_json, {}),
+        predictions=read("predictions.csv", read_predictions, []),
+        missing=missing,
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    content = json.loads(path.read_text(encoding="utf-8"))
+    if not isinstance(content, dict):
+        raise ValueError(f"a {type(content).__name__} where an object is due")
+    return content
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    import yaml
+
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from error
+    if not isinstance(content, dict):
+        raise ValueError(f"a {type(content).__name__} where a mapping is due")
+    return content
+
+
+def read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+    """The rows of a jsonl file; a torn line (a run killed while it wrote) is skipped and told."""
+    rows = []
+    torn = []
+    for number, line in enumerate(
+        path.read_text(encoding="utf-8", errors="replace").splitlines(), 1
+    ):
+        try:
+            row = json.loads(line)
+            rows.append({**row, "kind": row["kind"], "step": int(row["step"])})
+        except (ValueError, KeyError, TypeError):
+            torn.append(number)
+    if torn:
+        missing.append(
+            f"{len(torn)} of {len(rows) + len(torn)} lines of metrics.jsonl cannot be read "
+            f"(the first is line {torn[0]}); they are left out of the curves."
+        )
+    return rows
+
+
+def read_predictions(path: Path) -> list[Prediction]:
+    with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+        return [
+            Prediction(
+                path=row["path"],
+                label=row["label"],
+                prediction=row["prediction"],
+                probability=float(row["probability"]),
+                correct={"true": True, "false": False}.get(row["correct"]),
+                own=float(row[f"p:{row['label']}"]) if f"p:{row['label']}" in row else None,
+            )
+            for row in csv.DictReader(file)
+        ]

@@ -1,0 +1,63 @@
+"""Numbers as a person reads them."""
+
+from __future__ import annotations
+
+import math
+
+NOTHING = "\N{EN DASH}"  # in place of a number that is not known
+SPACE = "\N{NO-BREAK SPACE}"
+TO = "\N{EN DASH}"  # between two ends
+
+
+def percent(value: float | None, digits: int = 1) -> str:
+    """0.9317 -> '93.2 %'; what is not all is never written as 100 %, nor what is some as 0 %."""
+    if value is None or not math.isfinite(value):
+        return NOTHING
+    while digits < 4 and (
+        (value < 1 and round(100 * value, digits) >= 100)
+        or (value > 0 and round(100 * value, digits) == 0)
+    ):
+        digits += 1
+    return f"{100 * value:.{digits}f}{SPACE}%"
+
+
+def chance(probability: float) -> str:
+    """A model's probability: beyond one decimal it means nothing."""
+    if probability > 0.9995:
+        return f">99.9{SPACE}%"
+    return f"<0.1{SPACE}%" if probability < 0.0005 else f"{100 * probability:.1f}{SPACE}%"
+
+
+def count(number: float) -> str:
+    """1234567 -> '1,234,567'."""
+    return f"{number:,.0f}"
+
+
+def big(number: float) -> str:
+    """5717416 -> '5.72 M'."""
+    for size, unit in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.3g} {unit}"
+    return f"{number:.3g}"
+
+
+def plural(number: int, one: str, many: str | None = None) -> str:
+    """'1 image', '2 images', '2 classes'."""
+    return f"{count(number)} {one if number == 1 else many or one + 's'}"
+
+
+def duration(seconds: float) -> str:
+    """93 -> '1 min 33 s'."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    if seconds < 600:
+        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
+    if minutes < 60:
+        return f"{minutes} min"
+    return f"{minutes // 60} h {minutes % 60} min"
+
+
+def clip(name: str, length: int) -> str:
+    """A long name cut to a length, with the mark that it was."""
+    return name if len(name) <= length else name[: length - 1] + "…"

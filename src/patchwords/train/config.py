@@ -1,0 +1,167 @@
+"""Every setting of a fine-tuning run, in groups; `None` means "as the recipe says".
+
+The groups become the sections of `patchwords finetune --help`; the comments become its texts.
+Nothing here imports torch: help must be quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from patchwords.data.augment import Augment
+from patchwords.device import DeviceName, PrecisionName
+from patchwords.errors import ConfigError
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which images, and which of them are held out."""
+
+    image_column: str | None = None  # column of a CSV or parquet that has the images
+    label_column: str | None = None  # column of a CSV or parquet that has the labels
+    classes: tuple[str, ...] | None = None  # use only these classes, by name
+    test: float = 0.2  # share held out for the report where DATA has no splits of its own
+    validation: float = 0.1  # share of the training images that is cut for the curves
+    max_bad: float = 0.01  # stop when more than this share of the images cannot be read
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Changes to the architecture that --model names."""
+
+    image_size: tuple[int, ...] | None = None  # one number, or height and width, in pixels
+    classifier: Literal["token", "gap", "map"] | None = None  # what the head reads (App. D.3)
+    position: Literal["1d", "none"] | None = None  # position embeddings (App. D.4)
+    gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
+    dropout: float | None = None  # after every dense layer but qkv (App. B.1)
+    drop_path: float | None = None  # stochastic depth of the last block; linear over depth
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """How long and how to train; what is left out comes from the paper's Tables 3 and 4."""
+
+    epochs: float | None = None  # passes over the training images
+    steps: int | None = None  # updates of the weights; instead of --epochs
+    batch_size: int | None = None  # images per update, over all devices
+    optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
+    lr: float | None = None  # peak learning rate
+    schedule: Literal["cosine", "linear", "constant"] | None = None  # after the warm-up
+    warmup_steps: int | None = None  # steps of linear warm-up from 0
+    weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
+    clip: float = 1.0  # largest norm of the gradient
+    layer_decay: float = 1.0  # factor on the learning rate for each block down from the head
+    label_smoothing: float = 0.0  # share of the target spread over all classes
+    ema: float | None = None  # decay of a running average of the weights: the paper's 0.9999
+    train: str = "all"  # which weights learn: all, head, or last:N (blocks, and the head)
+    balance: Literal["none", "loss", "sample"] = "none"  # make up for rare classes
+    early_stop: int | None = None  # stop after N evaluations without a better accuracy
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """What it runs on; the results do not depend on the number of workers."""
+
+    device: DeviceName = "auto"  # where to compute
+    precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
+    compile: bool = False  # compile the model first: slower to start, faster steps
+    workers: int | None = None  # processes that decode images; none given: as many as are useful
+    grad_accum: Literal["auto"] | int = "auto"  # parts that a batch is cut into to fit memory
+    log_every: int | None = None  # steps between two rows of metrics.jsonl
+    eval_every: int | None = None  # steps between two evaluations on validation
+    save_every: int | None = None  # steps between two checkpoints
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """All settings of a run; `recipes.fill` replaces the `None`s, and config.yaml keeps that."""
+
+    data: str = ""  # folder, CSV, parquet, tar shards, hf:NAME or digits
+    model: str | None = None  # architecture; none given: that of --weights, else ViT-B/16
+    weights: str | None = None  # start from a run folder or a model folder
+    output: str | None = None  # run folder to write; none given: runs/DATA-MODEL
+    resume: bool = False  # go on with the interrupted run in --output, exactly
+    overwrite: bool = False  # delete what is in --output first
+    seed: int = 0  # every random choice follows from it
+    data_settings: DataSettings = field(default_factory=DataSettings)
+    augment: Augment = field(default_factory=Augment)
+    resize: Literal["crop", "squash"] | None = None  # evaluation: keep the aspect and crop, or not
+    crop_fraction: float | None = None  # evaluation: share of the short side that is kept
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    recipe: RecipeSettings = field(default_factory=RecipeSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict one another, by name."""
+        recipe, machine = self.recipe, self.machine
+        if not self.data:
+            raise ConfigError(
+                "no data given: patchwords finetune DATA, where DATA is a folder with one folder "
+                "of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
+            )
+        if recipe.epochs is not None and recipe.steps is not None:
+            raise ConfigError(
+                f"--epochs {recipe.epochs:g} and --steps {recipe.steps} both say how long to "
+                "train; give one of them"
+            )
+        if self.resume and self.overwrite:
+            raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
+        train_blocks(recipe.train)
+        _require_positive(
+            {
+                "--epochs": recipe.epochs,
+                "--steps": recipe.steps,
+                "--batch-size": recipe.batch_size,
+                "--lr": recipe.lr,
+                "--clip": recipe.clip,
+                "--layer-decay": recipe.layer_decay,
+                "--early-stop": recipe.early_stop,
+                "--grad-accum": None if machine.grad_accum == "auto" else machine.grad_accum,
+                "--log-every": machine.log_every,
+                "--eval-every": machine.eval_every,
+                "--save-every": machine.save_every,
+            }
+        )
+        _require_share(
+            {
+                "--label-smoothing": recipe.label_smoothing,
+                "--ema": recipe.ema,
+                "--max-bad": self.data_settings.max_bad,
+                "--test": self.data_settings.test,
+                "--validation": self.data_settings.validation,
+            }
+        )
+        for name, value in {
+            "--warmup-steps": recipe.warmup_steps,
+            "--weight-decay": recipe.weight_decay,
+            "--workers": machine.workers,
+        }.items():
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} {value} is negative")
+        if recipe.early_stop and not self.data_settings.validation:
+            raise ConfigError("--early-stop needs validation images, and --validation is 0")
+
+
+def train_blocks(train: str) -> int | None:
+    """`--train` as the number of last blocks that learn: None = everything, 0 = the head only."""
+    if train == "all":
+        return None
+    if train == "head":
+        return 0
+    blocks = train.removeprefix("last:")
+    if train.startswith("last:") and blocks.isdigit() and int(blocks) > 0:
+        return int(blocks)
+    raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N blocks, as last:2")
+
+
+def _require_positive(settings: dict[str, float | None]) -> None:
+    for name, value in settings.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name} {value:g} must be greater than 0")
+
+
+def _require_share(settings: dict[str, float | None]) -> None:
+    for name, value in settings.items():
+        if value is not None and not 0 <= value < 1:
+            raise ConfigError(f"{name} {value:g} must be at least 0 and less than 1")

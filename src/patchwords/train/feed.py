@@ -1,0 +1,87 @@
+"""From the training split to the step: batches in order, augmented, and the bad images named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from patchwords.data.augment import TrainView, augment_batch
+from patchwords.data.examples import Examples
+from patchwords.data.loader import Batch, train_batches, train_plan
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.errors import DataError
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.plan import Plan
+from patchwords.train.step import State
+from patchwords.train.task import balanced_weights
+
+
+def feed(
+    config: FinetuneConfig,
+    plan: Plan,
+    train: Examples,
+    preprocess: Preprocess,
+    state: State,
+    workers: int,
+) -> Iterator[Batch]:
+    """The batches from `state.step` to the last step, whatever came before."""
+    weights = sample_weights(train) if config.recipe.balance == "sample" else None
+    order = train_plan(
+        len(train), plan.batch_size, config.seed, state.step, plan.steps, weights=weights
+    )
+    view = TrainView(preprocess, config.augment, config.seed)
+    batches = train_batches(train, view, order, workers)
+    return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
+
+
+def sample_weights(train: Examples) -> np.ndarray:
+    """[n] how often each image is to be drawn, so that every class is drawn equally often."""
+    import torch
+
+    weights = balanced_weights(torch.from_numpy(train.count_per_class())).numpy()
+    return weights[train.labels]
+
+
+def refuse_bad(
+    batches: Iterable[Batch], train: Examples, skipped: dict[str, str], max_bad: float
+) -> Iterator[Batch]:
+    """Note the images that could not be read; raises DataError past the share that is allowed."""
+    for batch in batches:
+        for index, reason in batch.bad:
+            skipped[train.keys[index]] = reason
+        if len(skipped) > max_bad * len(train):
+            path, reason = next(iter(skipped.items()))
+            raise DataError(
+                f"{len(skipped)} of {len(train)} training images cannot be read, more than "
+                f"--max-bad {max_bad:.2%}; the first: {path} ({reason}); `patchwords doctor` "
+                "lists them all"
+            )
+        yield batch
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """(batch, step) -> images [B, C, H, W], normalised on the device, and targets."""
+
+    config: FinetuneConfig
+    preprocess: Preprocess
+    device: Device
+    classes: int
+
+    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        place = self.device.torch_device
+        images, targets = augment_batch(
+            batch.images.to(place, non_blocking=True),
+            batch.labels.to(place, non_blocking=True),
+            epochs=batch.epochs,
+            samples=batch.indices,
+            config=self.config.augment,
+            seed=self.config.seed,
+            num_classes=self.classes,
+            step=step,
+        )
+        return self.preprocess.normalise(images), targets

@@ -1,0 +1,48 @@
+"""Everything that was decided, shown before the first step."""
+
+from __future__ import annotations
+
+from patchwords.data.examples import Data
+from patchwords.device import Device
+from patchwords.model.cost import parameters
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.progress import Display
+from patchwords.train.recipes import Choice
+from patchwords.train.start import Start
+
+
+def introduce(
+    config: FinetuneConfig,
+    start: Start,
+    data: Data,
+    device: Device,
+    choices: list[Choice],
+    display: Display,
+) -> None:
+    """Everything that was decided, before the first step."""
+    origin = f"from {config.weights}" if config.weights else "from scratch (no --weights)"
+    size = start.model.config.image_size
+    show = [
+        Choice("model", start.name, f"{parameters(start.model.config):,} parameters, {origin}"),
+        Choice("image_size", f"{size[0]}x{size[1]}", f"{start.model.config.tokens} tokens"),
+        *choices,
+        Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
+        Choice("device", device.torch_device.type, f"precision {device.precision}"),
+        Choice("output", config.output, "the run folder"),
+    ]
+    display.say(describe_splits(data))
+    for line in (*data.notes, *start.changes):
+        display.say(f"note: {line}")
+    display.choices("settings", show)
+
+
+def describe_splits(data: Data) -> str:
+    """The sizes of the splits, whole and by class."""
+    lines = [f"{data.source}: {len(data.classes)} classes"]
+    for name, examples in data.splits.items():
+        counts = examples.count_per_class()
+        each = ", ".join(f"{c} {n}" for c, n in zip(data.classes, counts, strict=True))
+        if len(data.classes) > 12:
+            each = f"{counts.min()} to {counts.max()} a class"
+        lines.append(f"  {name:<10} {len(examples):>7,} images ({each})")
+    return "\n".join(lines)

@@ -1,0 +1,55 @@
+"""The record of a run: metrics.jsonl for programs, TensorBoard events for curves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from patchwords.files import explain, write_atomically
+
+
+class Journal:
+    """Appends rows; when a run is resumed, rows after its checkpoint are dropped first."""
+
+    def __init__(self, metrics: Path, resumed_at: int | None) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.metrics = metrics
+        if resumed_at is not None:
+            rows = [row for row in read_rows(metrics) if row["step"] <= resumed_at]
+            write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
+        purge = None if resumed_at is None else resumed_at + 1
+        try:
+            self.file = open(metrics, "a", encoding="utf-8")
+            self.events = SummaryWriter(str(metrics.parent / "tensorboard"), purge_step=purge)
+        except OSError as error:
+            raise explain(error, metrics) from error
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """One row: `kind` ("train" or "evaluation"), `step`, and numbers."""
+        try:
+            self.file.write(json.dumps(row) + "\n")
+            self.file.flush()
+            for name, value in row.items():
+                if isinstance(value, int | float) and name not in {"step", "images"}:
+                    self.events.add_scalar(f"{row['kind']}/{name}", value, row["step"])
+        except OSError as error:
+            raise explain(error, self.metrics) from error
+
+    def close(self) -> None:
+        self.file.close()
+        self.events.close()
+
+
+def read_rows(metrics: Path) -> list[dict[str, Any]]:
+    """The rows that are whole: the last one may have been cut by a kill."""
+    rows = []
+    if metrics.exists():
+        for line in metrics.read_text(encoding="utf-8").splitlines():
+            try:
+                rows.append(json.loads(line))
+            except json.JSONDecodeError:
+                break
+    return rows

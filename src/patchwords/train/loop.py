@@ -1,0 +1,193 @@
+"""The loop around the step: log, evaluate, save, stop. It knows nothing of files or data sets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from patchwords.errors import Diverged, Interrupted
+from patchwords.train.plan import Plan
+from patchwords.train.step import Measured, State, StepSettings, train_step
+
+SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_every` is
+
+
+class Recorder(Protocol):
+    """Takes the rows of metrics.jsonl."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Callbacks:
+    """What the loop asks of others."""
+
+    prepare: Callable[[Any, int], tuple[Tensor, Tensor]]  # (batch, step) -> images, targets
+    evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> loss, accuracy, images, split
+    save: Callable[[State], None]
+    record: Recorder
+    show_train: Callable[[Mapping[str, Any]], None]
+    show_evaluation: Callable[[Mapping[str, Any]], None]
+    stop_signal: Callable[[], int | None]  # exit code, once a person or the system wants an end
+    patience: int | None = None  # early stopping: evaluations without a better accuracy
+
+
+class Meter:
+    """Sums over the steps since the last row; nothing is read from the device before `row`."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self.measured: list[Measured] = []
+        self.started = time.perf_counter()
+        self.waited = 0.0
+
+    def row(self, state: State, plan: Plan) -> dict[str, Any]:
+        """A "train" row; raises Diverged where a loss or a gradient is not a number."""
+        seconds = time.perf_counter() - self.started
+        count = sum(m.images for m in self.measured)
+        loss = sum(float(m.loss) for m in self.measured) / max(1, count)
+        norm = sum(float(m.grad_norm) for m in self.measured) / max(1, len(self.measured))
+        first, last = state.step - len(self.measured) + 1, state.step
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            what = "loss" if not math.isfinite(loss) else "gradient"
+            raise Diverged(
+                f"the {what} is not a number any more, between steps {first} and {last}; the last "
+                "finite checkpoint is kept; try a lower --lr, more --warmup-steps, or "
+                "--precision fp32"
+            )
+        row = {
+            "kind": "train",
+            "step": state.step,
+            "epoch": plan.epoch(state.step),
+            "loss": loss,
+            "accuracy": sum(int(m.correct) for m in self.measured) / max(1, count),
+            "lr": self.measured[-1].rate if self.measured else 0.0,
+            "grad_norm": norm,
+            "images_per_second": count / max(seconds, 1e-9),
+            "data_wait": self.waited / max(seconds, 1e-9),
+            "batch_seconds": seconds / max(1, len(self.measured)),
+            "seconds": state.seconds,
+        }
+        self.reset()
+        return row
+
+
+def train(
+    state: State,
+    forward: Callable[[Tensor], Tensor],
+    batches: Iterable[Any],
+    settings: StepSettings,
+    plan: Plan,
+    calls: Callbacks,
+) -> None:
+    """Take steps until the last one, early stopping, or a signal.
+
+    Raises Diverged and Interrupted; before the latter a checkpoint is written.
+    """
+    meter = Meter()
+    last_save = time.monotonic()
+    for batch, waited in timed(batches):
+        clock = time.perf_counter()
+        state.model.train()
+        images, targets = calls.prepare(batch, state.step)
+        if len(images):
+            meter.measured.append(train_step(state, forward, images, targets, settings))
+        else:  # every image of the batch was unreadable: the step passes without an update
+            state.step += 1
+        meter.waited += waited
+        state.seconds += time.perf_counter() - clock + waited
+        ends = state.step == plan.steps
+        stop = calls.stop_signal()
+        evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
+        late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
+        saves = state.step % plan.save_every == 0 or ends or late or stop is not None
+        if meter.measured and (state.step % plan.log_every == 0 or evaluates or saves):
+            row = meter.row(state, plan)  # a state that is not finite is never saved
+            calls.record.write(row)
+            calls.show_train(row)
+        if evaluates:
+            evaluate(state, plan, calls)
+            meter.reset()
+        if saves or state.stopped:
+            calls.save(state)
+            last_save = time.monotonic()
+            meter.reset()
+        if state.stopped or ends:
+            return
+        if stop is not None:
+            raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
+
+
+def timed(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+    """(batch, seconds that were spent waiting for it)."""
+    iterator = iter(batches)
+    while True:
+        clock = time.perf_counter()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        yield batch, time.perf_counter() - clock
+
+
+def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
+    """Measure the weights that would be kept now; note the best where early stopping wants it."""
+    assert calls.evaluate is not None
+    with averaged(state):
+        result = calls.evaluate(state.model)
+        row = {
+            "kind": "evaluation",
+            "step": state.step,
+            "epoch": plan.epoch(state.step),
+            **result,
+        }
+        calls.record.write(row)
+        calls.show_evaluation(row)
+        if calls.patience is None:
+            return
+        if state.best is None or result["accuracy"] > state.best["accuracy"]:
+            weights = {name: value.clone() for name, value in state.model.state_dict().items()}
+            state.best = {
+                "step": state.step,
+                "accuracy": result["accuracy"],
+                "waited": 0,
+                "weights": weights,
+            }
+        else:
+            state.best["waited"] += 1
+            state.stopped = state.best["waited"] >= calls.patience
+
+
+@contextmanager
+def averaged(state: State) -> Iterator[None]:
+    """Inside, the model holds the averaged weights, where there are any."""
+    if state.average is None:
+        yield
+        return
+    own = {name: value.clone() for name, value in state.model.state_dict().items()}
+    state.model.load_state_dict(state.average.weights)
+    try:
+        yield
+    finally:
+        state.model.load_state_dict(own)
+
+
+@torch.no_grad()
+def keep_final_weights(state: State) -> str:
+    """Put the weights that the run ends with into the model; -> which they are, for a person."""
+    if state.best is not None:
+        state.model.load_state_dict(state.best["weights"])
+        return f"the best on validation, of step {state.best['step']:,}"
+    if state.average is not None:
+        state.model.load_state_dict(state.average.weights)
+        return f"the running average (decay {state.average.decay:g}) of {state.step:,} steps"
+    return f"those of the last step, {state.step:,}"

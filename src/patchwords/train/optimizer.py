@@ -1,0 +1,121 @@
+"""Which parameters learn, how fast, and which decay: rules over their names.
+
+Every parameter is matched by exactly one rule, or building the optimizer fails: a new kind of
+parameter cannot slip past (the habit of big_vision's optax.py). Decay is decoupled and falls on
+kernels alone (big_vision optax.py; AugReg, section 3.3), never on biases, LayerNorm, the class
+token or the positions.
+"""
+
+from __future__ import annotations
+
+import re
+
+import torch
+from torch import nn
+
+from patchwords.errors import ConfigError
+from patchwords.train.config import train_blocks
+from patchwords.train.plan import Plan
+
+DECAY = {  # full name of a parameter -> whether weight decay falls on it
+    r"embed\.weight": True,
+    r"embed\.bias": False,
+    r"class_token|positions": False,
+    r"encoder\.(.+\.)?norm\d?\.(weight|bias)": False,
+    r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.weight": True,
+    r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.bias": False,
+    r"head\.pool\.probe": False,
+    r"head\.pool\.norm\.(weight|bias)": False,
+    r"head\.pool\.(?!norm)(\w+\.)*\w+\.weight": True,
+    r"head\.pool\.(?!norm)(\w+\.)*\w+\.bias": False,
+    r"head\.(representation|linear)\.weight": True,
+    r"head\.(representation|linear)\.bias": False,
+}
+
+
+def decays(name: str) -> bool:
+    """Whether weight decay falls on the parameter; raises where not exactly one rule matches."""
+    matches = [decay for pattern, decay in DECAY.items() if re.fullmatch(pattern, name)]
+    if len(matches) != 1:
+        raise ConfigError(
+            f"parameter {name!r} is matched by {len(matches)} weight-decay rules, not by one; "
+            "see DECAY in train/optimizer.py"
+        )
+    return matches[0]
+
+
+def layer_of(name: str, depth: int) -> int:
+    """0 for the embedding, 1 .. depth for the blocks, depth + 1 for what comes after them."""
+    block = re.match(r"encoder\.blocks\.(\d+)\.", name)
+    if block:
+        return int(block.group(1)) + 1
+    return 0 if name.startswith(("embed.", "class_token", "positions")) else depth + 1
+
+
+def freeze(model: nn.Module, train: str, depth: int) -> None:
+    """Let only the weights named by `--train` learn (all, head, or last:N blocks and the head)."""
+    blocks = train_blocks(train)
+    if blocks is not None and blocks > depth:
+        raise ConfigError(f"--train {train}: the model has {depth} blocks")
+    for name, parameter in model.named_parameters():
+        layer = layer_of(name, depth)
+        after = name.startswith("head.") or (blocks != 0 and layer == depth + 1)
+        learns = blocks is None or after or depth - blocks < layer <= depth
+        parameter.requires_grad_(learns)
+
+
+def build_optimizer(
+    model: nn.Module, plan: Plan, depth: int, layer_decay: float = 1.0
+) -> torch.optim.Optimizer:
+    """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
+
+    Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
+    """
+    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    for name, parameter in model.named_parameters():
+        decay = decays(name)  # also for frozen ones: the rules hold for every parameter
+        if parameter.requires_grad:
+            groups.setdefault((decay, layer_of(name, depth)), []).append(parameter)
+    settings = [
+        {
+            "params": parameters,
+            "weight_decay": plan.weight_decay if decay else 0.0,
+            "scale": layer_decay ** (depth + 1 - layer),
+        }
+        for (decay, layer), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]
+    if layer_decay == 1.0:
+        settings = merge(settings)
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
+    return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=True)
+
+
+def merge(settings: list[dict]) -> list[dict]:  # type: ignore[type-arg]
+    """One group with decay and one without: fewer groups make larger fused updates."""
+    merged: dict[float, dict] = {}  # type: ignore[type-arg]
+    for group in settings:
+        into = merged.setdefault(group["weight_decay"], {**group, "params": []})
+        into["params"] += group["params"]
+    return list(merged.values())
+
+
+class DecoupledSGD(torch.optim.SGD):
+    """SGD whose weight decay is taken from the weights, not added to the gradient.
+
+    torch's own `weight_decay` would pass through the momentum, which is another method.
+    """
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[no-untyped-def]
+        decay = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            if group["weight_decay"]:
+                shrink = 1.0 - group["lr"] * group["weight_decay"]
+                torch._foreach_mul_([p for p in group["params"] if p.grad is not None], shrink)
+            group["weight_decay"] = 0.0
+        try:
+            return super().step(closure)
+        finally:
+            for group, value in zip(self.param_groups, decay, strict=True):
+                group["weight_decay"] = value

@@ -1,0 +1,113 @@
+"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from patchwords.train.recipes import Choice
+
+SECONDS_BETWEEN_LINES = 10.0
+
+
+class Display:
+    """Shows the choices before the first step, then loss, accuracy, speed and time left."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.live: Progress | None = None
+        self.last_line = 0.0
+
+    def say(self, line: str) -> None:
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def choices(self, title: str, choices: Iterable[Choice]) -> None:
+        """Every setting that shapes the result, its value, and why it has it."""
+        table = Table(title=title, title_justify="left", box=None, pad_edge=False)
+        table.add_column("setting", style="bold", no_wrap=True)
+        table.add_column("value", no_wrap=True)
+        table.add_column("why", style="dim")
+        for choice in choices:
+            table.add_row(choice.name, _show(choice.value), choice.why)
+        self.console.print(table)
+
+    def start(self, step: int, steps: int) -> None:
+        self.steps = steps
+        if self.console.is_terminal:
+            self.live = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(bar_width=None),
+                TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
+                TimeElapsedColumn(),
+                TextColumn("{task.fields[left]}"),
+                console=self.console,
+                expand=True,
+            )
+            self.live.start()
+            self.task = self.live.add_task("starting", total=steps, completed=step, left="")
+
+    def train(self, row: Mapping[str, Any]) -> None:
+        """A "train" row of metrics.jsonl."""
+        left = (self.steps - row["step"]) * row["batch_seconds"]
+        text = (
+            f"loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  "
+            f"{row['images_per_second']:,.0f} images/s  waiting for data {row['data_wait']:.0%}"
+        )
+        if self.live:
+            self.live.update(
+                self.task, completed=row["step"], description=text, left=f"{duration(left)} left"
+            )
+        elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            self.say(f"step {row['step']:,}/{self.steps:,}  {text}  {duration(left)} left")
+
+    def evaluation(self, row: Mapping[str, Any]) -> None:
+        """An "evaluation" row of metrics.jsonl."""
+        self.say(
+            f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {row['split']}: "
+            f"accuracy {row['accuracy']:.1%}  loss {row['loss']:.3f}  ({row['images']:,} images)"
+        )
+
+    def stop(self) -> None:
+        if self.live:
+            self.live.stop()
+            self.live = None
+
+    def __enter__(self) -> Display:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+
+def duration(seconds: float) -> str:
+    """Seconds for a person.
+
+    >>> duration(8.4), duration(125), duration(7384)
+    ('8 s', '2 min 5 s', '2 h 3 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def _show(value: object) -> str:
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, tuple):
+        return " ".join(_show(part) for part in value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

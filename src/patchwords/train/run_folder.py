@@ -1,0 +1,145 @@
+"""The folder that a run writes: what is in it, who may write there, and what it says of itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import platform
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from patchwords.data.examples import Data
+from patchwords.errors import ConfigError
+from patchwords.files import explain, write_atomically
+
+REPORTED_PACKAGES = ("patchwords", "torch", "numpy", "pillow", "safetensors", "scikit-learn")
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Names of the files in a run folder (DESIGN: "A run folder")."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        return self.path / "config.yaml"
+
+    @property
+    def environment(self) -> Path:
+        return self.path / "environment.json"
+
+    @property
+    def data(self) -> Path:
+        return self.path / "data.json"
+
+    @property
+    def splits(self) -> Path:
+        return self.path / "splits.csv"
+
+    @property
+    def metrics(self) -> Path:
+        return self.path / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.path / "model"
+
+    @property
+    def predictions(self) -> Path:
+        return self.path / "predictions.csv"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.path / "evaluation.json"
+
+
+def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
+    """Make the folder this run's own; raises ConfigError where something else is in the way."""
+    run = RunFolder(path)
+    if resume:
+        if not run.config.is_file():
+            raise ConfigError(f"--resume: {path} holds no run to go on with (no config.yaml)")
+        return run
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            _clear(run, overwrite)
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".write-probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise explain(error, path) from error
+    return run
+
+
+def _clear(run: RunFolder, overwrite: bool) -> None:
+    """Delete a run that is in the way, if asked, and if it is one."""
+    if not overwrite:
+        raise ConfigError(
+            f"{run.path} exists: go on with it by --resume, replace it by --overwrite, "
+            "or choose another --output"
+        )
+    if not run.config.is_file():
+        raise ConfigError(
+            f"--overwrite: {run.path} is not a run folder (no config.yaml), so it is left alone; "
+            "choose another --output"
+        )
+    shutil.rmtree(run.path)
+
+
+def free_name(wanted: Path) -> Path:
+    """`wanted`, or `wanted-2`, `wanted-3`, ...: the first that does not exist."""
+    path, number = wanted, 1
+    while path.exists():
+        number += 1
+        path = wanted.with_name(f"{wanted.name}-{number}")
+    return path
+
+
+def write_json(path: Path, table: Mapping[str, Any]) -> None:
+    """JSON for people and programs alike: indented, names in UTF-8."""
+    write_atomically(path, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
+
+
+def describe_data(data: Data, skipped: Mapping[str, str]) -> dict[str, Any]:
+    """data.json: classes and counts of every split, notes, and the images that were left out."""
+    return {
+        "source": data.source,
+        "kind": data.kind,
+        "classes": list(data.classes),
+        "splits": {
+            name: {"images": len(examples), "per_class": examples.count_per_class().tolist()}
+            for name, examples in data.splits.items()
+        },
+        "notes": list(data.notes),
+        "skipped": [
+            {"path": path, "reason": reason, "split": "train"} for path, reason in skipped.items()
+        ],
+    }
+
+
+def describe_environment(device: Mapping[str, object], data: Mapping[str, str]) -> dict[str, Any]:
+    """environment.json: what ran, on what, with which versions."""
+    versions = {"python": platform.python_version()}
+    for package in REPORTED_PACKAGES:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue  # run from a source tree
+    return {
+        "command": shlex.join([Path(sys.argv[0]).name, *sys.argv[1:]]),
+        "versions": versions,
+        "device": dict(device),
+        "system": platform.platform(),
+        "data": dict(data),
+    }

@@ -1,0 +1,132 @@
+"""Where a run starts: the model, new or from weights, fitted to the data; its preprocessing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from patchwords.data.decode import image_size
+from patchwords.data.examples import Data, Examples
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import ConfigError, DataError
+from patchwords.model.config import height_width
+from patchwords.model.create import create_model
+from patchwords.model.variants import resolve
+from patchwords.model.vit import ViT
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.recipes import Choice
+from patchwords.weights.adapt import adapt
+from patchwords.weights.store import from_pretrained
+
+IMAGES_LOOKED_AT = 64  # to tell photos from thumbnails
+
+
+@dataclass(frozen=True)
+class Start:
+    """A model ready to learn, on the CPU."""
+
+    name: str  # canonical
+    model: ViT
+    preprocess: Preprocess
+    changes: tuple[str, ...]  # what loading weights reset or resized
+
+
+def choose_model_name(config: FinetuneConfig) -> str:
+    """--model, or that of the weights, or ViT-B/16."""
+    if config.model is not None:
+        return resolve(config.model).name
+    if config.weights is not None:
+        return from_pretrained(config.weights).architecture or "weights"
+    return "ViT-B/16"
+
+
+def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choice]]:
+    """Build or load the model for the classes of the data; -> (start, choices made)."""
+    asked = config.model_settings
+    size = height_width(_one_or_two(asked.image_size)) if asked.image_size else None
+    settings = {
+        name: getattr(asked, name)
+        for name in ("classifier", "position", "gelu", "dropout", "drop_path")
+        if getattr(asked, name) is not None
+    }
+    if config.weights is None:
+        name = resolve(config.model or "ViT-B/16").name
+        model = create_model(
+            config.model or name,
+            num_classes=len(data.classes),
+            image_size=size,
+            seed=config.seed,
+            **settings,
+        )
+        preprocess, choices = choose_preprocess(config, data, model.config.image_size, None)
+        return Start(name, model, preprocess, ()), choices
+    source = from_pretrained(config.weights)
+    name = source.architecture or "weights"
+    if config.model is not None and resolve(config.model).name != name:
+        raise ConfigError(
+            f"--model {config.model} and --weights {config.weights} disagree: the weights are of "
+            f"{name}; leave --model out"
+        )
+    rows = rows_by_name(source.labels, data.classes)
+    model, changes = adapt(
+        source.model,
+        num_classes=None if rows else len(data.classes),
+        image_size=size,
+        head_rows=rows,
+        **settings,
+    )
+    if rows:
+        changes.insert(0, "the head is kept: the weights know the classes of the data by name")
+    preprocess, choices = choose_preprocess(
+        config, data, model.config.image_size, source.preprocess
+    )
+    return Start(name, model, preprocess, tuple(changes)), choices
+
+
+def rows_by_name(labels: tuple[str, ...], classes: tuple[str, ...]) -> list[int] | None:
+    """Where the head's labels stand in the order of the data's classes; None if any is missing."""
+    if set(labels) != set(classes):
+        return None
+    return [labels.index(name) for name in classes]
+
+
+def choose_preprocess(
+    config: FinetuneConfig,
+    data: Data,
+    size: tuple[int, int],
+    origin: Preprocess | None,
+) -> tuple[Preprocess, list[Choice]]:
+    """How images are brought to size for evaluation: asked for, else the weights' own, else
+
+    resize and centre crop, where images that are not larger than the model's input are not cropped.
+    """
+    if origin is not None:
+        preprocess, why = replace(origin, image_size=size), "that of the weights"
+    elif typical_side(data.splits["train"]) <= max(size):
+        preprocess = Preprocess(image_size=size, crop_fraction=1.0)
+        why = "the images are not larger than the model's input"
+    else:
+        preprocess, why = Preprocess(image_size=size), "resize the short side, crop the centre"
+    if config.resize is not None:
+        preprocess, why = replace(preprocess, resize=config.resize), "asked for"
+    if config.crop_fraction is not None:
+        preprocess, why = replace(preprocess, crop_fraction=config.crop_fraction), "asked for"
+    what = "squash" if preprocess.resize == "squash" else f"crop {preprocess.crop_fraction:g}"
+    return preprocess, [Choice("evaluation_resize", what, why)]
+
+
+def typical_side(examples: Examples) -> float:
+    """Median short side of a few images, from their headers, in pixels."""
+    sides = []
+    picks = np.linspace(0, len(examples) - 1, min(IMAGES_LOOKED_AT, len(examples)))
+    for index in np.unique(picks.astype(np.int64)).tolist():
+        try:
+            sides.append(min(image_size(examples.read(index))))
+        except (OSError, DataError):
+            continue  # the loader names the bad ones
+    return float(np.median(sides)) if sides else np.inf
+
+
+def _one_or_two(size: tuple[int, ...]) -> int | tuple[int, ...]:
+    return size[0] if len(size) == 1 else size

@@ -1,0 +1,97 @@
+"""A model with what it needs to answer for photos: its preprocessing and the names of classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchwords.data.decode import decode
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.errors import DataError
+from patchwords.model.vit import ViT
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+    ImageLike = str | Path | bytes | Image | np.ndarray
+
+IMAGES_AT_ONCE = 32
+
+
+@dataclass(frozen=True)
+class Pretrained:
+    """What `from_pretrained` gives; `predict` is the whole way from photos to named scores."""
+
+    model: ViT
+    preprocess: Preprocess
+    labels: tuple[str, ...]
+    architecture: str | None = None  # the name that the model was created by
+    changes: tuple[str, ...] = ()  # what loading reset or resized, for a person
+
+    def predict(self, images: ImageLike | Sequence[ImageLike], top_k: int = 5) -> list[Any]:
+        """The best `top_k` classes of an image, or of each of several.
+
+        An image is a path, encoded bytes, a PIL image, or a uint8 array [H, W, 3]. One image gives
+        `[{"label": ..., "score": ...}, ...]`, best first, as transformers' pipeline does; a
+        sequence of images gives a list of such lists. Raises DataError for one that cannot be read.
+        """
+        single = isinstance(images, str | Path | bytes | np.ndarray) or hasattr(images, "convert")
+        several: Iterable[ImageLike] = [images] if single else images  # type: ignore[list-item,assignment]
+        pixels = [self.preprocess(self._open(image)) for image in several]  # each [H, W, C] uint8
+        answers = []
+        for start in range(0, len(pixels), IMAGES_AT_ONCE):
+            stack = np.stack(pixels[start : start + IMAGES_AT_ONCE])  # [B, H, W, C]
+            batch = torch.from_numpy(stack).permute(0, 3, 1, 2)  # [B, C, H, W]
+            answers += [self.name(row, top_k) for row in self.scores(batch)]
+        return answers[0] if single else answers
+
+    @torch.inference_mode()
+    def scores(self, images: Tensor, device: Device | None = None) -> np.ndarray:
+        """uint8 [B, C, H, W] -> float32 [B, classes], probabilities."""
+        if device is None:
+            device = Device(next(self.model.parameters()).device, bf16=False)
+        with device.autocast():
+            logits = self.model(self.preprocess.normalise(images.to(device.torch_device)))
+        return logits.float().softmax(-1).cpu().numpy()
+
+    def name(self, scores: np.ndarray, top_k: int) -> list[dict[str, Any]]:
+        """[classes] -> the best `top_k`, named."""
+        best = np.argsort(-scores, kind="stable")[:top_k]
+        return [{"label": self.labels[i], "score": float(scores[i])} for i in best.tolist()]
+
+    def _open(self, image: ImageLike) -> Image:
+        if isinstance(image, str | Path):
+            try:
+                image = Path(image).read_bytes()
+            except OSError as error:
+                raise DataError(f"{image}: {error.strerror or error}") from error
+        if isinstance(image, np.ndarray):
+            from PIL import Image as pil
+
+            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
+                raise DataError(
+                    f"an array of {image.dtype} {list(image.shape)} is not an image: give uint8 "
+                    "[height, width, 3]"
+                )
+            return pil.fromarray(image)
+        if isinstance(image, bytes):
+            return decode(image, self.preprocess.smallest)
+        # A PIL image goes the road of every other one: orientation, alpha over white, depth.
+        return decode(_encode(image), self.preprocess.smallest)
+
+
+def _encode(image: Image) -> bytes:
+    """Lossless, with the EXIF block, so that `decode` sees what a file would have held."""
+    if image.mode in {"CMYK", "YCbCr", "LAB", "HSV"}:
+        image = image.convert("RGB")  # modes that PNG does not know
+    buffer = BytesIO()
+    image.save(buffer, "PNG", exif=image.getexif().tobytes(), compress_level=0)
+    return buffer.getvalue()

@@ -1,0 +1,159 @@
+"""A trained model as a folder: weights, architecture, labels and preprocessing, together.
+
+    model/
+      model.safetensors   the tensors, under our names
+      config.json         {"format", "version", "architecture", "model", "labels", "preprocess"}
+
+`from_pretrained` takes such a folder, or a run folder, which holds one as `model/`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+import torch
+from safetensors import SafetensorError
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import PatchwordsError, WeightsError
+from patchwords.files import explain, write_atomically
+from patchwords.model.config import ViTConfig
+from patchwords.model.vit import ViT
+from patchwords.weights.adapt import adapt, load
+from patchwords.weights.pretrained import Pretrained
+
+FORMAT, VERSION = "patchwords", 1
+WEIGHTS, CONFIG = "model.safetensors", "config.json"
+
+
+def save_pretrained(
+    model: ViT,
+    folder: str | Path,
+    *,
+    labels: Sequence[str] | None = None,
+    preprocess: Preprocess | None = None,
+    architecture: str | None = None,
+) -> Path:
+    """Write the model where `from_pretrained` finds it; existing files are replaced atomically.
+
+    Labels default to "0", "1", ...; preprocessing to a centre crop of the model's image size.
+    """
+    folder = Path(folder)
+    names = (
+        list(labels) if labels is not None else [str(i) for i in range(model.config.num_classes)]
+    )
+    if len(names) != model.config.num_classes:
+        raise WeightsError(f"{len(names)} labels for a model of {model.config.num_classes} classes")
+    preprocess = preprocess or Preprocess(
+        image_size=model.config.image_size, channels=model.config.channels
+    )
+    card: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "architecture": architecture,
+        "model": model.config.to_dict(),
+        "labels": names,
+        "preprocess": preprocess.to_dict(),
+    }
+    tensors = {
+        name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()
+    }
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain(error, folder) from error
+    write_atomically(folder / WEIGHTS, safetensors.torch.save(tensors, metadata={"format": "pt"}))
+    write_atomically(folder / CONFIG, json.dumps(card, indent=2, ensure_ascii=False) + "\n")
+    return folder
+
+
+def from_pretrained(
+    source: str | Path,
+    *,
+    num_classes: int | None = None,
+    image_size: tuple[int, int] | None = None,
+) -> Pretrained:
+    """Load a run folder or a model folder: `Pretrained(model, preprocess, labels)`.
+
+    With `num_classes` the head is replaced by zeros; with `image_size` the positions are resized;
+    `changes` of the result says so. Raises WeightsError where the folder is not whole.
+    """
+    folder = find_model(Path(source))
+    card = _read_card(folder / CONFIG)
+    config = ViTConfig.from_dict(card["model"])
+    weights = _read_weights(folder / WEIGHTS, config)
+    labels = tuple(card["labels"])
+    model, changes = load(config, weights), []
+    preprocess = Preprocess.from_dict(card["preprocess"])
+    if num_classes is not None or image_size is not None:
+        model, changes = adapt(model, num_classes=num_classes, image_size=image_size)
+    if num_classes is not None:
+        labels = tuple(str(i) for i in range(num_classes))
+    if image_size is not None:
+        preprocess = replace(preprocess, image_size=image_size)
+    return Pretrained(
+        model=model.eval(),
+        preprocess=preprocess,
+        labels=labels,
+        architecture=card.get("architecture"),
+        changes=tuple(changes),
+    )
+
+
+def find_model(source: Path) -> Path:
+    """The model folder that `source` is or holds; raises WeightsError."""
+    for folder in (source / "model", source):
+        if (folder / CONFIG).is_file() and (folder / WEIGHTS).is_file():
+            return folder
+    if not source.exists():
+        raise WeightsError(
+            f"no weights at {source}: give a run folder or a model folder ({CONFIG} and {WEIGHTS})"
+        )
+    if (source / "config.yaml").is_file():
+        raise WeightsError(
+            f"{source} is a run that has not ended, so it has no model/ yet; go on with it by "
+            "--resume"
+        )
+    raise WeightsError(f"{source} is no model folder: it lacks {CONFIG} and {WEIGHTS}")
+
+
+def _read_card(path: Path) -> dict[str, Any]:
+    try:
+        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if card.get("format") != FORMAT:
+            raise WeightsError(
+                f"{path} was not written by patchwords (format {card.get('format')!r})"
+            )
+        if card["version"] > VERSION:
+            raise WeightsError(f"{path} is of a newer patchwords (version {card['version']})")
+        missing = {"model", "labels", "preprocess"} - card.keys()
+        if missing:
+            raise WeightsError(f"{path} lacks {', '.join(sorted(missing))}")
+        return card
+    except PatchwordsError:
+        raise
+    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+
+
+def _read_weights(path: Path, config: ViTConfig) -> dict[str, torch.Tensor]:
+    """The tensors, which must be those of the config, by name and shape."""
+    try:
+        weights = safetensors.torch.load_file(path)
+    except (OSError, SafetensorError, ValueError) as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+    with torch.device("meta"):
+        wanted = {name: tuple(value.shape) for name, value in ViT(config).state_dict().items()}
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise WeightsError(
+                f"{path}: {name} should be {wanted.get(name, 'absent')}, "
+                f"and is {found.get(name, 'absent')}"
+            )
+    return weights

@@ -1,0 +1,51 @@
+"""A tiny model with distinct sizes and random weights everywhere, so that nothing can cancel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.vit import ViT
+
+TINY = ViTConfig(
+    patch_size=3,
+    width=10,
+    depth=3,
+    heads=2,
+    mlp_width=23,
+    image_size=(12, 15),  # 4 x 5 patches
+    channels=2,
+    num_classes=7,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., ViT]:
+    """settings -> TINY with them, in float64, every parameter drawn from a normal."""
+
+    def build(seed: int = 0, **settings: object) -> ViT:
+        model = ViT(TINY.with_settings(**settings)).double().eval()
+        generator = torch.Generator().manual_seed(seed)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0.0, 0.5, generator=generator)
+        return model
+
+    return build
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(5, 2, 12, 15, generator=generator, dtype=torch.float64)

@@ -1,0 +1,120 @@
+"""Drawings and words: coordinates, ticks, averages and numbers as they are shown."""
+
+from __future__ import annotations
+
+import base64
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from patchwords.report.charts import MOST_POINTS, Frame, Series, line_chart, series_of, ticks
+from patchwords.report.diagrams import pixel_map
+from patchwords.report.html import Markup, join, tag
+from patchwords.report.run import Run
+from patchwords.report.words import big, chance, duration, percent, plural
+
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+def test_a_frame_maps_the_corners_of_the_data_to_those_of_the_drawing() -> None:
+    frame = Frame(x=(0, 10), y=(1, 3), width=100, height=50, left=7, right=3, top=5, bottom=11)
+    assert (frame.across(0), frame.across(10)) == (7, 97)
+    assert (frame.down(1), frame.down(3)) == (39, 5)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0, 1, [0, 0.2, 0.4, 0.6, 0.8, 1]),
+        (0, 1200, [0, 250, 500, 750, 1000]),
+        (0, 0.0031, [0, 0.001, 0.002, 0.003]),
+        (0.85, 1, [0.85, 0.9, 0.95, 1]),
+        (2, 2, [2]),
+    ],
+)
+def test_ticks_are_round_and_inside(low: float, high: float, expected: list[float]) -> None:
+    assert ticks(low, high) == pytest.approx(expected)
+
+
+def test_long_lines_are_averaged_in_buckets_that_keep_their_extremes() -> None:
+    rows = [{"step": i, "loss": float(i % 2)} for i in range(4 * MOST_POINTS)]
+    points = series_of(rows, "loss", "training").points
+    assert len(points) == MOST_POINTS
+    assert {(p.y, p.low, p.high, p.rows) for p in points} == {(0.5, 0.0, 1.0, 4)}
+
+
+def test_rows_without_a_finite_value_are_left_out() -> None:
+    rows = [
+        {"step": 1, "loss": float("nan")},
+        {"step": 2, "loss": None},
+        {"step": 3},
+        {"step": 4, "loss": 1.0},
+    ]
+    assert [p.x for p in series_of(rows, "loss", "training").points] == [4]
+    assert series_of([], "loss", "training").points == []
+
+
+def test_a_chart_of_one_point_or_of_zeros_is_drawn() -> None:
+    for value in (0.0, 3.5):
+        one = series_of([{"step": 0, "lr": value}], "lr", "rate")
+        assert "nan" not in line_chart([one], "rate", str)
+    flat = Series("flat", series_of([{"step": s, "lr": 0} for s in range(3)], "lr", "x").points)
+    assert "inf" not in line_chart([flat], "flat", str)
+
+
+def test_a_continued_run_keeps_the_last_row_of_a_step(tmp_path: object) -> None:
+    metrics = [
+        {"kind": "train", "step": 1, "loss": 1.0},
+        {"kind": "train", "step": 2, "loss": 2.0},
+        {"kind": "train", "step": 2, "loss": 3.0},  # logged again after a crash
+        {"kind": "evaluation", "step": 2, "loss": 9.0},
+    ]
+    run = Run(folder=tmp_path, metrics=metrics)  # type: ignore[arg-type]
+    assert [row["loss"] for row in run.rows("train")] == [1.0, 3.0]
+
+
+def test_the_pixel_map_marks_mistakes_by_their_share_of_the_row() -> None:
+    uri = pixel_map([[3, 1], [0, 0]])
+    image = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
+    alpha = np.asarray(image)[..., 3]
+    assert alpha.tolist() == [[round(255 * 0.75**0.5), round(255 * 0.5)], [0, 0]]
+
+
+def test_plain_text_is_escaped_and_markup_is_not() -> None:
+    assert tag("p", "<", Markup("<i></i>"), title='"') == '<p title="&quot;">&lt;<i></i></p>'
+    assert tag("line", x1=1.23456, stroke_width=2, hidden=None) == (
+        '<line x1="1.23" stroke-width="2"></line>'
+    )
+    assert join("a", None, 3, "\udcff") == "a3?"
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.9317, "93.2"),
+        (1.0, "100.0"),
+        (0.99971, "99.97"),  # not all, so not 100
+        (0.0002, "0.02"),
+        (0.0, "0.0"),
+    ],
+)
+def test_percent_does_not_round_some_to_all(value: float, shown: str) -> None:
+    assert percent(value) == f"{shown}{NBSP}%"
+
+
+def test_words() -> None:
+    assert percent(None) == percent(float("nan")) == "\N{EN DASH}"
+    assert chance(0.99997) == f">99.9{NBSP}%"
+    assert chance(0.0) == f"<0.1{NBSP}%"
+    assert [big(n) for n in (5_717_416, 1.254e9, 53)] == ["5.72 M", "1.25 G", "53"]
+    assert [plural(n, "class", "classes") for n in (1, 1200)] == ["1 class", "1,200 classes"]
+    assert [duration(s) for s in (4.26, 59.7, 93.2, 599.9, 3601, 7_260)] == [
+        "4.3 s",
+        "1 min 0 s",
+        "1 min 33 s",
+        "10 min",
+        "1 h 0 min",
+        "2 h 1 min",
+    ]

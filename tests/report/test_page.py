@@ -1,0 +1,192 @@
+"""The page: whole, well-formed, safe to open, offline, and honest about what is missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from conftest import NASTY, fabricate, write_json
+
+from patchwords.data.examples import Examples
+from patchwords.errors import DataError
+from patchwords.report.run import FILES
+from patchwords.report.write import CONTENTS, write_report
+
+Given = tuple[Path, Examples]
+VOID = {"img", "br", "meta", "col", "input", "link", "hr"}
+
+
+class Page(HTMLParser):
+    """Checks that every element is closed in turn, and keeps what it met."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words = ""
+        self.feed(html)
+        self.close()
+        assert not self.open, f"never closed: {self.open}"
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open, f"</{tag}> closes nothing"
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] != "style":
+            self.words += " ".join([" ", *data.split(), " "])
+
+    def has(self, words: str) -> bool:
+        return " ".join(words.split()) in " ".join(self.words.split())
+
+
+def page_of(folder: Path, examples: Examples | None = None) -> Page:
+    return Page(write_report(folder, examples).read_text(encoding="utf-8"))
+
+
+def test_all_sections_are_there_and_linked(run: Given) -> None:
+    page = page_of(*run)
+    identities = {attributes.get("id") for _, attributes in page.tags} - {None}
+    links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
+    assert links == {f"#{place}" for place in CONTENTS}
+    assert set(CONTENTS) <= identities
+
+
+def test_one_file_that_loads_nothing(run: Given) -> None:
+    page = page_of(*run)
+    assert {tag for tag, _ in page.tags}.isdisjoint({"script", "link", "iframe", "object", "base"})
+    for tag, attributes in page.tags:
+        for name in ("src", "href", "srcset", "xlink:href", "action", "poster"):
+            value = attributes.get(name)
+            assert value is None or value.startswith(("data:image/", "#")), (tag, name, value)
+        assert not any(name.startswith("on") for name in attributes)
+    html = (run[0] / "report.html").read_text()
+    assert not re.search(r"@import|url\(", html)
+    policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
+    assert "default-src 'none'" in str(policy)
+
+
+def test_user_strings_are_escaped_and_shown_as_written(run: Given) -> None:
+    page = page_of(*run)
+    assert "script" not in {tag for tag, _ in page.tags}
+    for words in (*NASTY, "<photos>", "<u>torn</u>.jpg", "truncated <here>", "<notes>.txt"):
+        assert page.has(words), words
+    html = (run[0] / "report.html").read_text()
+    for raw in ("<b>bold", "<u>torn", "<photos>", "<notes>", "<script"):
+        assert raw not in html
+
+
+def test_the_headline_says_how_good_on_what_and_against_what(run: Given) -> None:
+    page = page_of(*run)
+    results = json.loads((run[0] / "evaluation.json").read_text())
+    value = results["accuracy"]
+    right = round(value["value"] * 60)
+    assert page.has(f"{100 * value['value']:.1f}")
+    assert page.has(f"95 % interval {100 * value['low']:.1f} % to {100 * value['high']:.1f} %")
+    assert page.has(f"{right} of 60 images right, {60 - right} wrong.")
+    assert page.has("would be right for 25.0 %")
+    assert page.has("The test images took no part in the training")
+    assert page.has("1 min 33 s")
+    assert page.has("96 x 64 px")
+
+
+def test_a_split_that_chose_the_model_and_a_result_like_the_baseline_are_called_out(
+    run: Given,
+) -> None:
+    path = run[0] / "evaluation.json"
+    results = json.loads(path.read_text())
+    low = results["accuracy"]["low"]
+    write_json(path, {**results, "selected": True, "baseline": low + 0.01})
+    page = page_of(*run)
+    assert page.has("also chose the stopping step")
+    assert page.has("cannot be told apart from one that always gives the commonest class")
+    assert not page.has("took no part in the training")
+
+
+def test_pictures_are_inside_and_missing_ones_say_why(run: Given) -> None:
+    folder, examples = run
+    page = page_of(folder, examples)
+    images = [a for tag, a in page.tags if tag == "img"]
+    kinds = {str(a["src"]).split(";")[0] for a in images}
+    assert kinds == {"data:image/jpeg", "data:image/png"}  # tiny ones are kept lossless
+    assert all(a["alt"] for a in images)
+    assert not page.has("No pictures")
+    without = page_of(folder, None)
+    assert without.has("No pictures: the images were not at hand when this report was written.")
+    assert not [tag for tag, _ in without.tags if tag == "img"]
+
+
+def test_an_image_that_is_gone_leaves_a_card_with_the_reason(tmp_path: Path) -> None:
+    folder = tmp_path / "gone"
+    examples = fabricate(folder, ("a", "b"), n=10)
+    rows = (folder / "predictions.csv").read_text().splitlines()
+    gone = next(i for i, row in enumerate(rows) if row.startswith("b/5.jpg"))
+    rows[gone] = "b/5.jpg,b,a,0.990000,false,0.990000,0.010000"
+    (folder / "predictions.csv").write_text("\n".join(rows) + "\n")
+    assert page_of(folder, examples).has("No picture: gone.jpg")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_missing_or_damaged_file_is_told_and_the_rest_is_shown(run: Given, name: str) -> None:
+    folder, examples = run
+    (folder / name).unlink()
+    page = page_of(folder, examples)
+    assert page.has("This report is not complete.")
+    assert page.has(f"{name} is not there, so {FILES[name]} cannot be shown.")
+    (folder / name).write_text("{[\x00" if name != "predictions.csv" else "path,label\nx,y\n")
+    damaged = page_of(folder, examples)
+    assert damaged.has(name)
+    assert damaged.has("This report is not complete.")
+
+
+def test_a_torn_last_line_costs_that_line_only(run: Given) -> None:
+    with (run[0] / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "train", "st')
+    page = page_of(*run)
+    assert page.has("1 of 405 lines of metrics.jsonl cannot be read (the first is line 405)")
+    assert page.has("400 steps (10 epochs). Best validation accuracy 90.0 % at step 400.")
+
+
+def test_only_metrics_are_enough_for_a_report(tmp_path: Path) -> None:
+    fabricate(tmp_path / "full", ("a", "b"))
+    started = tmp_path / "started"
+    started.mkdir()
+    (tmp_path / "full/metrics.jsonl").rename(started / "metrics.jsonl")
+    page = page_of(started)
+    assert page.has("No held-out results yet")
+    assert sorted(p.name for p in (started / "figures").iterdir()) == ["curves.png"]
+
+
+def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="is not a run folder"):
+        write_report(tmp_path)
+    with pytest.raises(DataError, match="no run folder"):
+        write_report(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("classes", [2, 20, 21, 101])
+def test_any_number_of_classes(tmp_path: Path, classes: int) -> None:
+    names = tuple(f"class {i}" for i in range(classes))
+    page = page_of(tmp_path, fabricate(tmp_path, names, n=2 * classes))
+    matrices = [a for tag, a in page.tags if tag == "svg" and a.get("class") == "matrix"]
+    assert len(matrices) == (1 if classes <= 20 else 0)
+    assert page.has("Top-5 accuracy") == (classes > 5)
+
+
+def test_the_same_run_gives_the_same_bytes(run: Given) -> None:
+    def written() -> dict[str, bytes]:
+        write_report(*run)
+        pages = [run[0] / "report.html", *(run[0] / "figures").iterdir()]
+        return {page.name: page.read_bytes() for page in pages}
+
+    first = written()
+    assert first == written()
+    assert set(first) == {"report.html", "curves.png", "confusion.png", "calibration.png"}
