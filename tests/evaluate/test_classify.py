@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from patchwords.data.examples import Examples
+from patchwords.data.loader import eval_batches
+from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.evaluate.classify import Predictions, classify, write_predictions
 
@@ -79,6 +83,23 @@ def test_probabilities_in_order_and_bad_images_named() -> None:
     assert result.probabilities.dtype == np.float32
     # float32 softmax: a few units in the last place
     np.testing.assert_allclose(result.probabilities[:, 0], [sure] * 3 + [1 - sure], atol=1e-6)
+
+
+def test_reads_what_the_loader_gives() -> None:
+    def read(row: int) -> bytes:
+        file = io.BytesIO()
+        Image.new("RGB", (11, 13), (row * 40,) * 3).save(file, "PNG")
+        return file.getvalue() if row != 2 else b"not an image"
+
+    rows = np.array([4, 2, 0])
+    three = Examples(("a", "b"), rows % 2, ["4", "2", "0"], np.ones(3), read, rows)
+    view = Preprocess(image_size=(H, W))
+    result = classify(Brightness(), eval_batches(three, view, batch_size=2), view)
+    assert result.indices.tolist() == [0, 2]
+    assert [index for index, _ in result.bad] == [1]
+    bright = 160 / 127.5 - 1
+    # float32: a few units in the last place of the mean of 105 equal numbers
+    assert result.probabilities[0, 0] == pytest.approx(1 / (1 + np.exp(-2 * bright)), abs=1e-5)
 
 
 def test_training_is_left_as_it_was() -> None:

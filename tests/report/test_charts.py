@@ -39,10 +39,11 @@ def test_ticks_are_round_and_inside(low: float, high: float, expected: list[floa
 
 
 def test_long_lines_are_averaged_in_buckets_that_keep_their_extremes() -> None:
-    rows = [{"step": i, "loss": float(i % 2)} for i in range(4 * MOST_POINTS)]
+    rows = [{"step": i, "loss": float(i % 2)} for i in range(3 * MOST_POINTS + 2)]
     points = series_of(rows, "loss", "training").points
-    assert len(points) == MOST_POINTS
-    assert {(p.y, p.low, p.high, p.rows) for p in points} == {(0.5, 0.0, 1.0, 4)}
+    assert len(points) <= MOST_POINTS
+    assert {(p.y, p.low, p.high, p.rows) for p in points[:-1]} == {(0.5, 0.0, 1.0, 4)}
+    assert sum(p.rows for p in points) == len(rows)
 
 
 def test_rows_without_a_finite_value_are_left_out() -> None:

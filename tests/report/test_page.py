@@ -8,12 +8,13 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from conftest import NASTY, fabricate, write_json
+from fabricated_run import NASTY, fabricate, write_json
 
 from patchwords.data.examples import Examples
 from patchwords.errors import DataError
-from patchwords.report.run import FILES
-from patchwords.report.write import CONTENTS, write_report
+from patchwords.report.pictures import Album
+from patchwords.report.run import FILES, NEEDED, read_run
+from patchwords.report.write import CONTENTS, render, write_report
 
 Given = tuple[Path, Examples]
 VOID = {"img", "br", "meta", "col", "input", "link", "hr"}
@@ -24,6 +25,7 @@ class Page(HTMLParser):
 
     def __init__(self, html: str) -> None:
         super().__init__()
+        self.html = html
         self.open: list[str] = []
         self.tags: list[tuple[str, dict[str, str | None]]] = []
         self.words = ""
@@ -49,7 +51,7 @@ class Page(HTMLParser):
 
 
 def page_of(folder: Path, examples: Examples | None = None) -> Page:
-    return Page(write_report(folder, examples).read_text(encoding="utf-8"))
+    return Page(render(read_run(folder), Album.of(examples)))
 
 
 def test_all_sections_are_there_and_linked(run: Given) -> None:
@@ -68,8 +70,7 @@ def test_one_file_that_loads_nothing(run: Given) -> None:
             value = attributes.get(name)
             assert value is None or value.startswith(("data:image/", "#")), (tag, name, value)
         assert not any(name.startswith("on") for name in attributes)
-    html = (run[0] / "report.html").read_text()
-    assert not re.search(r"@import|url\(", html)
+    assert not re.search(r"@import|url\(", page.html)
     policy = next(a["content"] for _, a in page.tags if "http-equiv" in a)
     assert "default-src 'none'" in str(policy)
 
@@ -79,9 +80,8 @@ def test_user_strings_are_escaped_and_shown_as_written(run: Given) -> None:
     assert "script" not in {tag for tag, _ in page.tags}
     for words in (*NASTY, "<photos>", "<u>torn</u>.jpg", "truncated <here>", "<notes>.txt"):
         assert page.has(words), words
-    html = (run[0] / "report.html").read_text()
     for raw in ("<b>bold", "<u>torn", "<photos>", "<notes>", "<script"):
-        assert raw not in html
+        assert raw not in page.html
 
 
 def test_the_headline_says_how_good_on_what_and_against_what(run: Given) -> None:
@@ -141,6 +141,9 @@ def test_a_missing_or_damaged_file_is_told_and_the_rest_is_shown(run: Given, nam
     page = page_of(folder, examples)
     assert page.has("This report is not complete.")
     assert page.has(f"{name} is not there, so {FILES[name]} cannot be shown.")
+    if name in NEEDED:
+        write_json(folder / name, {"images": 3})
+        assert page_of(folder, examples).has(f"{name} cannot be read (it has no ")
     (folder / name).write_text("{[\x00" if name != "predictions.csv" else "path,label\nx,y\n")
     damaged = page_of(folder, examples)
     assert damaged.has(name)
@@ -160,7 +163,7 @@ def test_only_metrics_are_enough_for_a_report(tmp_path: Path) -> None:
     started = tmp_path / "started"
     started.mkdir()
     (tmp_path / "full/metrics.jsonl").rename(started / "metrics.jsonl")
-    page = page_of(started)
+    page = Page(write_report(started).read_text())
     assert page.has("No held-out results yet")
     assert sorted(p.name for p in (started / "figures").iterdir()) == ["curves.png"]
 
@@ -170,6 +173,16 @@ def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
         write_report(tmp_path)
     with pytest.raises(DataError, match="no run folder"):
         write_report(tmp_path / "nowhere")
+
+
+def test_letters_that_are_not_in_a_font_or_in_utf8(
+    tmp_path: Path, recwarn: pytest.WarningsRecorder
+) -> None:
+    examples = fabricate(tmp_path, ("\u96cf\u83ca", "odd\udcff", "$"), n=9)
+    page = Page(write_report(tmp_path, examples).read_text(encoding="utf-8"))
+    assert page.has("\u96cf\u83ca")
+    assert page.has("odd?")
+    assert not recwarn.list
 
 
 @pytest.mark.parametrize("classes", [2, 20, 21, 101])
@@ -189,4 +202,5 @@ def test_the_same_run_gives_the_same_bytes(run: Given) -> None:
 
     first = written()
     assert first == written()
+    assert first["report.html"].decode() == page_of(*run).html
     assert set(first) == {"report.html", "curves.png", "confusion.png", "calibration.png"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import fabricate, write_json
+from fabricated_run import fabricate, write_json
 from PIL import Image
 
 from patchwords.commands.report import Report, run

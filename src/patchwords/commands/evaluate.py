@@ -55,8 +55,8 @@ class Evaluate:
 def run(config: Evaluate) -> int:
     import tempfile
 
-    from patchwords.data.loader import default_workers
     from patchwords.data.open import open_data
+    from patchwords.data.workers import useful_workers
     from patchwords.device import choose_device
     from patchwords.evaluate.final import write_evaluation
     from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
@@ -81,7 +81,7 @@ def run(config: Evaluate) -> int:
             selection.split,
             examples,
             device,
-            workers=config.workers if config.workers is not None else default_workers(examples),
+            workers=config.workers if config.workers is not None else useful_workers(examples),
             max_bad=config.max_bad,
         )
         page = None

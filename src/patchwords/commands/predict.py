@@ -89,14 +89,15 @@ def answer(
     config: Predict, source: Pretrained
 ) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
     """(path, best classes, None) of each image in turn, or (path, [], reason)."""
-    from patchwords.data.loader import default_workers, eval_batches
+    from patchwords.data.loader import eval_batches
     from patchwords.data.open import open_images
+    from patchwords.data.workers import useful_workers
     from patchwords.device import choose_device
 
     device = choose_device(config.device, config.precision)
     source.model.to(device.torch_device)
     examples = open_images(config.images)
-    workers = config.workers if config.workers is not None else default_workers(examples)
+    workers = config.workers if config.workers is not None else useful_workers(examples)
     for batch in eval_batches(examples, source.preprocess, config.batch_size, workers):
         for index, reason in batch.bad:
             yield examples.keys[index], [], reason

@@ -66,9 +66,7 @@ class TrainView:
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
         generator = numpy_generator(self.seed, "augment", epoch, sample, repeat)
         width, height = image_size(data)
-        box = draw_crop(
-            width, height, generator, self.augment.crop_area, self.augment.crop_ratio
-        )
+        box = draw_crop(width, height, generator, self.augment.crop_area, self.augment.crop_ratio)
         flip = self.augment.flip and generator.random() < 0.5
         image = decode(data, self._smallest(width, height, (box[2] - box[0], box[3] - box[1])))
         # The decoder may have given a smaller image: the same part of it.

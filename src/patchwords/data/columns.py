@@ -34,7 +34,7 @@ class Columns:
 
 
 def class_names(
-    source: str, split: str, table: Dataset, columns: Columns
+    source: str, table: Dataset, columns: Columns
 ) -> tuple[list[str | None], list[str] | None]:
     """The class name of each row, and the classes in order where the schema gives them."""
     from datasets import ClassLabel
@@ -46,9 +46,12 @@ def class_names(
     feature = table.features[column]
     if isinstance(feature, ClassLabel):
         known: list[str] = list(feature.names)
-        worst = max((value for value in values if value is not None), default=-1)
-        if worst >= len(known):
-            raise DataError(f"{source}: label {worst} of {split}, but {len(known)} class names")
+        row = next((i for i, v in enumerate(values) if v is not None and v >= len(known)), None)
+        if row is not None:
+            raise DataError(
+                f"{source}: row {row} has label {values[row]}, but the schema names "
+                f"{len(known)} classes"
+            )
         return [known[v] if v is not None and v >= 0 else None for v in values], known
     strange = next((v for v in values if not isinstance(v, (str, int, type(None)))), None)
     if strange is not None:

@@ -1,4 +1,7 @@
-"""The inception crop: a random part of the image, in area and in aspect ratio (PAPER Sec. B.1, BiT).
+"""The inception crop: a part of the image, random in area and in aspect ratio.
+
+Defaults are the official ones (vit_jax input_pipeline.py, big_vision ops_image.py): 5-100 % of the
+area, ratio 3/4 to 4/3.
 
 A box is (left, top, right, bottom) in pixels of the image, and need not lie on whole pixels: so
 the drawn area and ratio hold exactly, for an 8x8 digit as for a photo. Cropping and resizing are
@@ -48,7 +51,9 @@ def centre_box(width: float, height: float, w: float, h: float) -> Box:
     return left, top, left + w, top + h
 
 
-def cut(image: Image.Image, box: Box, size: tuple[int, int], interpolation: Interpolation) -> Image:
+def cut(
+    image: Image.Image, box: Box, size: tuple[int, int], interpolation: Interpolation
+) -> Image.Image:
     """The box of the image, resized to size (H, W), in one pass."""
     from PIL import Image
 

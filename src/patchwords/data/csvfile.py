@@ -42,7 +42,7 @@ def open_csv(source: str, columns: Columns) -> Data:
         split = ALL if split_at is None else _split(source, number, row[split_at])
         try:
             size = os.stat(os.path.join(root, path)).st_size
-        except (FileNotFoundError, NotADirectoryError):
+        except OSError:
             missing.append((number, path))
             continue
         listings.setdefault(split, Listing()).add(path, label, size, len(paths))
@@ -50,7 +50,7 @@ def open_csv(source: str, columns: Columns) -> Data:
     if missing:
         number, path = missing[0]
         raise DataError(
-            f"{source}: row {number} names {path!r}, which is not there "
+            f"{source}: row {number} names {path!r}, which cannot be found "
             f"({count(len(missing), 'such row')} in all); "
             f"relative paths start at {os.path.dirname(source) or '.'}/"
         )
@@ -67,6 +67,8 @@ def _read(source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
             file.seek(0)
             comma = max(",;\t", key=first.count)
             table = list(csv.reader(file, delimiter=comma))
+    except OSError as fault:
+        raise DataError(f"{source}: cannot be read: {fault.strerror}") from fault
     except UnicodeDecodeError as fault:
         raise DataError(f"{source}: is not UTF-8 text; save it as 'CSV UTF-8'") from fault
     except csv.Error as fault:

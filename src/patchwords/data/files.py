@@ -109,7 +109,7 @@ def _sort_in(found: Found, entry: os.DirEntry[str], path: str) -> None:
     try:
         if entry.is_dir():
             found.folders.append(path)
-        elif is_image(entry.name):
+        elif is_image(entry.name) and entry.is_file():  # a pipe would be waited on for ever
             found.images.append((path, entry.stat().st_size))
         else:
             found.others.append(path)

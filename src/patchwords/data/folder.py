@@ -25,7 +25,7 @@ def open_folder(source: str, need_labels: bool = True) -> Data:
     seen: list[Found] = []
     empty: list[str] = []
     strays: list[str] = []
-    for split, folder in _split_folders(source, root, top).items():
+    for split, folder in _split_folders(source, root, top, need_labels).items():
         level = look(root, folder) if folder else top
         strays += [path for path, _ in level.images]
         seen.append(Found(others=level.others))
@@ -48,10 +48,12 @@ def open_folder(source: str, need_labels: bool = True) -> Data:
     if not paths:
         raise _no_images(source, strays, others)
     notes = _notes(strays, others, empty) + _outside(top, listings)
+    notes += [f"no images for {split}" for split, listing in listings.items() if not listing.keys]
+    listings = {split: listing for split, listing in listings.items() if listing.keys}
     return assemble(source, "folder", listings, FileReader(root, paths), notes=notes)
 
 
-def _split_folders(source: str, root: str, top: Found) -> dict[str, str]:
+def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dict[str, str]:
     """split -> folder below root ("" = root itself, which then holds the classes).
 
     A folder called "train" may also be a class beside "bus" and "plane": it is a split if it holds
@@ -68,6 +70,11 @@ def _split_folders(source: str, root: str, top: Found) -> dict[str, str]:
             named[split] = folder
     others = len(top.folders) - len(named)
     holds_classes = any(look(root, folder).folders for folder in named.values())
+    if need_labels and TRAIN in named and len(named) > 1 and not (holds_classes or others):
+        raise DataError(
+            f"{source}: the images in {named[TRAIN]}/ lie in no class: put them in one folder per "
+            f"class, as in {named[TRAIN]}/daisy/photo.jpg"
+        )
     if not named or not holds_classes or (others and len(named) == 1):
         return {ALL: ""}
     if TRAIN not in named:

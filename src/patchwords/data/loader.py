@@ -71,7 +71,7 @@ class EvalView:
 
 
 def default_workers(processes: int = 1) -> int:
-    """Worker processes for each of the training processes on this machine: one core each is left."""
+    """Workers for each of the training processes of this machine; one core each is left to them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     return max(0, min(MOST_WORKERS, (cores or 1) // processes - 1))
 
@@ -133,18 +133,16 @@ class _Source:
         bad = []
         for place in places:
             try:
-                data = self.reader(int(self.rows[place.index]))
+                data = self.reader(int(self.rows[place.sample]))
                 pixels[len(good)] = self.view(data, *place)
             except (DataError, OSError) as error:
-                bad.append((place.index, str(error) or type(error).__name__))
+                bad.append((place.sample, str(error) or type(error).__name__))
             else:
-                good.append((int(self.labels[place.index]), *place))
+                good.append((int(self.labels[place.sample]), *place))
         return np.array(good, np.int64).reshape(-1, 4), bad
 
 
-def _batch(
-    pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool
-) -> Batch:
+def _batch(pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool) -> Batch:
     images = torch.from_numpy(pixels[: len(table)])  # [B, H, W, C]
     if pin:
         images = images.pin_memory()

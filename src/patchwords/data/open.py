@@ -120,12 +120,13 @@ def check_trainable(data: Data) -> None:
     """Raise DataError unless a classifier can be trained, and honestly tested, on the data."""
     train = data.splits.get(ALL, data.splits.get(TRAIN))
     if train is None:
-        raise DataError(f"{data.source}: has {few([*data.splits])} but no train split")
+        raise DataError(f"{data.source}: has images for {few([*data.splits])}, but none for train")
     for split, examples in data.splits.items():
         bare = np.flatnonzero(examples.labels < 0)
         if len(bare):
+            of = "" if split == ALL else f" of {split}"
             raise DataError(
-                f"{data.source}: {count(len(bare), 'image')} of {split} without a label; "
+                f"{data.source}: {count(len(bare), 'image')}{of} without a label; "
                 f"the first is {examples.keys[int(bare[0])]}"
             )
     counts = train.count_per_class()
@@ -172,7 +173,7 @@ def _no_such_path(path: str) -> str:
     parent, name = os.path.split(os.path.normpath(path))
     while parent and not os.path.exists(parent):
         parent, name = os.path.split(parent)
-    siblings = os.listdir(parent or ".") if os.path.isdir(parent or ".") else []
+    siblings = os.listdir(parent or ".") if os.access(parent or ".", os.R_OK) else []
     hint = did_you_mean(name, [*siblings, "digits"] if not parent else siblings)
     return f"{path}: no such file or folder{hint if 'did you mean' in hint else ''}"
 

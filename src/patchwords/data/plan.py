@@ -22,7 +22,7 @@ class Place(NamedTuple):
     """Where in a run a sample is seen: what its augmentation is a function of."""
 
     epoch: int
-    index: int  # of the sample, in the examples
+    sample: int  # its position in the examples
     repeat: int = 0  # how often this epoch had it before: above 0 only with weights
 
 

@@ -73,10 +73,15 @@ class Preprocess:
         known = [field.name for field in fields(cls)]
         for key in values:
             if key not in known:
-                raise ConfigError(f"unknown preprocessing setting {key!r}{did_you_mean(key, known)}")
+                raise ConfigError(
+                    f"unknown preprocessing setting {key!r}{did_you_mean(key, known)}"
+                )
         if "image_size" not in values:
             raise ConfigError("preprocessing lacks image_size; give [height, width]")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        settings: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**settings)
 
     @property
     def smallest(self) -> int:
@@ -94,7 +99,10 @@ class Preprocess:
         if self.resize == "squash":
             return 0.0, 0.0, float(width), float(height)
         scale = max(self._resized[0] / height, self._resized[1] / width)
-        h, w = (min(side / scale, full) for side, full in zip(self.image_size, (height, width)))
+        h, w = (
+            min(side / scale, full)
+            for side, full in zip(self.image_size, (height, width), strict=True)
+        )
         return centre_box(width, height, w, h)
 
     def __call__(self, image: Image.Image) -> np.ndarray:

@@ -58,8 +58,9 @@ def open_shards(source: str, need_labels: bool = True) -> Data:
     listings: dict[str, Listing] = {}
     places: list[tuple[int, int, int]] = []  # (file, offset, bytes)
     extra: list[str] = []
+    folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     for index, (path, split) in enumerate(zip(paths, splits_by_prefix(source, paths), strict=True)):
-        shard = os.path.basename(path)
+        shard = os.path.relpath(path, folder)
         for key, sample in _index(path).items():
             extra += sample.extra
             if sample.image is None:
@@ -139,6 +140,8 @@ def _index(path: str) -> dict[str, Sample]:
                     sample.image = member
                 else:
                     sample.extra.append(member.name)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read: {fault.strerror}") from fault
     except (tarfile.TarError, EOFError) as fault:
         raise DataError(f"{path}: not a tar, or a damaged one: {fault}") from fault
     return samples

@@ -142,9 +142,12 @@ def _draw(
     for group in list(members):
         take_if_fits(group, room_left, spare=0)
     for stratum, quota in enumerate(room.tolist()):
-        if quota and room_left[stratum] == quota:  # nothing but copies: the smallest group, then
-            held = [g for g, inside in members.items() if stratum in {strata[i] for i in inside}]
-            any(take_if_fits(g, stay, spare=1) for g in sorted(held, key=lambda g: len(members[g])))
+        if not quota or room_left[stratum] < quota:
+            continue
+        held = [g for g, inside in members.items() if stratum in {strata[i] for i in inside}]
+        for group in sorted(held, key=lambda g: len(members[g])):
+            if take_if_fits(group, stay, spare=1):  # nothing but copies: the smallest group, then
+                break
     return np.array(sorted(chosen), dtype=np.int64)
 
 

@@ -106,10 +106,9 @@ def _load(source: str, name: str, config: str | None, quiet: bool, **options: An
     """`datasets.load_dataset`, with its faults in one line."""
     import datasets
 
-    once = datasets.DownloadConfig(max_retries=1)
     try:
         with _progress(datasets, not quiet and sys.stderr.isatty()):
-            return datasets.load_dataset(name, config, download_config=once, **options)
+            return datasets.load_dataset(name, config, **options)
     except ConnectionError as fault:  # also `datasets.exceptions.OfflineModeIsEnabled`
         raise DataError(
             f"{source}: the Hugging Face hub is out of reach, and the data is not in the cache; go "
@@ -147,7 +146,7 @@ def _assemble(
     notes: Sequence[str] = (),
 ) -> Data:
     """Labels to names, images to rows of one reader."""
-    found = {split: class_names(source, split, table, columns) for split, table in tables.items()}
+    found = {split: class_names(source, table, columns) for split, table in tables.items()}
     unlabelled = [split for split, (names, _) in found.items() if set(names) == {None}]
     notes = list(notes)
     if columns.need_labels and len(unlabelled) < len(found):  # such as ImageNet's test

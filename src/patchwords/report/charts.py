@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from patchwords.report.html import Content, Markup, join, tag
+from patchwords.report.run import Run
 
 MOST_POINTS = 150  # of a line; more rows are averaged in buckets
 
@@ -68,7 +69,9 @@ def series_of(
         for row in rows
         if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
     ]
-    buckets = np.array_split(np.array(pairs), min(len(pairs), MOST_POINTS)) if pairs else []
+    # buckets of one size: where they differed, the line would look calmer for no reason
+    size = -(-len(pairs) // MOST_POINTS) or 1
+    buckets = [np.array(pairs[i : i + size]) for i in range(0, len(pairs), size)]
     points = [
         Point(
             x=float(bucket[:, 0].mean()),
@@ -80,6 +83,19 @@ def series_of(
         for bucket in buckets
     ]
     return Series(name, points, look, dots)
+
+
+def training_lines(run: Run) -> list[tuple[str, list[Series]]]:
+    """(title, lines) of each chart of the training that the run has numbers for."""
+    train, evaluations = run.rows("train"), run.rows("evaluation")
+    charts = []
+    for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr")):
+        lines = [series_of(train, key, "training")]
+        for split, look in (("validation", "second"), ("test", "third")):
+            rows = [row for row in evaluations if row.get("split", "validation") == split]
+            lines.append(series_of(rows, key, split, look, dots=True))
+        charts.append((title, [line for line in lines if line.points]))
+    return [(title, lines) for title, lines in charts if lines]
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:

@@ -15,7 +15,8 @@ def data(run: Run) -> Markup:
     """Images per class and split, and what was left aside and why."""
     title = "The data"
     if not run.data:
-        return section("data", title, note("data.json is missing: the data cannot be described."))
+        unknown = note("There is no data.json to describe the data by.")
+        return section("data", title, unknown, skipped(run) if run.evaluation else None)
     splits = {
         name: run.data["splits"][name] for name in SPLITS if name in run.data.get("splits", {})
     }

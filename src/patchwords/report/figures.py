@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import io
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from patchwords.report.charts import series_of
+from patchwords.report.charts import training_lines
+from patchwords.report.diagrams import MOST_CELLS
+from patchwords.report.html import plain
 from patchwords.report.run import Run
 from patchwords.report.words import clip, percent
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-MOST_NUMBERS = 20  # classes up to which the matrix has its counts and names
 COLOURS = {"first": "#0f766e", "second": "#c2540a", "third": "#6d4fc4"}
 DPI = 150
 
@@ -31,8 +33,11 @@ def draw_figures(run: Run) -> dict[str, bytes]:
 
 def png(figure: Figure) -> bytes:
     file = io.BytesIO()
-    # no date and no version inside: the same run gives the same bytes
-    figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
+    with warnings.catch_warnings():
+        # a name in letters that the font lacks comes out as boxes; the page has it right
+        warnings.filterwarnings("ignore", message="Glyph")
+        # no date and no version inside: the same run gives the same bytes
+        figure.savefig(file, format="png", dpi=DPI, metadata={"Software": None})
     return file.getvalue()
 
 
@@ -45,30 +50,7 @@ def blank(width: float, height: float) -> Figure:
 
 def draw_curves(run: Run) -> Figure | None:
     """Loss, accuracy and learning rate over the steps, side by side."""
-    train, evaluations = run.rows("train"), run.rows("evaluation")
-    drawn = [
-        (title, lines)
-        for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr"))
-        if (
-            lines := [
-                line
-                for line in (
-                    series_of(train, key, "training"),
-                    *(
-                        series_of(
-                            [row for row in evaluations if row.get("split", "validation") == split],
-                            key,
-                            split,
-                            look,
-                            dots=True,
-                        )
-                        for split, look in (("validation", "second"), ("test", "third"))
-                    ),
-                )
-                if line.points
-            ]
-        )
-    ]
+    drawn = training_lines(run)
     if not drawn:
         return None
     figure = blank(4.2 * len(drawn), 3.2)
@@ -92,8 +74,8 @@ def draw_confusion(results: dict[str, Any]) -> Figure:
     counts = np.array(results["confusion"])
     share = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     # a dollar sign would start mathematics
-    names = [clip(row["class"], 24).replace("$", r"\$") for row in results["per_class"]]
-    few = len(names) <= MOST_NUMBERS
+    names = [clip(plain(row["class"]), 24).replace("$", r"\$") for row in results["per_class"]]
+    few = len(names) <= MOST_CELLS
     side = max(4.0, 1.6 + 0.5 * len(names)) if few else 8.0
     figure = blank(side + 0.8, side)
     axes = figure.subplots()

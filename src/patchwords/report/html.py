@@ -22,9 +22,12 @@ def text(content: Content) -> Markup:
         return content
     if content is None:
         return Markup("")
-    # a file name that is not UTF-8 holds surrogates, which no HTML file can
-    clean = str(content).encode("utf-8", "replace").decode("utf-8")
-    return Markup(escape(clean))
+    return Markup(escape(plain(str(content))))
+
+
+def plain(words: str) -> str:
+    """Words that any file can hold: a file name that is not UTF-8 has surrogates in it."""
+    return words.encode("utf-8", "replace").decode("utf-8")
 
 
 def join(*contents: Content) -> Markup:

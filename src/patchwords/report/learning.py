@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any
 
 from patchwords.report.blocks import note, number, section, table
-from patchwords.report.charts import Series, line_chart, series_of
+from patchwords.report.charts import line_chart, training_lines
 from patchwords.report.html import Content, Markup, tag
 from patchwords.report.run import Run
-from patchwords.report.words import count, percent, plural
+from patchwords.report.words import SPACE, count, percent, plural
+
+# chart -> how a value is written, and the highest that there can be
+SHOWN: dict[str, tuple[Callable[[float], str], float | None]] = {
+    "Loss": (lambda y: f"{y:.3g}", None),
+    "Accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
+    "Learning rate": (lambda y: f"{y:.2g}", None),
+}
 
 
 def curves(run: Run) -> Markup:
@@ -19,26 +26,12 @@ def curves(run: Run) -> Markup:
     title = "How it learned"
     if not train and not evaluations:
         return section("curves", title, note("metrics.jsonl has no rows: there are no curves."))
-    splits = sorted({str(row.get("split", "validation")) for row in evaluations})
-    charts: list[tuple[str, list[Series], Callable[[float], str], float | None]] = []
-    for key, name, show, ceiling in (
-        ("loss", "Loss", lambda y: f"{y:.3g}", None),
-        ("accuracy", "Accuracy", lambda y: percent(y).replace(".0", ""), 1.0),
-    ):
-        lines = [series_of(train, key, "training")]
-        for look, split in zip(("second", "third"), splits, strict=False):
-            rows = [row for row in evaluations if str(row.get("split", "validation")) == split]
-            lines.append(series_of(rows, key, split, look=look, dots=True))
-        charts.append((name, lines, show, ceiling))
-    rate = [series_of(train, "lr", "learning rate")]
-    charts.append(("Learning rate", rate, lambda y: f"{y:.2g}", None))
     figures = []
-    for name, lines, show, ceiling in charts:
-        drawn = [line for line in lines if line.points]
-        if drawn:
-            alt = f"{name} over the training steps: {', '.join(line.name for line in drawn)}"
-            chart = line_chart(drawn, alt, show, ceiling)
-            figures.append(tag("figure", tag("figcaption", name), chart))
+    for name, lines in training_lines(run):
+        alt = f"{name} over the training steps: {', '.join(line.name for line in lines)}"
+        show, ceiling = SHOWN[name]
+        chart = line_chart(lines, alt, show, ceiling)
+        figures.append(tag("figure", tag("figcaption", name), chart))
     return section(
         "curves",
         title,

@@ -19,6 +19,13 @@ FILES = {  # file -> what the report lacks without it
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }
+NEEDED = {
+    "evaluation.json": (
+        *("images", "accuracy", "loss", "per_class", "macro", "weighted", "confusion"),
+        *("balanced_accuracy", "calibration", "baseline"),
+    ),
+    "data.json": ("classes", "splits"),
+}
 
 
 @dataclass(frozen=True)
@@ -90,9 +97,13 @@ def read_run(folder: Path) -> Run:
 
 
 def read_json(path: Path) -> dict[str, Any]:
+    """An object with what the report cannot do without."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"a {type(content).__name__} where an object is due")
+    lacking = [key for key in NEEDED.get(path.name, ()) if key not in content]
+    if lacking:
+        raise ValueError(f"it has no {', '.join(lacking)}")
     return content
 
 

@@ -48,14 +48,15 @@ def plural(number: int, one: str, many: str | None = None) -> str:
 
 def duration(seconds: float) -> str:
     """93 -> '1 min 33 s'."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    minutes = round(seconds / 60)
-    if seconds < 600:
-        return f"{int(seconds // 60)} min {int(seconds % 60)} s"
-    if minutes < 60:
-        return f"{minutes} min"
-    return f"{minutes // 60} h {minutes % 60} min"
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 600:
+        return f"{whole // 60} min {whole % 60} s"
+    minutes = round(whole / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def clip(name: str, length: int) -> str:

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from patchwords.data.augment import TrainView, augment_batch
+from patchwords.data.augment import TrainView
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.examples import Examples
-from patchwords.data.loader import Batch, train_batches, train_plan
+from patchwords.data.loader import Batch, train_batches
+from patchwords.data.plan import train_plan
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError
@@ -65,23 +67,20 @@ def refuse_bad(
 
 @dataclass(frozen=True)
 class Prepare:
-    """(batch, step) -> images [B, C, H, W], normalised on the device, and targets."""
+    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
 
     config: FinetuneConfig
-    preprocess: Preprocess
     device: Device
     classes: int
 
     def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
         place = self.device.torch_device
-        images, targets = augment_batch(
+        return augment_batch(
             batch.images.to(place, non_blocking=True),
             batch.labels.to(place, non_blocking=True),
-            epochs=batch.epochs,
-            samples=batch.indices,
-            config=self.config.augment,
-            seed=self.config.seed,
-            num_classes=self.classes,
-            step=step,
+            batch.places,
+            self.config.augment,
+            self.config.seed,
+            self.classes,
+            step,
         )
-        return self.preprocess.normalise(images), targets

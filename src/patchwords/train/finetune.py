@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from patchwords.data.examples import TRAIN, VALIDATION, Data, Examples
-from patchwords.data.loader import default_workers
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import divide, fingerprint, write_splits
+from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
 from patchwords.errors import ConfigError, Interrupted
 from patchwords.files import write_atomically
@@ -70,7 +70,9 @@ class Job:
     @property
     def workers(self) -> int:
         asked = self.config.machine.workers
-        return asked if asked is not None else default_workers(self.data.splits[TRAIN])
+        return asked if asked is not None else useful_workers(
+            self.data.splits[TRAIN], self.device.torch_device.type == "cuda"
+        )
 
 
 def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
@@ -208,8 +210,13 @@ def write_record(folder: RunFolder, config: FinetuneConfig, data: Data, device: 
 
 def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
     """Wire data, step and loop together and run them."""
-    config, plan, model = job.config, job.plan, job.start.model
+    config, plan, normalise = job.config, job.plan, job.start.preprocess.normalise
     train = job.data.splits[TRAIN]
+    model = torch.compile(job.start.model) if config.machine.compile else job.start.model
+
+    def forward(images: Tensor) -> Tensor:
+        return model(normalise(images))
+
     journal = Journal(job.folder.metrics, job.resumed_at)
     try:
         # The step seeds torch's generators; the caller's are given back as they were.
@@ -217,7 +224,7 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
             display.start(job.state.step, plan.steps)
             loop.train(
                 job.state,
-                torch.compile(model) if config.machine.compile else model,
+                forward,
                 feed(config, plan, train, job.start.preprocess, job.state, job.workers),
                 step_settings(job),
                 plan,
@@ -261,7 +268,7 @@ def callbacks(
         return {"split": VALIDATION, **measured}
 
     return loop.Callbacks(
-        prepare=Prepare(job.config, preprocess, device, len(job.data.classes)),
+        prepare=Prepare(job.config, device, len(job.data.classes)),
         evaluate=on_validation if validation is not None and len(validation) else None,
         save=save,
         record=journal,

@@ -87,10 +87,10 @@ def train_step(
     targets: Tensor,
     settings: StepSettings,
 ) -> Measured:
-    """Images [B, C, H, W] and targets [B] or [B, classes] -> one update of `state`.
+    """Images uint8 [B, C, H, W] and targets [B] or [B, classes] -> one update of `state`.
 
-    `forward` is the model, or the model compiled or wrapped for several devices. Where a GPU runs
-    out of memory, the batch is cut into twice as many parts and the step is done again.
+    `forward` normalises images and runs the model, compiled or wrapped as it may be. Where a GPU
+    runs out of memory, the batch is cut into twice as many parts and the step is done again.
     """
     while True:
         try:
