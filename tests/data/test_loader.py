@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import os
 import signal
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -73,7 +75,7 @@ def examples(reader) -> Examples:  # type: ignore[no-untyped-def]
         classes=("a", "b", "c"),
         labels=np.arange(N, dtype=np.int64) % 3,
         keys=[f"{i}.png" for i in range(N)],
-        bytes=np.full(N, 100, np.int64),
+        sizes=np.full(N, 100, np.int64),
         reader=reader,
         rows=np.arange(N, dtype=np.int64),
     )
@@ -227,9 +229,32 @@ def test_stopping_early_ends_the_workers() -> None:
     assert children() <= before
 
 
+def test_workers_outlive_the_signals_meant_for_the_main_process() -> None:
+    """As `scancel` sends them, to every process of the job; the parent's own still ends them."""
+    before = children()
+    batches = train_batches(SOUND, VIEW, train_plan(N, 4, 0, 0, 50), 1)
+    taken = [next(batches)]
+    (worker,) = children() - before
+    for name in ("INT", "TERM"):
+        subprocess.run(["sh", "-c", f"kill -{name} {worker}"], check=True)
+    taken += list(batches)
+    assert len(taken) == 50
+    assert children() <= before
+
+
+def test_an_error_elsewhere_does_not_keep_the_program_from_ending() -> None:
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); import test_loader as t\n"
+        "batches = t.train_batches(t.SOUND, t.VIEW, t.train_plan(t.N, 4, 0, 0, 10**9), 2)\n"
+        "next(batches); keep = [batches]; keep.append(keep); raise SystemExit(7)"
+    )
+    command = [sys.executable, "-c", code, os.path.dirname(__file__)]
+    assert subprocess.run(command, check=False, timeout=60).returncode == 7
+
+
 def test_a_worker_that_dies_is_reported() -> None:
     batches = eval_batches(examples(Deadly(GOOD, os.getpid())), Preprocess((8, 8)), 4, workers=1)
-    with pytest.raises(DataError, match="worker died.*fewer workers"):
+    with pytest.raises(DataError, match=r"worker died.*fewer workers"):
         list(batches)
 
 

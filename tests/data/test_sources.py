@@ -65,7 +65,7 @@ def labelled(data: Data, split: str = "all") -> dict[str, str]:
     """key -> class name."""
     examples = data.splits[split]
     assert examples.classes == data.classes
-    assert len(examples.keys) == len(examples.labels) == len(examples.bytes) == len(examples)
+    assert len(examples.keys) == len(examples.labels) == len(examples.sizes) == len(examples)
     return dict(
         zip(examples.keys, (data.classes[i] for i in examples.labels.tolist()), strict=True)
     )
@@ -77,7 +77,7 @@ def check_reading(data: Data) -> None:
         sent = pickle.loads(pickle.dumps(examples))
         for index in range(len(examples)):
             encoded = examples.read(index)
-            assert len(encoded) == examples.bytes[index]
+            assert len(encoded) == examples.sizes[index]
             assert sent.read(index) == encoded
             decode(encoded)
 
@@ -470,7 +470,7 @@ def test_cifar10_as_it_stands() -> None:
     for examples in data.splits.values():
         assert len(set(examples.count_per_class().tolist())) == 1
         assert decode(examples.read(len(examples) - 1)).size == (32, 32)
-        assert len(examples.read(17)) == examples.bytes[17]
+        assert len(examples.read(17)) == examples.sizes[17]
 
 
 # The hub
@@ -626,7 +626,7 @@ def test_digits() -> None:
     for index in range(0, 1797, 113):
         pixels = np.asarray(decode(sent.read(index)))  # [8, 8, 3]
         assert np.array_equal(pixels[..., 1], np.rint(raw.images[index] * 255 / 16))  # all 17 kept
-        assert len(sent.read(index)) == examples.bytes[index]
+        assert len(sent.read(index)) == examples.sizes[index]
 
 
 def test_columns_are_for_tables(tmp_path: Path) -> None:

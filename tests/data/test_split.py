@@ -110,7 +110,7 @@ def test_images_keep_what_belongs_to_them() -> None:
         for i, key in enumerate(examples.keys):
             found = (divided.classes[examples.labels[i]], examples.read(i))
             assert found == contents[key]
-            assert examples.bytes[i] == len(found[1])
+            assert examples.sizes[i] == len(found[1])
 
 
 def test_given_splits_are_kept() -> None:
@@ -132,7 +132,7 @@ def test_validation_is_at_most_5000() -> None:
         classes=tuple("abcdefg"),
         labels=labels,
         keys=[f"x:{i}" for i in range(len(labels))],
-        bytes=np.arange(len(labels)),  # all different: nothing is read
+        sizes=np.arange(len(labels)),  # all different: nothing is read
         reader=Memory([], []),
         rows=np.arange(len(labels)),
     )

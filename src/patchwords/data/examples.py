@@ -31,7 +31,7 @@ class Examples:
     classes: tuple[str, ...]  # label -> name
     labels: np.ndarray  # [n] int64, index into classes; -1 = no label
     keys: Sequence[str]  # [n] what names the image to a person: a relative path, "x.parquet:17"
-    bytes: np.ndarray  # [n] int64, length of the encoded image: with the key it tells images apart
+    sizes: np.ndarray  # [n] int64, bytes: length of the encoded image: with the key it tells images apart
     reader: Reader
     rows: np.ndarray  # [n] int64, where the reader finds the image
 
@@ -49,7 +49,7 @@ class Examples:
             self,
             labels=self.labels[chosen],
             keys=[self.keys[i] for i in chosen.tolist()],
-            bytes=self.bytes[chosen],
+            sizes=self.sizes[chosen],
             rows=self.rows[chosen],
         )
 

@@ -63,7 +63,7 @@ def assemble(
             classes=tuple(classes),
             labels=np.array([label[name] for name in listing.names], dtype=np.int64),
             keys=listing.keys,
-            bytes=np.array(listing.bytes, dtype=np.int64),
+            sizes=np.array(listing.bytes, dtype=np.int64),
             reader=reader,
             rows=np.array(listing.rows, dtype=np.int64),
         )

@@ -16,6 +16,7 @@ import itertools
 import mmap
 import os
 import signal
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -214,9 +215,18 @@ def _as_it_is(item: Any) -> Any:
 
 
 def _start_worker(worker: int) -> None:
-    """Ctrl-C and SIGTERM are for the main process, which stops the workers when it is done.
+    """Ctrl-C and SIGTERM are for the main process, which may still want batches.
 
+    Both may be sent to all processes of a job at once; a worker that died of it would break off
+    the main process while it writes its checkpoint. Only the parent's own SIGTERM ends a worker.
     (The DataLoader itself has set one torch thread, and ends a worker whose parent is gone.)
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    threading.Thread(target=_obey_parent, daemon=True).start()
+
+
+def _obey_parent() -> None:
+    while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
+        pass
+    os._exit(0)

@@ -106,7 +106,9 @@ def autocontrast(images: torch.Tensor) -> torch.Tensor:
     low = images.amin((2, 3)).to(torch.float64)[..., None]  # [n, C, 1]
     high = images.amax((2, 3)).to(torch.float64)[..., None]
     values = torch.arange(256, dtype=torch.float64, device=images.device).expand(*low.shape[:2], -1)
-    scale = 255.0 / (high - low)
+    scale = torch.full_like(low, 255) / (
+        high - low
+    )  # 255 / x is 255 (1 / x) in torch: not the same
     return _look_up(images, torch.where(high > low, values * scale - low * scale, values))
 
 

@@ -69,7 +69,7 @@ def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2)
 def group_copies(examples: Examples) -> np.ndarray:
     """[n] int64: the same number for images of equal bytes, the position of the first of them."""
     alike: dict[int, list[int]] = defaultdict(list)
-    for index, length in enumerate(examples.bytes.tolist()):
+    for index, length in enumerate(examples.sizes.tolist()):
         alike[length].append(index)
     suspects = [i for same in alike.values() if len(same) > 1 for i in same]
 
@@ -157,7 +157,7 @@ def fingerprint(data: Data) -> str:
         f"{key!r} {data.classes[label] if label >= 0 else None!r} {size}"
         for examples in data.splits.values()
         for key, label, size in zip(
-            examples.keys, examples.labels.tolist(), examples.bytes.tolist(), strict=True
+            examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
         )
     )
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
@@ -172,7 +172,7 @@ def write_splits(path: Path, data: Data) -> None:
         rows.writerow(HEADER)
         for split, examples in data.splits.items():
             for key, label, size in zip(
-                examples.keys, examples.labels.tolist(), examples.bytes.tolist(), strict=True
+                examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
             ):
                 rows.writerow((key, data.classes[label] if label >= 0 else "", split, size))
         file.flush()

@@ -10,5 +10,5 @@ SMALL_IMAGE = 8192  # bytes; a thumbnail decodes in less time than a CPU takes t
 
 def useful_workers(examples: Examples, cuda: bool = False) -> int:
     """None for thumbnails that a CPU works on, else one per core but one."""
-    tiny = len(examples) > 0 and float(examples.bytes.mean()) < SMALL_IMAGE
+    tiny = len(examples) > 0 and float(examples.sizes.mean()) < SMALL_IMAGE
     return 0 if tiny and not cuda else default_workers()

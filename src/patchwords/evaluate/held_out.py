@@ -89,7 +89,7 @@ def select(data: Data, recorded: dict[tuple[str, int], str], split: str = HELD_O
     names = [
         recorded.get(place, NEW if declared_name in {ALL, TRAIN} and recorded else declared_name)
         for place, declared_name in zip(
-            zip(everything.keys, everything.bytes.tolist(), strict=True), declared, strict=True
+            zip(everything.keys, everything.sizes.tolist(), strict=True), declared, strict=True
         )
     ]
     names = [NEW if name == ALL else name for name in names]
@@ -114,7 +114,7 @@ def unite(parts: Sequence[Examples]) -> Examples:
         parts[0],
         labels=np.concatenate([part.labels for part in parts]),
         keys=[key for part in parts for key in part.keys],
-        bytes=np.concatenate([part.bytes for part in parts]),
+        sizes=np.concatenate([part.sizes for part in parts]),
         rows=np.concatenate([part.rows for part in parts]),
     )
 
