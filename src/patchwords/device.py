@@ -24,7 +24,11 @@ class Device:
     bf16: bool
 
     @property
-    def precision(self) -> str:
+    def type(self) -> Literal["cpu", "cuda"]:
+        return "cuda" if self.torch_device.type == "cuda" else "cpu"
+
+    @property
+    def precision(self) -> Literal["fp32", "bf16"]:
         return "bf16" if self.bf16 else "fp32"
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -39,9 +43,9 @@ class Device:
         """For the record of a run."""
         import torch
 
-        cuda = self.torch_device.type == "cuda"
+        cuda = self.type == "cuda"
         return {
-            "type": self.torch_device.type,
+            "type": self.type,
             "name": torch.cuda.get_device_name(self.torch_device) if cuda else cpu_name(),
             "threads": torch.get_num_threads(),
             "precision": self.precision,

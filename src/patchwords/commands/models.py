@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import tyro
 
@@ -34,7 +34,7 @@ def run(config: Models) -> int:
     from patchwords.model.variants import list_models, resolve
 
     names = list_models(config.pattern) or [resolve(config.pattern).name]
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in names:
         shape = resolve(name).config.with_settings(num_classes=config.classes)
         if config.image_size is not None:
@@ -62,7 +62,7 @@ def run(config: Models) -> int:
     return 0
 
 
-def show(rows: list[dict]) -> None:  # type: ignore[type-arg]
+def show(rows: list[dict[str, Any]]) -> None:
     from rich.console import Console
     from rich.table import Table
 

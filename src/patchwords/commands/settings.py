@@ -29,7 +29,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
         default = from_file(command, given.config, program)
         given = parse(command, words, program, default)
     if not given.resume:
-        return given  # type: ignore[no-any-return]
+        return given
     if given.output is None:
         raise ConfigError("--resume: say which run to go on with by --output RUN")
     kept = RunFolder(Path(given.output)).config
@@ -38,7 +38,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     stored = from_file(command, kept, program)
     resumed: Any = parse(command, words, program, stored)
     refuse_changes(flatten(stored), flatten(resumed), given.output)
-    return resumed  # type: ignore[no-any-return]
+    return resumed
 
 
 def from_file(command: type[Command], path: Path, program: str) -> Command:
@@ -46,7 +46,7 @@ def from_file(command: type[Command], path: Path, program: str) -> Command:
     table = read_yaml(path)
     unflatten(command(), table, where=str(path))  # names first: the message can name the file
     try:
-        return parse(command, as_words(table), program)  # type: ignore[no-any-return]
+        return parse(command, as_words(table), program)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

@@ -70,8 +70,10 @@ class Job:
     @property
     def workers(self) -> int:
         asked = self.config.machine.workers
-        return asked if asked is not None else useful_workers(
-            self.data.splits[TRAIN], self.device.torch_device.type == "cuda"
+        return (
+            asked
+            if asked is not None
+            else useful_workers(self.data.splits[TRAIN], self.device.type == "cuda")
         )
 
 
@@ -114,7 +116,7 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     state = build_state(config, plan, start, device)
     config = resolve(config, plan, start, device, state, output)
     folder = claim(output, resume=config.resume, overwrite=config.overwrite)
-    resumed_at = restore(state, folder, config, data, display) if config.resume else None
+    resumed_at = restore(state, start, folder, config, data, display) if config.resume else None
     if resumed_at is None:
         introduce(config, start, data, device, [*choices, *more], display)
         write_record(folder, config, data, device)
@@ -158,7 +160,7 @@ def resolve(
     """The config as it will be written down: what was left to the program, decided."""
     machine = replace(
         config.machine,
-        device=device.torch_device.type,
+        device=device.type,
         precision=device.precision,
         grad_accum=-(-plan.batch_size // state.micro_batch),
     )
@@ -174,14 +176,19 @@ def resolve(
 
 
 def restore(
-    state: State, folder: RunFolder, config: FinetuneConfig, data: Data, display: Display
+    state: State,
+    start: Start,
+    folder: RunFolder,
+    config: FinetuneConfig,
+    data: Data,
+    display: Display,
 ) -> int | None:
     """Load the newest whole checkpoint of a run that goes on; -> its step, None without one."""
     saved = checkpoint.load_latest(folder.checkpoints, display.say)
     if saved is None:
         display.say("the run was stopped before its first checkpoint: starting from the first step")
         return None
-    vit = state.model.config.to_dict()
+    vit = start.model.config.to_dict()
     if saved["architecture"] != vit:
         differ = [name for name in vit if saved["architecture"].get(name) != vit[name]]
         raise ConfigError(

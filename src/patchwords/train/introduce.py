@@ -27,7 +27,7 @@ def introduce(
         Choice("image_size", f"{size[0]}x{size[1]}", f"{start.model.config.tokens} tokens"),
         *choices,
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
-        Choice("device", device.torch_device.type, f"precision {device.precision}"),
+        Choice("device", device.type, f"precision {device.precision}"),
         Choice("output", config.output, "the run folder"),
     ]
     display.say(describe_splits(data))

@@ -22,7 +22,7 @@ class Journal:
             write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
         purge = None if resumed_at is None else resumed_at + 1
         try:
-            self.file = open(metrics, "a", encoding="utf-8")
+            self.file = metrics.open("a", encoding="utf-8")
             self.events = SummaryWriter(str(metrics.parent / "tensorboard"), purge_step=purge)
         except OSError as error:
             raise explain(error, metrics) from error

@@ -9,6 +9,7 @@ token or the positions.
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import torch
 from torch import nn
@@ -91,9 +92,9 @@ def build_optimizer(
     return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=True)
 
 
-def merge(settings: list[dict]) -> list[dict]:  # type: ignore[type-arg]
+def merge(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One group with decay and one without: fewer groups make larger fused updates."""
-    merged: dict[float, dict] = {}  # type: ignore[type-arg]
+    merged: dict[float, dict[str, Any]] = {}
     for group in settings:
         into = merged.setdefault(group["weight_decay"], {**group, "params": []})
         into["params"] += group["params"]

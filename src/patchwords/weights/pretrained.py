@@ -69,10 +69,11 @@ class Pretrained:
 
     def _open(self, image: ImageLike) -> Image:
         if isinstance(image, str | Path):
+            path = Path(image)
             try:
-                image = Path(image).read_bytes()
+                image = path.read_bytes()
             except OSError as error:
-                raise DataError(f"{image}: {error.strerror or error}") from error
+                raise DataError(f"{path}: {error.strerror or error}") from error
         if isinstance(image, np.ndarray):
             from PIL import Image as pil
 

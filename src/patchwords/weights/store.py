@@ -49,9 +49,10 @@ def save_pretrained(
     )
     if len(names) != model.config.num_classes:
         raise WeightsError(f"{len(names)} labels for a model of {model.config.num_classes} classes")
-    preprocess = preprocess or Preprocess(
-        image_size=model.config.image_size, channels=model.config.channels
-    )
+    if preprocess is None:
+        preprocess = Preprocess.from_dict(
+            {"image_size": model.config.image_size, "channels": model.config.channels}
+        )
     card: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
@@ -88,7 +89,7 @@ def from_pretrained(
     config = ViTConfig.from_dict(card["model"])
     weights = _read_weights(folder / WEIGHTS, config)
     labels = tuple(card["labels"])
-    model, changes = load(config, weights), []
+    model, changes = load(config, weights), list[str]()
     preprocess = Preprocess.from_dict(card["preprocess"])
     if num_classes is not None or image_size is not None:
         model, changes = adapt(model, num_classes=num_classes, image_size=image_size)
