@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import itertools
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -113,12 +115,13 @@ def parse(command: type, words: Sequence[str], program: str, default: Any = None
         if isinstance(event, MissingArgs):
             names = [part.arg.lowered.metavar or str(part.arg) for part in event.missing_arguments]
             raise ConfigError(f"{program}: missing {', '.join(names)}{see}")
-        if isinstance(event, BadValue):
+        if isinstance(event, BadValue | InstantiationFailure):
+            if event.argument is None:
+                raise ConfigError(f"{program}: {' '.join(event.message.split())}{see}")
             flag = event.argument.lowered.name_or_flags[0]
-            raise ConfigError(f"{flag} lacks a value, or has one too few{see}")
-        if isinstance(event, InstantiationFailure):
-            flag = event.argument.lowered.name_or_flags[0] if event.argument else program
-            raise ConfigError(f"{flag}: {' '.join(event.message.split())}{see}")
+            found = "".join(f" {value!r}" for value in _values(flag, words))
+            wanted = _wanted(event.argument.lowered.metavar or "")
+            raise ConfigError(f"{flag}{found}: expected {wanted}{see}")
 
     options = {} if default is None else {"default": default}
     with on_parse_error(explain):
@@ -141,6 +144,35 @@ def flags(command: type) -> list[str]:
         else:
             names.append(f"--{field.name.replace('_', '-')}")
     return names
+
+
+def _values(flag: str, words: Sequence[str]) -> list[str]:
+    """What stands behind a flag on the command line."""
+    for place, word in enumerate(words):
+        if word.startswith(f"{flag}="):
+            return [word.partition("=")[2]]
+        if word == flag:
+            rest = words[place + 1 :]
+            return list(itertools.takewhile(lambda value: not value.startswith("--"), rest))
+    return []
+
+
+def _wanted(metavar: str) -> str:
+    """tyro's shorthand for a type, in words.
+
+    >>> _wanted("{None}|FLOAT"), _wanted("FLOAT FLOAT"), _wanted("{auto}|INT")
+    ('a number', 'two numbers', 'auto or a whole number')
+    """
+    kinds = {"FLOAT": "number", "INT": "whole number", "STR": "word", "PATH": "path"}
+    named = [kinds[word] for word in re.findall("FLOAT|INT|STR|PATH", metavar)]
+    if not named:
+        return metavar.lower()
+    if "..." in metavar:
+        return f"one or more {named[0]}s"
+    if named == named[:1] * 2:
+        return f"two {named[0]}s"
+    listed = " and ".join(f"a {name}" for name in named)
+    return f"auto or {listed}" if "{auto}" in metavar else listed
 
 
 def _unrecognized(tokens: Sequence[str], known: Sequence[str]) -> str:

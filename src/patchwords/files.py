@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -23,7 +24,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        part.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # it may never have been there
+            part.unlink()
         raise explain(error, path) from error
 
 

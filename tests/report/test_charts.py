@@ -13,7 +13,7 @@ from patchwords.report.charts import MOST_POINTS, Frame, Series, line_chart, ser
 from patchwords.report.diagrams import pixel_map
 from patchwords.report.html import Markup, join, tag
 from patchwords.report.run import Run
-from patchwords.report.words import big, chance, duration, percent, plural
+from patchwords.report.words import big, chance, duration, percent, plural, rate
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -110,6 +110,9 @@ def test_words() -> None:
     assert chance(0.99997) == f">99.9{NBSP}%"
     assert chance(0.0) == f"<0.1{NBSP}%"
     assert [big(n) for n in (5_717_416, 1.254e9, 53)] == ["5.72 M", "1.25 G", "53"]
+    assert [rate(y) for y in (0, 0.00025, 0.0003, 0.005, 0.03)] == [
+        *("0", "2.5e-4", "3e-4", "5e-3", "0.03"),
+    ]
     assert [plural(n, "class", "classes") for n in (1, 1200)] == ["1 class", "1,200 classes"]
     assert [duration(s) for s in (4.26, 59.7, 93.2, 599.9, 3601, 7_260)] == [
         "4.3 s",

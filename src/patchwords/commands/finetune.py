@@ -34,7 +34,9 @@ class Finetune(FinetuneConfig):
     Example: patchwords finetune photos/ --model ViT-S/16 --image-size 128 --output runs/photos
     """
 
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")] = ""  # the images
+    data: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
+    ] = ""  # the images
     config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
     json: bool = False  # print the results as JSON, and progress to stderr
 

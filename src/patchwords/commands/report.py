@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -23,7 +23,7 @@ class Report:
     Example: patchwords report runs/photos
     """
 
-    run: tyro.conf.Positional[str]
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """the folder of a training run"""
 
 
@@ -55,7 +55,7 @@ def find_images(run: Run) -> Examples | None:
     recorded = run.environment.get("data") or {}
     if not run.predictions or not recorded.get("source"):
         return None
-    settings = run.config.get("data_settings") or {}
+    settings = run.config
     data = open_data(
         recorded["source"],
         image_column=settings.get("image_column"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -36,9 +37,12 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     if not kept.is_file():
         raise ConfigError(f"--resume: {given.output} holds no run to go on with (no config.yaml)")
     stored = from_file(command, kept, program)
-    resumed: Any = parse(command, words, program, stored)
-    refuse_changes(flatten(stored), flatten(resumed), given.output)
-    return resumed
+    in_file = {} if given.config is None else read_yaml(given.config)
+    over = unflatten(stored, {name: flatten(default)[name] for name in in_file})
+    now = flatten(parse(command, words, program, over))
+    asked = {**flatten(command()), **asked_then(kept.parent)}
+    refuse_changes(flatten(stored), asked, now, given.output)
+    return unflatten(stored, {name: now[name] for name in (*FREE_ON_RESUME, "data")})
 
 
 def from_file(command: type[Command], path: Path, program: str) -> Command:
@@ -67,15 +71,37 @@ def as_words(table: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def refuse_changes(stored: Mapping[str, Any], asked: Mapping[str, Any], run: str) -> None:
-    """Going on exactly means with the very settings that the run began with."""
-    for name, value in asked.items():
-        if name in FREE_ON_RESUME or value == stored[name]:
+def asked_then(run: Path) -> dict[str, Any]:
+    """What the run was started with, as it was said then; nothing where that is lost."""
+    try:
+        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
+        return dict(environment["asked"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # then only the settings as they were resolved can be said again
+
+
+def refuse_changes(
+    stored: Mapping[str, Any], asked: Mapping[str, Any], now: Mapping[str, Any], run: str
+) -> None:
+    """Going on exactly means with the very settings that the run began with.
+
+    They may be said as they were said then (--epochs 3) or as they are stored (--steps 300).
+    """
+    for name, value in now.items():
+        plain = list(value) if isinstance(value, tuple) else value
+        if name in FREE_ON_RESUME or value == stored[name] or plain == asked[name]:
             continue
         if name == "data" and Path(value).resolve() == Path(stored[name]).resolve():
             continue
         flag = name if name == "data" else f"--{name.replace('_', '-')}"
+        then = asked[name] if stored[name] is None else stored[name]
+        was = f"without {flag}" if then is None else f"with {flag} {as_said(then)}"
         raise ConfigError(
-            f"--resume: {run} was started with {flag} {stored[name]}, not {value}; leave it out, "
-            f"or start a new run with --weights {run}"
+            f"--resume: {run} was started {was}, not with {as_said(value)}; leave it out, or start "
+            f"a new run with --weights {run}"
         )
+
+
+def as_said(value: Any) -> str:
+    """A value as it is written on the command line."""
+    return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)

@@ -76,6 +76,7 @@ def facts(run: Run) -> Markup:
     """The few numbers that everybody looks for first."""
     results, environment = run.evaluation, run.environment
     device, size = environment.get("device") or {}, results.get("image_size")
+    seconds = next((row["seconds"] for row in reversed(run.rows("train")) if "seconds" in row), 0)
     pairs: list[tuple[str, str | None]] = [
         ("Model", results.get("model") or run.config.get("model")),
         ("Parameters", big(results["parameters"]) if results.get("parameters") else None),
@@ -85,7 +86,7 @@ def facts(run: Run) -> Markup:
         ("Balanced accuracy", percent(results["balanced_accuracy"]) if results else None),
         ("Top-5 accuracy", percent(results["top5"]) if results.get("top5") is not None else None),
         ("Loss", f"{results['loss']:.3f}" if results else None),
-        ("Training time", duration(environment["seconds"]) if "seconds" in environment else None),
+        ("Training time", duration(seconds) if seconds else None),
         ("Computed on", device.get("name")),
     ]
     return tag(

@@ -10,13 +10,13 @@ from patchwords.report.blocks import note, number, section, table
 from patchwords.report.charts import line_chart, training_lines
 from patchwords.report.html import Content, Markup, tag
 from patchwords.report.run import Run
-from patchwords.report.words import SPACE, count, percent, plural
+from patchwords.report.words import SPACE, count, percent, plural, rate
 
 # chart -> how a value is written, and the highest that there can be
 SHOWN: dict[str, tuple[Callable[[float], str], float | None]] = {
     "Loss": (lambda y: f"{y:.3g}", None),
     "Accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
-    "Learning rate": (lambda y: f"{y:.2g}", None),
+    "Learning rate": (rate, None),
 }
 
 

@@ -13,9 +13,9 @@ from patchwords.errors import DataError
 
 FILES = {  # file -> what the report lacks without it
     "config.yaml": "the settings",
-    "environment.json": "the command, versions and training time",
+    "environment.json": "the command and versions",
     "data.json": "the summary of the data",
-    "metrics.jsonl": "the training curves",
+    "metrics.jsonl": "the training curves and time",
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }

@@ -41,6 +41,14 @@ def big(number: float) -> str:
     return f"{number:.3g}"
 
 
+def rate(value: float) -> str:
+    """A learning rate, short enough for an axis: 0.00025 -> '2.5e-4', 0.03 -> '0.03'."""
+    if value == 0 or value >= 0.01:
+        return f"{value:.2g}"
+    digits, power = f"{value:.1e}".split("e")
+    return f"{float(digits):g}e{int(power)}"
+
+
 def plural(number: int, one: str, many: str | None = None) -> str:
     """'1 image', '2 images', '2 classes'."""
     return f"{count(number)} {one if number == 1 else many or one + 's'}"

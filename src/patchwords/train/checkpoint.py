@@ -30,12 +30,11 @@ KEEP = 2
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write the state of `step` and drop the oldest; raises CheckpointError, losing nothing."""
-    folder.mkdir(parents=True, exist_ok=True)
     final = folder / f"step-{step:08d}"
     part = folder / f".{final.name}.part"
     shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir()
+        part.mkdir(parents=True)
         with open(part / "state.pt", "wb") as file:
             torch.save(state, file)
             file.flush()
@@ -81,7 +80,7 @@ def load(checkpoint: Path) -> dict[str, Any]:
             checkpoint / "state.pt", map_location="cpu", weights_only=True
         )
         return state
-    except (OSError, IndexError, RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except (OSError, ValueError, IndexError, RuntimeError, pickle.UnpicklingError) as error:
         raise CheckpointError(f"{checkpoint} is damaged: {error}".splitlines()[0]) from error
 
 
@@ -105,10 +104,9 @@ def _flush_folder(folder: Path) -> None:
 def _explain(error: Exception, folder: Path, step: int) -> str:
     kept = sorted(path.name for path in folder.glob("step-*"))
     last = f"the last good one is {kept[-1]}" if kept else "there is none before it"
-    full = getattr(error, "errno", None) == errno.ENOSPC or (
-        isinstance(error, RuntimeError) and shutil.disk_usage(folder).free < 1 << 20
-    )
-    if full:
+    # torch closes its archive in spite of a failed write, and then reports that instead.
+    causes = (error, error.__context__)
+    if any(getattr(cause, "errno", None) == errno.ENOSPC for cause in causes):
         return (
             f"the disk is full: the checkpoint of step {step} was not written to {folder}; "
             f"{last}; free some space and run the same command with --resume"

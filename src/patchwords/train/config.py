@@ -31,6 +31,10 @@ class ModelSettings:
     """Changes to the architecture that --model names."""
 
     image_size: tuple[int, ...] | None = None  # one number, or height and width, in pixels
+    depth: int | None = None  # blocks (App. D.2)
+    width: int | None = None  # of a token
+    heads: int | None = None  # of the attention
+    mlp_width: int | None = None  # of the hidden layer in each block
     classifier: Literal["token", "gap", "map"] | None = None  # what the head reads (App. D.3)
     position: Literal["1d", "none"] | None = None  # position embeddings (App. D.4)
     gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
@@ -107,6 +111,12 @@ class FinetuneConfig:
             )
         if self.resume and self.overwrite:
             raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
+        for flag, values in {
+            "--classes": self.data_settings.classes,
+            "--image-size": self.model_settings.image_size,
+        }.items():
+            if values == ():
+                raise ConfigError(f"{flag} lacks a value; leave it out, or say which")
         train_blocks(recipe.train)
         _require_positive(
             {

@@ -44,8 +44,8 @@ def sample_weights(train: Examples) -> np.ndarray:
     """[n] how often each image is to be drawn, so that every class is drawn equally often."""
     import torch
 
-    weights = balanced_weights(torch.from_numpy(train.count_per_class())).numpy()
-    return weights[train.labels]
+    weights = balanced_weights(torch.from_numpy(train.count_per_class()))
+    return weights.double().numpy()[train.labels]  # float64: they are summed over all images
 
 
 def refuse_bad(

@@ -43,7 +43,7 @@ from patchwords.train.run_folder import (
     free_name,
     write_json,
 )
-from patchwords.train.settings import to_yaml
+from patchwords.train.settings import not_default, to_yaml
 from patchwords.train.signals import StopSignal, stop_signals
 from patchwords.train.start import Start, choose_model_name, prepare_start
 from patchwords.train.step import State, StepSettings
@@ -102,6 +102,7 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
 def prepare(config: FinetuneConfig, display: Display) -> Job:
     """Resolve and show every setting; write down what the run is, or find where it stopped."""
     config.check()
+    asked = config
     device = choose_device(config.machine.device, config.machine.precision)
     data = load_data(config)
     config, choices = fill(
@@ -119,7 +120,7 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     resumed_at = restore(state, start, folder, config, data, display) if config.resume else None
     if resumed_at is None:
         introduce(config, start, data, device, [*choices, *more], display)
-        write_record(folder, config, data, device)
+        write_record(folder, config, asked, data, device)
     return Job(config, data, start, plan, device, folder, state, resumed_at)
 
 
@@ -166,7 +167,7 @@ def resolve(
     )
     return replace(
         config,
-        model=start.name,
+        model=config.model or start.name,  # as spelled: timm's names imply numerics
         output=str(output),
         resize=start.preprocess.resize,
         crop_fraction=start.preprocess.crop_fraction,
@@ -204,13 +205,16 @@ def restore(
     return state.step
 
 
-def write_record(folder: RunFolder, config: FinetuneConfig, data: Data, device: Device) -> None:
+def write_record(
+    folder: RunFolder, config: FinetuneConfig, asked: FinetuneConfig, data: Data, device: Device
+) -> None:
     """What the run is, written before it starts."""
     write_splits(folder.splits, data)
     write_json(folder.data, describe_data(data, {}))
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
     record = describe_environment(device.describe(), about)
     record["started"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    record["asked"] = not_default(asked)  # so that the same command can go on with the run
     write_json(folder.environment, record)
     write_atomically(folder.config, to_yaml(config))  # last: it marks a run that can go on
 
@@ -238,7 +242,8 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
                 callbacks(job, evaluate, journal, display, stop),
             )
     except Interrupted as error:
-        again = f"patchwords finetune {shlex.quote(config.data)} --output {config.output} --resume"
+        words = ["patchwords", "finetune", config.data, "--output", str(job.folder.path)]
+        again = shlex.join([*words, "--resume"])
         raise Interrupted(f"{error}; go on with: {again}", error.exit_code) from error
     finally:
         journal.close()

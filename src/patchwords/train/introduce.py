@@ -28,12 +28,12 @@ def introduce(
         *choices,
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
         Choice("device", device.type, f"precision {device.precision}"),
-        Choice("output", config.output, "the run folder"),
     ]
     display.say(describe_splits(data))
     for line in (*data.notes, *start.changes):
         display.say(f"note: {line}")
     display.choices("settings", show)
+    display.say(f"run folder: {config.output}")  # not in the table: paths are long
 
 
 def describe_splits(data: Data) -> str:

@@ -11,19 +11,19 @@ from patchwords.files import explain, write_atomically
 
 
 class Journal:
-    """Appends rows; when a run is resumed, rows after its checkpoint are dropped first."""
+    """Appends rows; rows after the checkpoint that a run goes on from are dropped first."""
 
     def __init__(self, metrics: Path, resumed_at: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.metrics = metrics
-        if resumed_at is not None:
-            rows = [row for row in read_rows(metrics) if row["step"] <= resumed_at]
-            write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
-        purge = None if resumed_at is None else resumed_at + 1
+        step = resumed_at or 0  # None: stopped before its first checkpoint, or new
+        rows = [row for row in read_rows(metrics) if row["step"] <= step]
+        write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
         try:
             self.file = metrics.open("a", encoding="utf-8")
-            self.events = SummaryWriter(str(metrics.parent / "tensorboard"), purge_step=purge)
+            folder = str(metrics.parent / "tensorboard")
+            self.events = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
             raise explain(error, metrics) from error
 

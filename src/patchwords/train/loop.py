@@ -42,10 +42,11 @@ class Callbacks:
 class Meter:
     """Sums over the steps since the last row; nothing is read from the device before `row`."""
 
-    def __init__(self) -> None:
-        self.reset()
+    def __init__(self, step: int) -> None:
+        self.reset(step)
 
-    def reset(self) -> None:
+    def reset(self, step: int) -> None:
+        self.after = step
         self.measured: list[Measured] = []
         self.started = time.perf_counter()
         self.waited = 0.0
@@ -56,13 +57,12 @@ class Meter:
         count = sum(m.images for m in self.measured)
         loss = sum(float(m.loss) for m in self.measured) / max(1, count)
         norm = sum(float(m.grad_norm) for m in self.measured) / max(1, len(self.measured))
-        first, last = state.step - len(self.measured) + 1, state.step
         if not (math.isfinite(loss) and math.isfinite(norm)):
             what = "loss" if not math.isfinite(loss) else "gradient"
             raise Diverged(
-                f"the {what} is not a number any more, between steps {first} and {last}; the last "
-                "finite checkpoint is kept; try a lower --lr, more --warmup-steps, or "
-                "--precision fp32"
+                f"the {what} is not a number any more, between steps {self.after + 1} and "
+                f"{state.step}; the last finite checkpoint is kept; try a lower --lr, more "
+                "--warmup-steps, or --precision fp32"
             )
         row = {
             "kind": "train",
@@ -77,7 +77,7 @@ class Meter:
             "batch_seconds": seconds / max(1, len(self.measured)),
             "seconds": state.seconds,
         }
-        self.reset()
+        self.reset(state.step)
         return row
 
 
@@ -93,7 +93,7 @@ def train(
 
     Raises Diverged and Interrupted; before the latter a checkpoint is written.
     """
-    meter = Meter()
+    meter = Meter(state.step)
     last_save = time.monotonic()
     for batch, waited in timed(batches):
         clock = time.perf_counter()
@@ -111,20 +111,31 @@ def train(
         late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
         saves = state.step % plan.save_every == 0 or ends or late or stop is not None
         if meter.measured and (state.step % plan.log_every == 0 or evaluates or saves):
-            row = meter.row(state, plan)  # a state that is not finite is never saved
+            row = meter.row(state, plan)  # raises Diverged: before anything is saved
             calls.record.write(row)
             calls.show_train(row)
         if evaluates:
             evaluate(state, plan, calls)
-            meter.reset()
+            meter.reset(state.step)
         if saves or state.stopped:
+            refuse_not_finite(state)
             calls.save(state)
             last_save = time.monotonic()
-            meter.reset()
+            meter.reset(state.step)
         if state.stopped or ends:
             return
         if stop is not None:
             raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
+
+
+def refuse_not_finite(state: State) -> None:
+    """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
+    norms = torch._foreach_norm([value.detach() for value in state.model.parameters()])
+    if not torch.stack(norms).isfinite().all():
+        raise Diverged(
+            f"the weights are not finite any more after step {state.step}; the last finite "
+            "checkpoint is kept; try a lower --lr or more --warmup-steps"
+        )
 
 
 def timed(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:

@@ -42,7 +42,8 @@ def free_memory(device: torch.device) -> int:
     free = _number(Path("/proc/meminfo"), "MemAvailable:") * 1024 or pages
     limit = _number(Path("/sys/fs/cgroup/memory.max"))
     used = _number(Path("/sys/fs/cgroup/memory.current"))
-    return min(free, max(0, limit - used)) if limit else free
+    cache = _number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file")  # given up when needed
+    return min(free, max(0, limit - used + cache)) if limit else free
 
 
 def _number(path: Path, after: str = "") -> int:

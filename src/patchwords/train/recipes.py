@@ -62,7 +62,7 @@ FINETUNE = (
 # epochs is where the curves of small photo collections have flattened out (docs/results.md).
 FINETUNE_EPOCHS = 20
 SCRATCH_EPOCHS = 100
-LARGE_DATA = 1_000_000  # from here on, the paper's own number of epochs
+LARGE_DATA = 1_000_000  # from here on, as many images in all as the paper's row
 
 SMALLEST_BATCH = 32
 STEPS_PER_EPOCH = {"finetune": 5, "scratch": 32}  # the batch shrinks until an epoch has these
@@ -167,7 +167,7 @@ def _steps(
     if asked.epochs is not None:
         return max(1, math.ceil(asked.epochs * images / batch)), f"{asked.epochs:g} epochs"
     if images >= LARGE_DATA:
-        return row.paper_steps, row.source
+        return math.ceil(row.paper_steps * row.batch_size / batch), row.source
     epochs = FINETUNE_EPOCHS if from_weights else SCRATCH_EPOCHS
     paper = f"{row.source}: {row.paper_steps:,} of {row.batch_size:,}"
     return max(1, math.ceil(epochs * images / batch)), f"{epochs} epochs ({paper})"

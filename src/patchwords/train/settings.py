@@ -50,6 +50,16 @@ def _fill(default: Config, settings: Mapping[str, Any]) -> Config:
     return dataclasses.replace(default, **changes)  # type: ignore[type-var]
 
 
+def not_default(config: Any) -> dict[str, Any]:
+    """The settings that somebody made, but for those of NOT_KEPT; lists for tuples."""
+    default = flatten(type(config)())
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in flatten(config).items()
+        if name not in NOT_KEPT and value != default[name]
+    }
+
+
 def to_yaml(config: Any) -> str:
     """The settings, one a line, in the order of the help."""
     flat = {name: value for name, value in flatten(config).items() if name not in NOT_KEPT}

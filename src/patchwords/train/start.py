@@ -33,12 +33,10 @@ class Start:
 
 
 def choose_model_name(config: FinetuneConfig) -> str:
-    """--model, or that of the weights, or ViT-B/16."""
-    if config.model is not None:
-        return resolve(config.model).name
+    """That of the weights, or --model, or ViT-B/16."""
     if config.weights is not None:
         return from_pretrained(config.weights).architecture or "weights"
-    return "ViT-B/16"
+    return resolve(config.model or "ViT-B/16").name
 
 
 def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choice]]:
@@ -46,9 +44,9 @@ def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choic
     asked = config.model_settings
     size = height_width(_one_or_two(asked.image_size)) if asked.image_size else None
     settings = {
-        name: getattr(asked, name)
-        for name in ("classifier", "position", "gelu", "dropout", "drop_path")
-        if getattr(asked, name) is not None
+        name: value
+        for name, value in vars(asked).items()
+        if name != "image_size" and value is not None
     }
     if config.weights is None:
         name = resolve(config.model or "ViT-B/16").name
@@ -63,7 +61,7 @@ def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choic
         return Start(name, model, preprocess, ()), choices
     source = from_pretrained(config.weights)
     name = source.architecture or "weights"
-    if config.model is not None and resolve(config.model).name != name:
+    if config.model not in {None, name} and resolve(str(config.model)).name != name:
         raise ConfigError(
             f"--model {config.model} and --weights {config.weights} disagree: the weights are of "
             f"{name}; leave --model out"

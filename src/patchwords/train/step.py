@@ -99,9 +99,10 @@ def train_step(
         except torch.cuda.OutOfMemoryError:
             if state.micro_batch == 1:
                 raise
-            state.optimizer.zero_grad(set_to_none=True)
-            torch.cuda.empty_cache()
-            state.micro_batch = (state.micro_batch + 1) // 2
+        # Outside the handler: inside, the traceback still holds the activations.
+        state.optimizer.zero_grad(set_to_none=True)
+        torch.cuda.empty_cache()
+        state.micro_batch = (state.micro_batch + 1) // 2
     learning = [p for p in state.model.parameters() if p.requires_grad]
     norm = nn.utils.clip_grad_norm_(learning, settings.clip)  # App. B.1: global norm 1
     rate = settings.rate(state.step)

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from PIL import Image, ImageOps
 from torch import Tensor
 
-from patchwords.data.decode import decode
+from patchwords.data.decode import decode, to_rgb
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError
 from patchwords.model.vit import ViT
 
 if TYPE_CHECKING:
-    from PIL.Image import Image
-
-    ImageLike = str | Path | bytes | Image | np.ndarray
+    ImageLike = str | Path | bytes | Image.Image | np.ndarray
 
 IMAGES_AT_ONCE = 32
 
@@ -67,7 +65,7 @@ class Pretrained:
         best = np.argsort(-scores, kind="stable")[:top_k]
         return [{"label": self.labels[i], "score": float(scores[i])} for i in best.tolist()]
 
-    def _open(self, image: ImageLike) -> Image:
+    def _open(self, image: ImageLike) -> Image.Image:
         if isinstance(image, str | Path):
             path = Path(image)
             try:
@@ -75,24 +73,20 @@ class Pretrained:
             except OSError as error:
                 raise DataError(f"{path}: {error.strerror or error}") from error
         if isinstance(image, np.ndarray):
-            from PIL import Image as pil
-
             if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
                 raise DataError(
                     f"an array of {image.dtype} {list(image.shape)} is not an image: give uint8 "
                     "[height, width, 3]"
                 )
-            return pil.fromarray(image)
+            return Image.fromarray(image)
         if isinstance(image, bytes):
             return decode(image, self.preprocess.smallest)
-        # A PIL image goes the road of every other one: orientation, alpha over white, depth.
-        return decode(_encode(image), self.preprocess.smallest)
-
-
-def _encode(image: Image) -> bytes:
-    """Lossless, with the EXIF block, so that `decode` sees what a file would have held."""
-    if image.mode in {"CMYK", "YCbCr", "LAB", "HSV"}:
-        image = image.convert("RGB")  # modes that PNG does not know
-    buffer = BytesIO()
-    image.save(buffer, "PNG", exif=image.getexif().tobytes(), compress_level=0)
-    return buffer.getvalue()
+        if not hasattr(image, "convert"):
+            raise DataError(
+                f"a {type(image).__name__} is not an image: give a path, encoded bytes, a PIL "
+                "image, or a uint8 array [height, width, 3]"
+            )
+        try:
+            return to_rgb(ImageOps.exif_transpose(image))
+        except OSError as error:  # PIL reads the pixels only now
+            raise DataError(f"a PIL image cannot be read: {error}") from error

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.errors import PatchwordsError, WeightsError
+from patchwords.errors import ConfigError, WeightsError
 from patchwords.files import explain, write_atomically
-from patchwords.model.config import ViTConfig
+from patchwords.model.config import ViTConfig, height_width
 from patchwords.model.vit import ViT
 from patchwords.weights.adapt import adapt, load
 from patchwords.weights.pretrained import Pretrained
@@ -77,7 +77,7 @@ def from_pretrained(
     source: str | Path,
     *,
     num_classes: int | None = None,
-    image_size: tuple[int, int] | None = None,
+    image_size: int | Sequence[int] | None = None,
 ) -> Pretrained:
     """Load a run folder or a model folder: `Pretrained(model, preprocess, labels)`.
 
@@ -86,22 +86,21 @@ def from_pretrained(
     """
     folder = find_model(Path(source))
     card = _read_card(folder / CONFIG)
-    config = ViTConfig.from_dict(card["model"])
-    weights = _read_weights(folder / WEIGHTS, config)
-    labels = tuple(card["labels"])
-    model, changes = load(config, weights), list[str]()
-    preprocess = Preprocess.from_dict(card["preprocess"])
-    if num_classes is not None or image_size is not None:
-        model, changes = adapt(model, num_classes=num_classes, image_size=image_size)
+    weights = _read_weights(folder / WEIGHTS, card.config)
+    model, labels, preprocess = load(card.config, weights), card.labels, card.preprocess
+    changes: list[str] = []
+    size = None if image_size is None else height_width(image_size)
+    if num_classes is not None or size is not None:
+        model, changes = adapt(model, num_classes=num_classes, image_size=size)
     if num_classes is not None:
         labels = tuple(str(i) for i in range(num_classes))
-    if image_size is not None:
-        preprocess = replace(preprocess, image_size=image_size)
+    if size is not None:
+        preprocess = replace(preprocess, image_size=size)
     return Pretrained(
         model=model.eval(),
         preprocess=preprocess,
         labels=labels,
-        architecture=card.get("architecture"),
+        architecture=card.architecture,
         changes=tuple(changes),
     )
 
@@ -123,23 +122,45 @@ def find_model(source: Path) -> Path:
     raise WeightsError(f"{source} is no model folder: it lacks {CONFIG} and {WEIGHTS}")
 
 
-def _read_card(path: Path) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Card:
+    """What config.json says."""
+
+    architecture: str | None
+    config: ViTConfig
+    labels: tuple[str, ...]
+    preprocess: Preprocess
+
+
+def _read_card(path: Path) -> Card:
     try:
-        card: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if card.get("format") != FORMAT:
+        table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        if table.get("format") != FORMAT:
             raise WeightsError(
-                f"{path} was not written by patchwords (format {card.get('format')!r})"
+                f"{path} was not written by patchwords (format {table.get('format')!r})"
             )
-        if card["version"] > VERSION:
-            raise WeightsError(f"{path} is of a newer patchwords (version {card['version']})")
-        missing = {"model", "labels", "preprocess"} - card.keys()
+        if table["version"] > VERSION:
+            raise WeightsError(f"{path} is of a newer patchwords (version {table['version']})")
+        missing = {"model", "labels", "preprocess"} - table.keys()
         if missing:
             raise WeightsError(f"{path} lacks {', '.join(sorted(missing))}")
-        return card
-    except PatchwordsError:
+        card = Card(
+            table.get("architecture"),
+            ViTConfig.from_dict(table["model"]),
+            tuple(table["labels"]),
+            Preprocess.from_dict(table["preprocess"]),
+        )
+    except WeightsError:
         raise
+    except ConfigError as error:
+        raise WeightsError(f"{path}: {error}") from error
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise WeightsError(f"{path} is damaged: {error}") from error
+    if len(card.labels) != card.config.num_classes:
+        raise WeightsError(
+            f"{path} has {len(card.labels)} labels for {card.config.num_classes} classes"
+        )
+    return card
 
 
 def _read_weights(path: Path, config: ViTConfig) -> dict[str, torch.Tensor]:
@@ -157,4 +178,5 @@ def _read_weights(path: Path, config: ViTConfig) -> dict[str, torch.Tensor]:
                 f"{path}: {name} should be {wanted.get(name, 'absent')}, "
                 f"and is {found.get(name, 'absent')}"
             )
-    return weights
+    # Cloned: in the file's own memory tensors are not aligned, and the last digits would differ.
+    return {name: value.clone() for name, value in weights.items()}

@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from patchwords.errors import ConfigError
+from patchwords.model.config import ViTConfig
+from patchwords.model.variants import VARIANTS, resolve
+from patchwords.model.vit import ViT
+from patchwords.train.optimizer import DecoupledSGD, build_optimizer, decays, freeze
+from patchwords.train.plan import Plan
+
+PLAN = Plan(
+    images=101,
+    steps=11,
+    batch_size=7,
+    optimizer="sgd",
+    lr=0.1,
+    schedule="constant",
+    warmup_steps=0,
+    weight_decay=0.3,
+    log_every=1,
+    eval_every=1,
+    save_every=1,
+)
+SMALL = ViTConfig(
+    patch_size=2, width=6, depth=3, heads=2, mlp_width=10, image_size=(4, 6), num_classes=5
+)
+
+
+def vit(config: ViTConfig = SMALL, **settings: Any) -> ViT:
+    with torch.device("meta"):  # names and shapes are all that matters
+        return ViT(config.with_settings(**settings))
+
+
+KINDS = [
+    SMALL.with_settings(classifier=classifier, position=position, representation_size=size)
+    for classifier, position, size in itertools.product(
+        ("token", "gap", "map"), ("1d", "none"), (None, 11)
+    )
+]
+
+
+@pytest.mark.parametrize("config", [*KINDS, *(resolve(f"ViT-{v}/16").config for v in VARIANTS)])
+def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: ViTConfig) -> None:
+    model = vit(config)
+    optimizer = build_optimizer(model, PLAN, config.depth)
+    decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
+    assert sum(len(g["params"]) for g in optimizer.param_groups) == len(decay)
+    for name, parameter in model.named_parameters():
+        # A kernel is a ".weight" of two axes or more; the probe and the tables are no kernels.
+        kernel = name.endswith(".weight") and parameter.ndim > 1
+        assert decay[id(parameter)] == (0.3 if kernel else 0.0), name
+
+
+@pytest.mark.parametrize("name", ["encoder.gate", "head.linear.scale", "embed.weights", ""])
+def test_an_unknown_parameter_stops_it(name: str) -> None:
+    with pytest.raises(ConfigError, match="is matched by 0 weight-decay rules"):
+        decays(name)
+
+
+def test_layer_decay_scales_each_block() -> None:
+    model = vit()
+    optimizer = build_optimizer(model, PLAN, SMALL.depth, layer_decay=0.5)
+    scale = {id(p): g["scale"] for g in optimizer.param_groups for p in g["params"]}
+    found = {name: scale[id(parameter)] for name, parameter in model.named_parameters()}
+    assert found["head.linear.weight"] == found["encoder.norm.bias"] == 1.0
+    assert found["encoder.blocks.2.mlp.fc1.weight"] == 0.5
+    assert found["encoder.blocks.0.norm1.weight"] == 0.125
+    assert found["embed.weight"] == found["class_token"] == found["positions"] == 0.0625
+    assert len(build_optimizer(model, PLAN, SMALL.depth).param_groups) == 2  # merged without it
+
+
+@pytest.mark.parametrize(
+    ("train", "learn"),
+    [
+        ("all", ("",)),
+        ("head", ("head.",)),
+        ("last:1", ("head.", "encoder.norm.", "encoder.blocks.2.")),
+        ("last:2", ("head.", "encoder.norm.", "encoder.blocks.2.", "encoder.blocks.1.")),
+    ],
+)
+def test_freeze(train: str, learn: tuple[str, ...]) -> None:
+    model = vit(classifier="map")
+    freeze(model, train, SMALL.depth)
+    for name, parameter in model.named_parameters():
+        assert parameter.requires_grad == name.startswith(learn), name
+    optimizer = build_optimizer(model, PLAN, SMALL.depth)
+    given = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    assert given == {id(p) for p in model.parameters() if p.requires_grad}
+
+
+def test_freeze_refuses_more_blocks_than_there_are() -> None:
+    freeze(vit(), "last:3", 3)
+    with pytest.raises(ConfigError, match=r"--train last:4: the model has 3 blocks"):
+        freeze(vit(), "last:4", 3)
+    for wrong in ("last:0", "last:", "last:-1", "first:2", "heads"):
+        with pytest.raises(ConfigError, match="choose all, head, or last:N"):
+            freeze(vit(), wrong, 3)
+
+
+def descend(optimizer: str, lr: float, steps: int, gradient: Any) -> torch.Tensor:
+    """Where the optimizer of a plan comes to from (-1.2, 1), the customary start of Rosenbrock."""
+    model = nn.Module()
+    model.positions = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
+    plan = replace(PLAN, optimizer=optimizer, lr=lr, weight_decay=0.0)
+    built = build_optimizer(model, plan, depth=1)
+    for step in range(steps):
+        built.param_groups[0]["lr"] = lr * (1 - step / steps)  # Adam circles at a constant rate
+        model.positions.grad = gradient(*model.positions.detach())
+        built.step()
+    return model.positions.detach()
+
+
+def parabola(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.stack([2 * (x - 3), 10 * (y + 5)])
+
+
+def rosenbrock(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """Of (1 - x)^2 + 100 (y - x^2)^2, a bent valley with its minimum at (1, 1)."""
+    return torch.stack([2 * (x - 1) - 400 * x * (y - x**2), 200 * (y - x**2)])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "lr", "steps", "gradient", "minimum"),
+    [
+        ("sgd", 0.02, 500, parabola, (3, -5)),
+        ("adamw", 0.1, 500, parabola, (3, -5)),
+        ("sgd", 4e-4, 6000, rosenbrock, (1, 1)),
+        ("adamw", 0.05, 4000, rosenbrock, (1, 1)),
+    ],
+)
+def test_known_minima_are_reached(
+    optimizer: str, lr: float, steps: int, gradient: Any, minimum: tuple[int, int]
+) -> None:
+    reached = descend(optimizer, lr, steps, gradient)
+    # Steps are finite; 1e-2 is 0.5 % of the way from the start.
+    torch.testing.assert_close(reached, torch.tensor(minimum).double(), atol=1e-2, rtol=0)
+
+
+def gradients(steps: int = 7) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(5)
+    return [torch.randn(13, generator=generator, dtype=torch.float64) for _ in range(steps)]
+
+
+def test_decoupled_sgd_by_hand() -> None:
+    weights = nn.Parameter(torch.linspace(-1, 2, 13, dtype=torch.float64))
+    hand, momentum = weights.detach().clone(), torch.zeros(13, dtype=torch.float64)
+    optimizer = DecoupledSGD([weights], lr=0.05, momentum=0.9, weight_decay=0.4, fused=True)
+    for gradient in gradients():
+        weights.grad = gradient.clone()
+        optimizer.step()
+        hand *= 1 - 0.05 * 0.4
+        momentum = 0.9 * momentum + gradient  # the decay does not enter it
+        hand -= 0.05 * momentum
+    # Float64, the same sums in another order.
+    torch.testing.assert_close(weights.detach(), hand, atol=1e-14, rtol=0)
+    torch.testing.assert_close(
+        optimizer.state[weights]["momentum_buffer"], momentum, atol=1e-14, rtol=0
+    )
+    assert optimizer.param_groups[0]["weight_decay"] == 0.4  # as before the step
+
+
+def test_adamw_by_hand() -> None:
+    """Algorithm 2 of Loshchilov and Hutter 2019, with Table 3's betas."""
+    model = nn.Module()
+    model.embed = nn.Linear(13, 1, bias=False, dtype=torch.float64)
+    hand = model.embed.weight.detach().clone()
+    optimizer = build_optimizer(model, replace(PLAN, optimizer="adamw"), depth=1)
+    m = v = torch.zeros(1, 13, dtype=torch.float64)
+    for t, gradient in enumerate(gradients(), start=1):
+        model.embed.weight.grad = gradient[None].clone()
+        optimizer.step()
+        m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+        step = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-8)
+        hand = hand * (1 - 0.1 * 0.3) - 0.1 * step
+    # Float64; the fused kernel takes its powers of beta in another order.
+    torch.testing.assert_close(model.embed.weight.detach(), hand, atol=1e-10, rtol=0)

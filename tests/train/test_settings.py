@@ -1,0 +1,161 @@
+"""Settings as a table and as YAML; which of them are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from patchwords.data.augment import Augment
+from patchwords.errors import ConfigError
+from patchwords.train.config import (
+    DataSettings,
+    FinetuneConfig,
+    MachineSettings,
+    ModelSettings,
+    RecipeSettings,
+)
+from patchwords.train.recipes import fill
+from patchwords.train.settings import NOT_KEPT, flatten, read_yaml, to_yaml, unflatten
+
+# Every field has a value that is not its default; words that YAML would take for something else.
+ALL_SET = FinetuneConfig(
+    data="off",
+    model="ViT-S/8",
+    weights="1e3",
+    output="runs/x",
+    resume=True,
+    overwrite=True,
+    seed=2**40 + 1,
+    data_settings=DataSettings("no", "0x10", ("yes", "2", "ä: b", "null"), 0.3, 0.05, 0.02),
+    augment=Augment((0.1, 0.9), (0.5, 1.5), False, (2, 9.5), 0.2, 1.0, 0.4, 0.25),
+    resize="squash",
+    crop_fraction=0.9,
+    model_settings=ModelSettings((96, 64), "gap", "none", "erf", 0.0, 0.1),
+    recipe=RecipeSettings(
+        1e-5, 7, 11, "adamw", 3e-10, "linear", 0, 1e22, 2.0, 0.75, 0.1, 0.9999, "last:2", "loss", 3
+    ),
+    machine=MachineSettings("cpu", "bf16", True, 0, 4, 5, 6, 8),
+)
+
+
+def test_the_example_leaves_nothing_at_its_default() -> None:
+    default, example = flatten(FinetuneConfig()), flatten(ALL_SET)
+    assert [name for name in default if example[name] == default[name]] == []
+
+
+def test_no_two_groups_share_a_name() -> None:
+    groups = (FinetuneConfig, DataSettings, Augment, ModelSettings, RecipeSettings, MachineSettings)
+    leaves = sum(len(vars(group())) for group in groups) - 5  # the groups themselves
+    assert len(flatten(FinetuneConfig())) == leaves
+
+
+def test_flatten_and_back() -> None:
+    assert unflatten(FinetuneConfig(), flatten(ALL_SET)) == ALL_SET
+    assert unflatten(ALL_SET, {}) == ALL_SET
+    assert unflatten(ALL_SET, flatten(FinetuneConfig())) == FinetuneConfig()
+
+
+@pytest.mark.parametrize("config", [ALL_SET, FinetuneConfig(data="x")])
+def test_yaml_and_back(tmp_path: Path, config: FinetuneConfig) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(to_yaml(config), encoding="utf-8")
+    table = read_yaml(path)
+    assert not table.keys() & set(NOT_KEPT)
+    kept_apart = {name: flatten(config)[name] for name in NOT_KEPT if name in flatten(config)}
+    assert unflatten(unflatten(FinetuneConfig(), table), kept_apart) == config
+
+
+def test_the_config_of_a_run_is_accepted(tmp_path: Path) -> None:
+    """A filled config comes back the same through the command line's own reader."""
+    from patchwords.commands.finetune import Finetune
+    from patchwords.commands.settings import from_file
+
+    asked = replace(ALL_SET, recipe=replace(ALL_SET.recipe, epochs=None))
+    for config in (asked, FinetuneConfig(data="x")):
+        filled, _ = fill(config, images=1009, from_weights=False, model="ViT-B/16")
+        path = tmp_path / "config.yaml"
+        path.write_text(to_yaml(filled), encoding="utf-8")
+        read = flatten(from_file(Finetune, path, "patchwords finetune"))
+        wanted = {name: v for name, v in flatten(filled).items() if name not in NOT_KEPT}
+        assert {name: read[name] for name in wanted} == wanted
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"), [("weight_decya", "; did you mean 'weight_decay'"), ("xyzzy", "$")]
+)
+def test_an_unknown_setting(name: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"^x.yaml: unknown setting '{name}'{hint}"):
+        unflatten(FinetuneConfig(), {name: 1}, where="x.yaml")
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("lr: [1, 2", "is not YAML"),
+        ("- lr\n- steps", "must hold settings as 'name: value' lines"),
+        ("just words", "must hold settings"),
+        ("1: 2", "must hold settings"),
+        ("lr: !!python/object/apply:os.mkdir [exploded]", "is not YAML"),
+        ("\tlr: 1", "is not YAML"),
+    ],
+)
+def test_bad_yaml(tmp_path: Path, text: str, reason: str) -> None:
+    path = tmp_path / "bad.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=reason) as caught:
+        read_yaml(path)
+    assert str(caught.value).startswith(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_yaml_that_is_not_there_or_not_text(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="No such file"):
+        read_yaml(tmp_path / "none.yaml")
+    (tmp_path / "binary.yaml").write_bytes(b"lr: \xff\xfe")
+    with pytest.raises(ConfigError, match="is not YAML"):
+        read_yaml(tmp_path / "binary.yaml")
+
+
+def test_yaml_may_be_empty_and_may_spell_names_as_flags(tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text("# nothing\n")
+    assert read_yaml(path) == {}
+    path.write_text("weight-decay: 0.1\n")
+    assert read_yaml(path) == {"weight_decay": 0.1}
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        ({"data": ""}, "no data given"),
+        ({"epochs": 2.0, "steps": 3}, "--epochs 2 and --steps 3 both say how long"),
+        ({"resume": True, "overwrite": True}, "--resume .* --overwrite"),
+        ({"train": "tail"}, "--train 'tail'"),
+        ({"epochs": 0.0}, "--epochs 0 must be greater"),
+        ({"steps": 0}, "--steps 0 must be greater"),
+        ({"batch_size": -3}, "--batch-size -3 must be greater"),
+        ({"lr": float("nan")}, "--lr nan must be greater"),
+        ({"clip": 0.0}, "--clip 0 must be greater"),
+        ({"layer_decay": 0.0}, "--layer-decay 0 must be greater"),
+        ({"early_stop": 0}, "--early-stop 0 must be greater"),
+        ({"grad_accum": 0}, "--grad-accum 0 must be greater"),
+        ({"log_every": 0}, "--log-every 0 must be greater"),
+        ({"label_smoothing": 1.0}, "--label-smoothing 1 must be at least 0 and less than 1"),
+        ({"ema": 1.0}, "--ema 1 must be"),
+        ({"test": -0.1}, "--test -0.1 must be"),
+        ({"validation": 1.0}, "--validation 1 must be"),
+        ({"max_bad": -1.0}, "--max-bad -1 must be"),
+        ({"warmup_steps": -1}, "--warmup-steps -1 is negative"),
+        ({"weight_decay": -0.1}, "--weight-decay -0.1 is negative"),
+        ({"workers": -1}, "--workers -1 is negative"),
+        ({"early_stop": 2, "validation": 0.0}, "--early-stop needs validation images"),
+    ],
+)
+def test_what_is_refused_before_anything_starts(change: dict[str, Any], reason: str) -> None:
+    FinetuneConfig(data="x").check()
+    with pytest.raises(ConfigError, match=reason) as caught:
+        unflatten(FinetuneConfig(), {"data": "x", **change}).check()
+    assert "\n" not in str(caught.value)

@@ -1,0 +1,102 @@
+"""Where a run starts: the name, the model and the preprocessing of weights or of a new model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_run import VIT, digits, quiet
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import choose_device
+from patchwords.errors import ConfigError
+from patchwords.model.initialise import initialise
+from patchwords.model.vit import ViT
+from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
+from patchwords.train.finetune import prepare
+from patchwords.train.settings import read_yaml, unflatten
+from patchwords.train.start import choose_model_name, prepare_start, rows_by_name
+from patchwords.weights.store import save_pretrained
+
+NEW = FinetuneConfig(data="digits", model="ViT-mu/4", model_settings=ModelSettings((8,)))
+
+
+def weights_in(
+    folder: Path, labels: tuple[str, ...] | None = None, name: str | None = None
+) -> FinetuneConfig:
+    model = ViT(VIT)
+    initialise(model, 0)
+    torch.nn.init.normal_(model.head.linear.weight)
+    preprocess = Preprocess((8, 8), "squash", 0.5)
+    save_pretrained(model, folder, labels=labels, preprocess=preprocess, architecture=name)
+    return FinetuneConfig(data="digits", weights=str(folder))
+
+
+def test_from_scratch() -> None:
+    start, _ = prepare_start(NEW, digits())
+    assert (start.name, start.changes) == ("ViT-mu/4", ())
+    assert start.model.config.num_classes == 10
+    # Images that are not larger than the model's input are not cropped.
+    assert start.preprocess == Preprocess((8, 8), crop_fraction=1.0)
+    small, _ = prepare_start(replace(NEW, model_settings=ModelSettings((4,))), digits())
+    assert small.preprocess.crop_fraction == 0.875
+
+
+def test_from_weights_of_the_same_classes_by_name(tmp_path: Path) -> None:
+    names = tuple(reversed(digits().classes))
+    config = weights_in(tmp_path, names)
+    start, choices = prepare_start(config, digits())
+    assert start.changes == ("the head is kept: the weights know the classes of the data by name",)
+    assert start.model.head.linear.weight.abs().min() > 0
+    assert start.preprocess == Preprocess((8, 8), "squash", 0.5)
+    assert choices[0].why == "that of the weights"
+    asked, choices = prepare_start(replace(config, resize="crop", crop_fraction=1.0), digits())
+    assert asked.preprocess == Preprocess((8, 8), "crop", 1.0)
+    assert choices[0].why == "asked for"
+
+
+def test_from_weights_of_other_classes_and_another_size(tmp_path: Path) -> None:
+    config = weights_in(tmp_path, tuple("abcdefghij"))
+    config = replace(config, model_settings=ModelSettings((12, 8), dropout=0.4))
+    start, _ = prepare_start(config, digits())
+    assert len(start.changes) == 2
+    assert start.model.head.linear.weight.abs().max() == 0
+    assert start.preprocess.image_size == start.model.config.image_size == (12, 8)
+    assert start.model.config.dropout == 0.4
+
+
+def test_rows_by_name() -> None:
+    assert rows_by_name(("b", "a", "c"), ("a", "b", "c")) == [1, 0, 2]
+    assert rows_by_name(("b", "a", "c"), ("a", "b")) is None
+    assert rows_by_name(("b", "a"), ("a", "b", "c")) is None
+
+
+def test_names(tmp_path: Path) -> None:
+    assert choose_model_name(FinetuneConfig()) == "ViT-B/16"
+    assert choose_model_name(replace(NEW, model="vit_small_patch16_224")) == "ViT-S/16"
+    known = weights_in(tmp_path / "known", name="ViT-Ti/4")
+    assert choose_model_name(known) == "ViT-Ti/4"
+    prepare_start(replace(known, model="Ti/4"), digits())  # another spelling of the same
+    with pytest.raises(ConfigError, match=r"--model S/4 and --weights .* are of ViT-Ti/4"):
+        prepare_start(replace(known, model="S/4"), digits())
+
+
+@pytest.mark.parametrize("kind", ["a name of timm's", "weights without a name"])
+def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) -> None:
+    """timm's names imply an exact GELU; weights saved from Python may have no name at all."""
+    config = replace(NEW, model="vit_tiny_patch4_8")
+    if kind == "weights without a name":
+        config = weights_in(tmp_path / "weights")
+    machine = MachineSettings(device="cpu", precision="fp32")
+    config = replace(
+        config, output=str(tmp_path / "run"), recipe=RecipeSettings(steps=1), machine=machine
+    )
+    job = prepare(config, quiet())
+    stored = unflatten(FinetuneConfig(), read_yaml(job.folder.config))
+    start, _ = prepare_start(stored, job.data)
+    assert start.model.config == job.start.model.config
+    assert choose_device(stored.machine.device, stored.machine.precision) == job.device
+    resumed = prepare(replace(stored, output=config.output, resume=True), quiet())
+    assert resumed.config == replace(job.config, resume=True)

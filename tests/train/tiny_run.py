@@ -1,0 +1,97 @@
+"""A real run, made small: 97 digits, a ViT of 5,606 numbers, every random part of training on."""
+
+from __future__ import annotations
+
+import functools
+import io
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from patchwords.data.augment import Augment
+from patchwords.data.examples import TRAIN, VALIDATION, Data
+from patchwords.data.open import open_data
+from patchwords.data.preprocess import Preprocess
+from patchwords.data.split import divide
+from patchwords.device import choose_device
+from patchwords.evaluate.held_out import measure
+from patchwords.model.config import ViTConfig
+from patchwords.model.initialise import initialise
+from patchwords.model.vit import ViT
+from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
+from patchwords.train.finetune import Evaluate, Job, build_state, restore, train_to_end
+from patchwords.train.plan import plan_of
+from patchwords.train.progress import Display
+from patchwords.train.recipes import fill
+from patchwords.train.run_folder import RunFolder
+from patchwords.train.start import Start
+
+VIT = ViTConfig(
+    patch_size=4,
+    width=14,
+    depth=3,
+    heads=2,
+    mlp_width=22,
+    image_size=(8, 8),
+    num_classes=10,
+    dropout=0.1,
+    drop_path=0.2,
+)
+EVERYTHING_RANDOM = Augment(randaugment=(2, 9.0), mixup=0.2, color_jitter=0.2, erase=0.3)
+
+
+@functools.cache
+def digits() -> Data:
+    """Few enough that 24 steps see more than one epoch; the classes are not balanced."""
+    data = divide(open_data("digits"), seed=0)
+    splits = {TRAIN: data.splits[TRAIN].select(range(97))}
+    splits[VALIDATION] = data.splits[VALIDATION].select(range(23))
+    return replace(data, splits=splits)
+
+
+def quiet() -> Display:
+    return Display(Console(file=io.StringIO()))
+
+
+def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> FinetuneConfig:
+    return FinetuneConfig(
+        data="digits",
+        augment=augment,
+        recipe=RecipeSettings(steps=24, batch_size=11, lr=0.01, ema=0.9, balance="sample"),
+        machine=MachineSettings(
+            device="cpu",
+            precision="fp32",
+            workers=workers,
+            grad_accum=2,
+            log_every=1,
+            eval_every=8,
+            save_every=5,
+        ),
+    )
+
+
+def assemble(folder: Path, config: FinetuneConfig, vit: ViTConfig = VIT) -> Job:
+    """As `finetune.prepare` does, with a smaller model than any that has a name."""
+    data, device = digits(), choose_device("cpu", "fp32")
+    images = len(data.splits[TRAIN])
+    config, _ = fill(config, images=images, from_weights=False, model="tiny")
+    model = ViT(vit)
+    initialise(model, config.seed)
+    start = Start("tiny", model, Preprocess(image_size=vit.image_size, crop_fraction=1.0), ())
+    plan = plan_of(config, images)
+    folder.mkdir(exist_ok=True)
+    state = build_state(config, plan, start, device)
+    return Job(config, data, start, plan, device, RunFolder(folder), state, None)
+
+
+def go(job: Job, evaluate: Evaluate = measure) -> Job:
+    train_to_end(job, evaluate, quiet())
+    return job
+
+
+def go_on(folder: Path, config: FinetuneConfig) -> Job:
+    """Everything anew, as another process would have it, from the newest checkpoint."""
+    job = assemble(folder, config)
+    step = restore(job.state, job.start, job.folder, job.config, job.data, quiet())
+    return go(replace(job, resumed_at=step))

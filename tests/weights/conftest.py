@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+import torch
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.vit import ViT
+
+TINY = ViTConfig(
+    patch_size=4,
+    width=10,
+    depth=2,
+    heads=2,
+    mlp_width=23,
+    image_size=(12, 20),  # 3 x 5 patches
+    num_classes=7,
+)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread() -> Iterator[None]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def tiny() -> Callable[..., ViT]:
+    """settings -> TINY with them; every parameter is drawn, so that nothing can cancel."""
+
+    def build(**settings: object) -> ViT:
+        model = ViT(TINY.with_settings(**settings)).eval()
+        generator = torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.normal_(0.0, 0.5, generator=generator)
+        return model
+
+    return build
+
+
+@pytest.fixture
+def images() -> torch.Tensor:
+    return torch.randn(3, 3, 12, 20, generator=torch.Generator().manual_seed(1))

@@ -1,0 +1,119 @@
+"""A model fitted to other classes and another image size."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from patchwords.errors import ConfigError
+from patchwords.model.position import resize_positions
+from patchwords.model.vit import ViT
+from patchwords.weights.adapt import adapt
+
+Build = Callable[..., ViT]
+
+
+def same_but(a: ViT, b: ViT, *prefixes: str) -> bool:
+    ours = {k: v for k, v in a.state_dict().items() if not k.startswith(prefixes or "-")}
+    theirs = {k: v for k, v in b.state_dict().items() if not k.startswith(prefixes or "-")}
+    return ours.keys() == theirs.keys() and all(torch.equal(v, theirs[k]) for k, v in ours.items())
+
+
+def test_nothing_asked_is_a_copy_of_its_own(tiny: Build, images: torch.Tensor) -> None:
+    model = tiny()
+    copy, changes = adapt(model)
+    assert changes == []
+    assert torch.equal(copy(images), model(images))
+    with torch.no_grad():
+        copy.head.linear.weight.zero_()
+        copy.embed.weight.zero_()
+    assert model.head.linear.weight.abs().min() > 0
+    assert model.embed.weight.abs().max() > 0
+
+
+@pytest.mark.parametrize("classifier", ["token", "gap", "map"])
+def test_a_new_head_is_zero_and_the_tanh_layer_goes(
+    tiny: Build, images: torch.Tensor, classifier: str
+) -> None:
+    model = tiny(representation_size=11, classifier=classifier, head_bias=-4.0)
+    new, changes = adapt(model, num_classes=3)
+    assert torch.equal(new(images), torch.zeros(3, 3))
+    assert new.head.representation is None
+    assert new.config.representation_size is None
+    assert (new.config.num_classes, new.config.head_bias) == (3, 0.0)
+    assert same_but(new, model, "head.linear", "head.representation")  # head.pool is kept
+    assert changes == [
+        "the head is new: 7 classes in the weights, 3 in the data; it starts from zero (Sec. 3.2)"
+    ]
+    assert all(p.requires_grad for p in new.parameters())
+
+
+def test_a_head_is_new_even_where_the_number_is_the_same(tiny: Build) -> None:
+    new, changes = adapt(tiny(), num_classes=7)
+    assert new.head.linear.weight.abs().max() == 0
+    assert len(changes) == 1
+
+
+@pytest.mark.parametrize("representation", [None, 11])
+def test_head_rows_are_taken_in_the_order_of_the_names(
+    tiny: Build, images: torch.Tensor, representation: int | None
+) -> None:
+    model, rows = tiny(representation_size=representation), [6, 0, 3]
+    new, changes = adapt(model, head_rows=rows)
+    # The same products, in a matrix of other size; float32.
+    torch.testing.assert_close(new(images), model(images)[:, rows], atol=1e-5, rtol=1e-5)
+    assert changes == []
+    assert new.config.num_classes == 3
+    assert same_but(new, model, "head.linear")
+
+
+@pytest.mark.parametrize("size", [(12, 20), (24, 8), (4, 4)])
+@pytest.mark.parametrize("method", ["bilinear-corners", "bicubic-antialias"])
+def test_positions_are_resized_once_as_the_model_would_at_every_call(
+    tiny: Build, size: tuple[int, int], method: str
+) -> None:
+    model = tiny(resize=method)
+    pixels = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(2))
+    new, changes = adapt(model, image_size=size)
+    assert torch.equal(new(pixels), model(pixels))
+    assert new.config.image_size == size
+    assert same_but(new, model, "positions")
+    rows, columns = size[0] // 4, size[1] // 4
+    if size == (12, 20):
+        assert changes == []
+        assert torch.equal(new.positions, model.positions)
+    else:
+        assert changes == [f"positions resized from 3x5 to {rows}x{columns} patches ({method})"]
+        table = resize_positions(model.positions, (3, 5), (rows, columns), 1, method)
+        assert torch.equal(new.positions, table)
+
+
+def test_without_positions_there_is_nothing_to_resize(tiny: Build) -> None:
+    new, changes = adapt(tiny(position="none"), image_size=(4, 8))
+    assert changes == []
+    assert new.config.image_size == (4, 8)
+
+
+def test_free_settings_change_and_fixed_ones_are_refused(tiny: Build) -> None:
+    model = tiny()
+    new, changes = adapt(model, dropout=0.3, drop_path=0.2, gelu="erf", classifier="token")
+    assert (new.config.dropout, new.config.gelu, changes) == (0.3, "erf", [])
+    assert new.encoder.blocks[1].drop_path.rate == 0.2
+    other: dict[str, Any] = {
+        "patch_size": 2,
+        "width": 12,
+        "depth": 3,
+        "heads": 5,
+        "mlp_width": 24,
+        "channels": 1,
+        "classifier": "gap",
+        "position": "none",
+    }
+    for name, value in other.items():
+        with pytest.raises(ConfigError, match=f"^{name} {value!r} was asked for, but the weights"):
+            adapt(model, **{name: value})
+    with pytest.raises(ConfigError, match="did you mean 'dropout'"):
+        adapt(model, dropuot=0.3)
