@@ -44,6 +44,25 @@ def test_from_scratch() -> None:
     assert small.preprocess.crop_fraction == 0.875
 
 
+def test_every_model_setting_reaches_the_model() -> None:
+    asked = ModelSettings(
+        image_size=(8, 12),
+        depth=2,
+        width=10,
+        heads=5,
+        mlp_width=7,
+        classifier="map",
+        position="none",
+        gelu="erf",
+        dropout=0.2,
+        drop_path=0.3,
+    )
+    start, _ = prepare_start(replace(NEW, model_settings=asked), digits())
+    built = {name: getattr(start.model.config, name) for name in vars(asked)}
+    assert built == vars(asked)
+    assert None not in built.values()  # a new setting is to be tried here too
+
+
 def test_from_weights_of_the_same_classes_by_name(tmp_path: Path) -> None:
     names = tuple(reversed(digits().classes))
     config = weights_in(tmp_path, names)

@@ -113,6 +113,19 @@ def test_noise_is_a_function_of_seed_and_step() -> None:
     assert len({loss(), loss(seed=4), loss(at=8)}) == 3
 
 
+def test_parts_have_noise_of_their_own() -> None:
+    state = state_of(dropout=0.4, micro_batch=1)
+    images, targets = batch()
+    logits: list[Tensor] = []
+
+    def forward(part: Tensor) -> Tensor:
+        logits.append(forward_of(state)(part))
+        return logits[-1]
+
+    train_step(state, forward, images[:1].expand_as(images), targets, SETTINGS)
+    assert len({tuple(row.flatten().tolist()) for row in logits}) == BATCH
+
+
 def test_the_average_is_updated_with_the_number_of_the_step() -> None:
     state = state_of()
     state.average, state.step = Average(state.model, 0.5), 2

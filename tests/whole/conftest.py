@@ -39,7 +39,7 @@ def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def own_run(run: Path, tmp_path: Path) -> Path:
     """A copy of the run that a test may change."""
-    return Path(shutil.copytree(run, tmp_path / "own"))
+    return Path(shutil.copytree(run, tmp_path / run.name))
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Every mistake a user can make with finetune: one line, exit 2, and nothing that was there lost."""
+"""Every mistake a user can make with finetune: one line, exit 2, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -173,6 +173,10 @@ def nothing_to_resume(at: Path) -> Words:
     return [make_photos(at / "photos"), "--output", at / "run", "--resume"]
 
 
+def nothing_held_out(at: Path) -> Words:
+    return [make_photos(at / "photos"), "--test", 0, "--validation", 0]
+
+
 def nothing_held_out_of_copies(at: Path) -> Words:
     for name in ("disc", "square"):
         (at / "photos" / name).mkdir(parents=True)
@@ -198,7 +202,7 @@ def finished(run: Path) -> None:
         (one_class, "one class only, 'disc'; a classifier needs two classes or more"),
         (a_class_with_one_image, "square/00.png"),
         (images_in_no_class, "lie in no class: put them in one folder per class"),
-        (no_images_but_others, "photos: no images in it; found 1 .txt"),
+        (no_images_but_others, "photos: no images in it; found .txt (1)"),
         (csv_with_missing_files, "x.csv: row 3 names 'a/disc/77.png', which cannot be found"),
         (csv_with_an_unknown_column, "x.csv: no column 'kinds'; did you mean 'kind'?"),
         (csv_without_a_label_column, "its columns are path, kind: choose with --label-column"),
@@ -222,7 +226,8 @@ def finished(run: Path) -> None:
         (damaged_weights, "model.safetensors is damaged"),
         (weights_of_another_model, "--model ViT-S/16 and --weights "),
         (nothing_to_resume, "holds no run to go on with"),
-        (nothing_held_out_of_copies, ""),
+        (nothing_held_out, "no image is held out to measure the model on"),
+        (nothing_held_out_of_copies, "no image is held out to measure the model on"),
     ],
     ids=lambda value: value.__name__ if callable(value) else "",
 )

@@ -22,7 +22,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import divide, fingerprint, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
-from patchwords.errors import ConfigError, Interrupted
+from patchwords.errors import ConfigError, DataError, Interrupted
 from patchwords.files import write_atomically
 from patchwords.train import checkpoint, loop
 from patchwords.train.average import Average
@@ -133,7 +133,13 @@ def load_data(config: FinetuneConfig) -> Data:
         label_column=settings.label_column,
         classes=settings.classes,
     )
-    return divide(data, seed=config.seed, validation=settings.validation, test=settings.test)
+    data = divide(data, seed=config.seed, validation=settings.validation, test=settings.test)
+    if not any(len(part) for name, part in data.splits.items() if name != TRAIN):
+        raise DataError(
+            f"{data.source}: no image is held out to measure the model on; raise --test or "
+            "--validation, or add images that are not copies of others"
+        )
+    return data
 
 
 def default_output(data: str, model: str) -> Path:

@@ -31,7 +31,7 @@ def choose_micro_batch(config: ViTConfig, batch: int, device: Device, asked: str
     micro = batch
     while micro > 1 and activation_bytes(config, micro, None, bytes_per_value) > budget:
         micro = (micro + 1) // 2
-    return -(-batch // -(-batch // micro))
+    return micro  # the batch over a power of 2, rounded up: the number of parts gives it back
 
 
 def free_memory(device: torch.device) -> int:
