@@ -13,7 +13,7 @@ from tiny_run import VIT, assemble, config_of, go, go_on, quiet
 
 from patchwords.errors import ConfigError
 from patchwords.evaluate.held_out import measure
-from patchwords.train.finetune import Job, restore
+from patchwords.train.job import Job, restore
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +110,7 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
         restore(other.state, other.start, folder, config, other.data, quiet())
     job = assemble(tmp_path, config_of())
-    monkeypatch.setattr("patchwords.train.finetune.fingerprint", lambda data: "other")
+    monkeypatch.setattr("patchwords.train.job.fingerprint", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
         restore(job.state, job.start, folder, config, job.data, quiet())
 

@@ -14,7 +14,8 @@ from patchwords.data.examples import TRAIN
 from patchwords.data.loader import Batch
 from patchwords.errors import DataError
 from patchwords.train.feed import Prepare, feed, refuse_bad, sample_weights
-from patchwords.train.finetune import Job, step_settings
+from patchwords.train.finetune import step_settings
+from patchwords.train.job import Job
 
 
 @pytest.fixture
@@ -23,8 +24,7 @@ def job(tmp_path: object) -> Job:
 
 
 def batches_of(job: Job) -> list[Batch]:
-    train, preprocess = job.data.splits[TRAIN], job.start.preprocess
-    return list(feed(job.config, job.plan, train, preprocess, job.state, workers=0))
+    return list(feed(job))
 
 
 def test_batches_begin_at_the_step_of_the_state(job: Job) -> None:

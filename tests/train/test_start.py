@@ -9,18 +9,34 @@ import pytest
 import torch
 from tiny_run import VIT, digits, quiet
 
+from patchwords.data.examples import Data
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
 from patchwords.errors import ConfigError
 from patchwords.model.initialise import initialise
 from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
-from patchwords.train.finetune import prepare
+from patchwords.train.job import prepare
+from patchwords.train.recipes import Choice
 from patchwords.train.settings import read_yaml, unflatten
-from patchwords.train.start import choose_model_name, prepare_start, rows_by_name
+from patchwords.train.start import (
+    Start,
+    choose_model_name,
+    load_origin,
+    prepare_start,
+    rows_by_name,
+)
 from patchwords.weights.store import save_pretrained
 
 NEW = FinetuneConfig(data="digits", model="ViT-mu/4", model_settings=ModelSettings((8,)))
+
+
+def start_of(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choice]]:
+    return prepare_start(config, data, load_origin(config))
+
+
+def name_of(config: FinetuneConfig) -> str:
+    return choose_model_name(config, load_origin(config))
 
 
 def weights_in(
@@ -35,12 +51,12 @@ def weights_in(
 
 
 def test_from_scratch() -> None:
-    start, _ = prepare_start(NEW, digits())
+    start, _ = start_of(NEW, digits())
     assert (start.name, start.changes) == ("ViT-mu/4", ())
     assert start.model.config.num_classes == 10
     # Images that are not larger than the model's input are not cropped.
     assert start.preprocess == Preprocess((8, 8), crop_fraction=1.0)
-    small, _ = prepare_start(replace(NEW, model_settings=ModelSettings((4,))), digits())
+    small, _ = start_of(replace(NEW, model_settings=ModelSettings((4,))), digits())
     assert small.preprocess.crop_fraction == 0.875
 
 
@@ -57,7 +73,7 @@ def test_every_model_setting_reaches_the_model() -> None:
         dropout=0.2,
         drop_path=0.3,
     )
-    start, _ = prepare_start(replace(NEW, model_settings=asked), digits())
+    start, _ = start_of(replace(NEW, model_settings=asked), digits())
     built = {name: getattr(start.model.config, name) for name in vars(asked)}
     assert built == vars(asked)
     assert None not in built.values()  # a new setting is to be tried here too
@@ -66,12 +82,12 @@ def test_every_model_setting_reaches_the_model() -> None:
 def test_from_weights_of_the_same_classes_by_name(tmp_path: Path) -> None:
     names = tuple(reversed(digits().classes))
     config = weights_in(tmp_path, names)
-    start, choices = prepare_start(config, digits())
+    start, choices = start_of(config, digits())
     assert start.changes == ("the head is kept: the weights know the classes of the data by name",)
     assert start.model.head.linear.weight.abs().min() > 0
     assert start.preprocess == Preprocess((8, 8), "squash", 0.5)
     assert choices[0].why == "that of the weights"
-    asked, choices = prepare_start(replace(config, resize="crop", crop_fraction=1.0), digits())
+    asked, choices = start_of(replace(config, resize="crop", crop_fraction=1.0), digits())
     assert asked.preprocess == Preprocess((8, 8), "crop", 1.0)
     assert choices[0].why == "asked for"
 
@@ -79,7 +95,7 @@ def test_from_weights_of_the_same_classes_by_name(tmp_path: Path) -> None:
 def test_from_weights_of_other_classes_and_another_size(tmp_path: Path) -> None:
     config = weights_in(tmp_path, tuple("abcdefghij"))
     config = replace(config, model_settings=ModelSettings((12, 8), dropout=0.4))
-    start, _ = prepare_start(config, digits())
+    start, _ = start_of(config, digits())
     assert len(start.changes) == 2
     assert start.model.head.linear.weight.abs().max() == 0
     assert start.preprocess.image_size == start.model.config.image_size == (12, 8)
@@ -93,13 +109,13 @@ def test_rows_by_name() -> None:
 
 
 def test_names(tmp_path: Path) -> None:
-    assert choose_model_name(FinetuneConfig()) == "ViT-B/16"
-    assert choose_model_name(replace(NEW, model="vit_small_patch16_224")) == "ViT-S/16"
+    assert name_of(FinetuneConfig()) == "ViT-B/16"
+    assert name_of(replace(NEW, model="vit_small_patch16_224")) == "ViT-S/16"
     known = weights_in(tmp_path / "known", name="ViT-Ti/4")
-    assert choose_model_name(known) == "ViT-Ti/4"
-    prepare_start(replace(known, model="Ti/4"), digits())  # another spelling of the same
+    assert name_of(known) == "ViT-Ti/4"
+    start_of(replace(known, model="Ti/4"), digits())  # another spelling of the same
     with pytest.raises(ConfigError, match=r"--model S/4 and --weights .* are of ViT-Ti/4"):
-        prepare_start(replace(known, model="S/4"), digits())
+        start_of(replace(known, model="S/4"), digits())
 
 
 @pytest.mark.parametrize("kind", ["a name of timm's", "weights without a name"])
@@ -114,7 +130,7 @@ def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) ->
     )
     job = prepare(config, quiet())
     stored = unflatten(FinetuneConfig(), read_yaml(job.folder.config))
-    start, _ = prepare_start(stored, job.data)
+    start, _ = start_of(stored, job.data)
     assert start.model.config == job.start.model.config
     assert choose_device(stored.machine.device, stored.machine.precision) == job.device
     resumed = prepare(replace(stored, output=config.output, resume=True), quiet())

@@ -20,7 +20,8 @@ from patchwords.model.config import ViTConfig
 from patchwords.model.initialise import initialise
 from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.train.finetune import Evaluate, Job, build_state, restore, train_to_end
+from patchwords.train.finetune import Evaluate, train_to_end
+from patchwords.train.job import Job, build_state, restore
 from patchwords.train.plan import plan_of
 from patchwords.train.progress import Display
 from patchwords.train.recipes import fill
@@ -73,7 +74,7 @@ def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> Finetun
 
 
 def assemble(folder: Path, config: FinetuneConfig, vit: ViTConfig = VIT) -> Job:
-    """As `finetune.prepare` does, with a smaller model than any that has a name."""
+    """As `job.prepare` does, with a smaller model than any that has a name."""
     data, device = digits(), choose_device("cpu", "fp32")
     images = len(data.splits[TRAIN])
     config, _ = fill(config, images=images, from_weights=False, model="tiny")

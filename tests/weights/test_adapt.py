@@ -46,7 +46,7 @@ def test_a_new_head_is_zero_and_the_tanh_layer_goes(
     assert (new.config.num_classes, new.config.head_bias) == (3, 0.0)
     assert same_but(new, model, "head.linear", "head.representation")  # head.pool is kept
     assert changes == [
-        "the head is new: 7 classes in the weights, 3 in the data; it starts from zero (Sec. 3.2)"
+        "the head is new, for 3 classes in place of 7: it starts from zero (Sec. 3.2)"
     ]
     assert all(p.requires_grad for p in new.parameters())
 

@@ -12,7 +12,7 @@ import torch
 from stage import TINY, done, make_photos
 
 
-@pytest.fixture(autouse=True, scope="package")
+@pytest.fixture(autouse=True, scope="session")
 def one_thread() -> Iterator[None]:
     """The models are so small that threads would only wait for one another."""
     before = torch.get_num_threads()
@@ -28,7 +28,7 @@ def photos(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run(one_thread: None, photos: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run over the photos, long enough to have learned. To be read only."""
     folder = tmp_path_factory.mktemp("runs") / "shapes"
     longer = ("--steps", 60, "--lr", 0.01, "--crop-area", 0.7, 1, "--eval-every", 20)

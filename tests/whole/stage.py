@@ -21,8 +21,8 @@ from rich.console import Console
 from patchwords.cli import main
 from patchwords.commands import finetune
 from patchwords.evaluate.held_out import measure
-from patchwords.train.finetune import Job
 from patchwords.train.finetune import run as train
+from patchwords.train.job import Job
 from patchwords.train.progress import Display
 
 COLOURS = {"disc": (220, 60, 50), "square": (50, 190, 80), "stripe": (60, 80, 230)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 import shlex
 import shutil
@@ -67,7 +68,9 @@ def test_the_python_in_the_readme_runs(
     shutil.copytree(run / "model", Path("runs") / "photos" / "model")
     Path("new").mkdir()
     draw("disc", 7).save("new/flower.jpg")
-    torch.set_num_threads(2)  # the fixture gives them back: a model of the usual size is in it
-    names: dict[str, object] = {}
-    for block in blocks:
-        exec(block, names)
+    torch.set_num_threads(os.cpu_count() or 1)  # a model of the usual size is in it
+    try:
+        for block in blocks:
+            exec(block, {})
+    finally:
+        torch.set_num_threads(1)

@@ -13,7 +13,7 @@ import tyro
 from patchwords.train.config import FinetuneConfig
 
 if TYPE_CHECKING:
-    from patchwords.train.finetune import Job
+    from patchwords.train.job import Job
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     default = command()
     if given.config is not None:
         default = from_file(command, given.config, program)
+        default = forget_other_duration(default, flatten(given))
         given = parse(command, words, program, default)
     if not given.resume:
         return given
@@ -53,6 +54,14 @@ def from_file(command: type[Command], path: Path, program: str) -> Command:
         return parse(command, as_words(table), program)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
+
+
+def forget_other_duration(default: Command, said: Mapping[str, Any]) -> Command:
+    """--epochs on the command line wins over steps in a file, and the other way round."""
+    for name, other in (("epochs", "steps"), ("steps", "epochs")):
+        if said[name] is not None and said[other] is None:
+            default = unflatten(default, {other: None})
+    return default
 
 
 def as_words(table: Mapping[str, Any]) -> list[str]:

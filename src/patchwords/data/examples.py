@@ -31,9 +31,7 @@ class Examples:
     classes: tuple[str, ...]  # label -> name
     labels: np.ndarray  # [n] int64, index into classes; -1 = no label
     keys: Sequence[str]  # [n] what names the image to a person: a relative path, "x.parquet:17"
-    sizes: (
-        np.ndarray
-    )  # [n] int64, bytes: length of the encoded image: with the key it tells images apart
+    sizes: np.ndarray  # [n] int64, bytes of the encoded image: with the key they tell it apart
     reader: Reader
     rows: np.ndarray  # [n] int64, where the reader finds the image
 

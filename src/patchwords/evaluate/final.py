@@ -10,7 +10,7 @@ from patchwords.device import Device
 from patchwords.evaluate.classify import write_predictions
 from patchwords.evaluate.held_out import final_split, judge, predict
 from patchwords.model.cost import macs, parameters
-from patchwords.train.finetune import Job
+from patchwords.train.job import Job
 from patchwords.train.run_folder import write_json
 from patchwords.weights.pretrained import Pretrained
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from fnmatch import fnmatch
+from fnmatch import fnmatchcase
 
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.model.config import ViTConfig
@@ -112,7 +112,7 @@ def resolve(name: str) -> Variant:
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Canonical names, smallest model first; `pattern` is a glob, in any case.
+    """Canonical names, smallest model first; `pattern` is a glob, in any case if need be.
 
     Any other patch size works as well: "ViT-B/20".
 
@@ -120,7 +120,8 @@ def list_models(pattern: str = "*") -> list[str]:
     ['ViT-H/14']
     """
     names = [f"ViT-{letter}/{patch}" for letter in VARIANTS for patch in USUAL_PATCHES[letter]]
-    return [name for name in names if fnmatch(name.lower(), pattern.lower())]
+    exact = [name for name in names if fnmatchcase(name, pattern)]  # ViT-b is not ViT-B
+    return exact or [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
 
 
 def _letter(text: str, prefix: str | None) -> str:

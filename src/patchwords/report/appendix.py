@@ -36,7 +36,7 @@ def settings(run: Run) -> Markup:
 
 
 def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}"""
+    """{"a": {"b": 1}} -> {"a.b": 1}; what was left unset is left out"""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:

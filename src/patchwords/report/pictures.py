@@ -73,7 +73,8 @@ def mistakes(run: Run, album: Album) -> Markup:
     lede = tag(
         "p",
         f"{plural(len(shown), 'mistake')} of {count(len(wrong))}, the surest first. Some may be "
-        "wrong labels rather than wrong answers.",
+        "wrong labels rather than wrong answers. Under each picture: the answer and how sure it "
+        "was, then what the image is and the chance that the model gave that.",
         class_="lede",
     )
     return section("mistakes", title, lede, gallery(shown, album))

@@ -10,33 +10,26 @@ from torch import Tensor
 
 from patchwords.data.augment import TrainView
 from patchwords.data.batch_augment import augment_batch
-from patchwords.data.examples import Examples
+from patchwords.data.examples import TRAIN, Examples
 from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
-from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.plan import Plan
-from patchwords.train.step import State
+from patchwords.train.job import Job
 from patchwords.train.task import balanced_weights
 
 
-def feed(
-    config: FinetuneConfig,
-    plan: Plan,
-    train: Examples,
-    preprocess: Preprocess,
-    state: State,
-    workers: int,
-) -> Iterator[Batch]:
-    """The batches from `state.step` to the last step, whatever came before."""
+def feed(job: Job) -> Iterator[Batch]:
+    """The batches from the step that the run has reached to the last one."""
+    train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
     order = train_plan(
         len(train), plan.batch_size, config.seed, state.step, plan.steps, weights=weights
     )
-    view = TrainView(preprocess, config.augment, config.seed)
-    batches = train_batches(train, view, order, workers)
+    view = TrainView(job.start.preprocess, config.augment, config.seed)
+    pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
+    batches = train_batches(train, view, order, job.workers, pin)
     return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
 
 

@@ -1,7 +1,8 @@
 """The paper's recipes as data, and how they shrink to the size of the data at hand.
 
 Rows: Table 3 (pre-training, Appendix B.1) and Table 4 (fine-tuning, Appendix B.1.1) of
-arXiv 2010.11929; warm-up of Table 4's runs from vit_jax/configs/common.py.
+arXiv 2010.11929. Table 4 has no warm-up: 500 steps for CIFAR and ImageNet are from
+vit_jax/configs/common.py, 100 of 500 for Pets and Flowers from big_vision configs/transfer.py.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from patchwords.errors import ConfigError
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
 
 
@@ -50,7 +52,7 @@ def _finetune(data: str, steps: int, images: int, warmup: float) -> Recipe:
 
 # Smallest data first; a data set takes the first row that is at least as large, else the last.
 FINETUNE = (
-    _finetune("Pets and Flowers-102", 500, 20_000, 0.1),
+    _finetune("Pets and Flowers-102", 500, 20_000, 0.2),
     _finetune("CIFAR", 10_000, 500_000, 0.05),
     _finetune("ImageNet", 20_000, 1_281_167, 0.025),
 )
@@ -65,6 +67,7 @@ SCRATCH_EPOCHS = 100
 LARGE_DATA = 1_000_000  # from here on, as many images in all as the paper's row
 
 SMALLEST_BATCH = 32
+USUAL_LR = {"sgd": 0.03, "adamw": 1e-4}  # to try first, where the paper has none
 STEPS_PER_EPOCH = {"finetune": 5, "scratch": 32}  # the batch shrinks until an epoch has these
 
 
@@ -96,6 +99,11 @@ def fill(
     """
     row = choose_recipe(from_weights, images)
     asked = config.recipe
+    if asked.optimizer not in {None, row.optimizer} and asked.lr is None:
+        raise ConfigError(
+            f"--optimizer {asked.optimizer}: {row.source} has a learning rate for {row.optimizer} "
+            f"only; give --lr, too ({USUAL_LR[asked.optimizer]:g} is a usual start)"
+        )
     batch = asked.batch_size or _batch_size(row, images, from_weights)
     steps, why_steps = _steps(row, asked, images, batch, from_weights)
     scale = math.sqrt(batch / row.batch_size)
@@ -124,8 +132,8 @@ def fill(
         "" if batch == row.batch_size else f"; x{scale:.3g}, the root of {batch}/{row.batch_size}"
     )
     reasons = {
-        "batch_size": f"the paper's {row.batch_size}, at least "
-        f"{STEPS_PER_EPOCH[_kind(from_weights)]} steps an epoch",
+        "batch_size": f"the paper's {row.batch_size:,}, halved down to {SMALLEST_BATCH} until an "
+        f"epoch has {STEPS_PER_EPOCH[_kind(from_weights)]} steps",
         "steps": why_steps,
         "optimizer": row.source,
         "schedule": row.source,
@@ -134,17 +142,13 @@ def fill(
         "weight_decay": f"{row.source}; decoupled, kernels only",
     }
     choices = [
-        Choice(name, getattr(filled, name), why if _is_default(asked, name) else "asked for")
+        Choice(
+            name, getattr(filled, name), "asked for" if getattr(asked, name) is not None else why
+        )
         for name, why in reasons.items()
     ]
     choices.append(Choice("dropout", dropout, why_dropout))
     return done, choices
-
-
-def _is_default(asked: RecipeSettings, name: str) -> bool:
-    if name == "steps":
-        return asked.steps is None and asked.epochs is None
-    return getattr(asked, name) is None
 
 
 def _kind(from_weights: bool) -> str:
@@ -165,7 +169,9 @@ def _steps(
     if asked.steps is not None:
         return asked.steps, "asked for"
     if asked.epochs is not None:
-        return max(1, math.ceil(asked.epochs * images / batch)), f"{asked.epochs:g} epochs"
+        return max(
+            1, math.ceil(asked.epochs * images / batch)
+        ), f"{asked.epochs:g} epochs, asked for"
     if images >= LARGE_DATA:
         return math.ceil(row.paper_steps * row.batch_size / batch), row.source
     epochs = FINETUNE_EPOCHS if from_weights else SCRATCH_EPOCHS

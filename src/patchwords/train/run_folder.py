@@ -84,6 +84,9 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
 
 def _clear(run: RunFolder, overwrite: bool) -> None:
     """Delete a run that is in the way, if asked, and if it is one."""
+    unborn = {run.data, run.environment, run.splits}
+    if run.path.is_dir() and set(run.path.iterdir()) <= unborn:
+        return  # a run that was killed before its config.yaml was written: nothing to lose
     if not overwrite:
         raise ConfigError(
             f"{run.path} exists: go on with it by --resume, replace it by --overwrite, "

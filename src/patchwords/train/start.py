@@ -17,8 +17,11 @@ from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.recipes import Choice
 from patchwords.weights.adapt import adapt
+from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
+DEFAULT_MODEL = "ViT-B/16"
+SHAPE = ("depth", "width", "heads", "mlp_width")  # settings that make another model of a name
 IMAGES_LOOKED_AT = 64  # to tell photos from thumbnails
 
 
@@ -32,15 +35,25 @@ class Start:
     changes: tuple[str, ...]  # what loading weights reset or resized
 
 
-def choose_model_name(config: FinetuneConfig) -> str:
-    """That of the weights, or --model, or ViT-B/16."""
-    if config.weights is not None:
-        return from_pretrained(config.weights).architecture or "weights"
-    return resolve(config.model or "ViT-B/16").name
+def load_origin(config: FinetuneConfig) -> Pretrained | None:
+    """The trained model of --weights, if the run starts from one."""
+    return None if config.weights is None else from_pretrained(config.weights)
 
 
-def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choice]]:
-    """Build or load the model for the classes of the data; -> (start, choices made)."""
+def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
+    """That of the weights, or --model, or ViT-B/16, and by what its shape differs from the name."""
+    if origin is not None:
+        return origin.architecture or "weights"
+    name = resolve(config.model or DEFAULT_MODEL).name
+    asked = config.model_settings
+    shape = [f"{field} {getattr(asked, field)}" for field in SHAPE if getattr(asked, field)]
+    return f"{name} with {', '.join(shape)}" if shape else name
+
+
+def prepare_start(
+    config: FinetuneConfig, data: Data, origin: Pretrained | None
+) -> tuple[Start, list[Choice]]:
+    """Build or adapt the model for the classes of the data; -> (start, choices made)."""
     asked = config.model_settings
     size = height_width(_one_or_two(asked.image_size)) if asked.image_size else None
     settings = {
@@ -48,10 +61,10 @@ def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choic
         for name, value in vars(asked).items()
         if name != "image_size" and value is not None
     }
-    if config.weights is None:
-        name = resolve(config.model or "ViT-B/16").name
+    name = choose_model_name(config, origin)
+    if origin is None:
         model = create_model(
-            config.model or name,
+            config.model or DEFAULT_MODEL,
             num_classes=len(data.classes),
             image_size=size,
             seed=config.seed,
@@ -59,16 +72,14 @@ def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choic
         )
         preprocess, choices = choose_preprocess(config, data, model.config.image_size, None)
         return Start(name, model, preprocess, ()), choices
-    source = from_pretrained(config.weights)
-    name = source.architecture or "weights"
     if config.model not in {None, name} and resolve(str(config.model)).name != name:
         raise ConfigError(
             f"--model {config.model} and --weights {config.weights} disagree: the weights are of "
             f"{name}; leave --model out"
         )
-    rows = rows_by_name(source.labels, data.classes)
+    rows = rows_by_name(origin.labels, data.classes)
     model, changes = adapt(
-        source.model,
+        origin.model,
         num_classes=None if rows else len(data.classes),
         image_size=size,
         head_rows=rows,
@@ -77,7 +88,7 @@ def prepare_start(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choic
     if rows:
         changes.insert(0, "the head is kept: the weights know the classes of the data by name")
     preprocess, choices = choose_preprocess(
-        config, data, model.config.image_size, source.preprocess
+        config, data, model.config.image_size, origin.preprocess
     )
     return Start(name, model, preprocess, tuple(changes)), choices
 
@@ -95,9 +106,10 @@ def choose_preprocess(
     size: tuple[int, int],
     origin: Preprocess | None,
 ) -> tuple[Preprocess, list[Choice]]:
-    """How images are brought to size for evaluation: asked for, else the weights' own, else
+    """How images are brought to size for evaluation: as asked, or as the weights had it.
 
-    resize and centre crop, where images that are not larger than the model's input are not cropped.
+    Else the short side is resized and the centre cropped, but of images that are no larger than
+    the model's input nothing is cut off.
     """
     if origin is not None:
         preprocess, why = replace(origin, image_size=size), "that of the weights"

@@ -60,8 +60,8 @@ def adapt(
         weights["head.linear.weight"] = features.new_zeros(num_classes, config.width)
         weights["head.linear.bias"] = features.new_zeros(num_classes)
         changes.append(
-            f"the head is new: {old.num_classes} classes in the weights, {num_classes} in the "
-            "data; it starts from zero (Sec. 3.2)"
+            f"the head is new, for {num_classes} classes in place of {old.num_classes}: it starts "
+            "from zero (Sec. 3.2)"
         )
     if image_size is not None and image_size != old.image_size:
         config = config.with_settings(image_size=image_size)
