@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -12,6 +12,8 @@ import tyro
 from patchwords.device import DeviceName, PrecisionName
 
 if TYPE_CHECKING:
+    from patchwords.data.examples import Data
+    from patchwords.device import Device
     from patchwords.evaluate.held_out import Selection
 
 
@@ -71,7 +73,8 @@ def run(config: Evaluate) -> int:
         label_column=config.label_column,
         need_labels=False,
     )
-    selection = select(data, read_recorded(Path(config.model)), config.split)
+    recorded = read_recorded(Path(config.model))
+    selection = select(data, recorded, config.split)
     examples = as_model_knows(selection.examples, source.labels, config.data)
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch) if config.output is None else claim(config.output, config.overwrite)
@@ -83,17 +86,35 @@ def run(config: Evaluate) -> int:
             device,
             workers=config.workers if config.workers is not None else useful_workers(examples),
             max_bad=config.max_bad,
+            trained_on="train" in selection.split.split("+") if recorded else None,
+            model=config.model,
         )
         page = None
         if config.output is not None:
             from patchwords.report.write import write_report
 
+            record(folder, replace(data, splits={selection.split: examples}), device)
             page = write_report(folder, examples)
     if config.json:
         print(jsonlib.dumps(evaluation))
     else:
         show(evaluation, selection, page)
     return 0
+
+
+def record(folder: Path, data: Data, device: Device) -> None:
+    """What was evaluated, by what, for the report."""
+    from patchwords.data.split import fingerprint
+    from patchwords.train.run_folder import (
+        RunFolder,
+        describe_data,
+        describe_environment,
+        write_json,
+    )
+
+    about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
+    write_json(RunFolder(folder).environment, describe_environment(device.describe(), about))
+    write_json(RunFolder(folder).data, describe_data(data, {}))
 
 
 def claim(folder: Path, overwrite: bool) -> Path:
@@ -137,8 +158,10 @@ def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) ->
     ]
     if selection.trained_on and "train" not in selection.split:
         lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
-    if "train" in selection.split.split("+"):
+    if evaluation["trained_on"]:
         lines.append("beware: the model was trained on some of these images")
+    if evaluation["trained_on"] is None:
+        lines.append("beware: what the model was trained on is not recorded with it")
     if evaluation["skipped"]:
         first = evaluation["skipped"][0]
         lines.append(

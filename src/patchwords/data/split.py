@@ -62,8 +62,14 @@ def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2)
         splits[VALIDATION] = rest.select(chosen)
         left = np.setdiff1d(left, chosen)
     splits[TRAIN] = rest.select(left)
+    copies = int((groups != np.arange(len(groups))).sum())
+    notes = [f"{copies:,} images are exact copies of others; copies stay in one split"]
     order = (TRAIN, VALIDATION, TEST)
-    return replace(data, splits={name: splits[name] for name in order if name in splits})
+    return replace(
+        data,
+        splits={name: splits[name] for name in order if name in splits},
+        notes=(*data.notes, *(notes if copies else ())),
+    )
 
 
 def group_copies(examples: Examples) -> np.ndarray:

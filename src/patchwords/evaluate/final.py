@@ -47,16 +47,22 @@ def write_evaluation(
     workers: int,
     max_bad: float,
     selected: bool = False,
+    trained_on: bool | None = False,
+    model: str | None = None,
 ) -> dict[str, Any]:
     """Run the model over the examples; evaluation.json and predictions.csv go into the folder.
 
-    `selected` says that the split also chose something (when to stop), so that its numbers flatter.
+    `selected` says that the split also chose something (when to stop), so that its numbers flatter;
+    `trained_on`, that the model was trained on some of the images (None: nobody knows); `model` is
+    where the model came from, if this folder is not its own run.
     """
     predictions = predict(source.model, examples, source.preprocess, device, workers)
     config = source.model.config
     evaluation = {
         "split": split,
         "selected": selected,
+        "trained_on": trained_on,
+        "of": model,
         "model": source.architecture,
         "parameters": parameters(config),
         "macs": macs(config),

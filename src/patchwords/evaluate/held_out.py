@@ -140,9 +140,11 @@ def final_split(data: Data) -> tuple[str, Examples]:
     raise DataError(f"{data.source}: nothing was held out; --test and --validation are both 0")
 
 
-def read_recorded(run: Path | None) -> dict[tuple[str, int], str]:
-    """The run's splits.csv, where there is one."""
+def read_recorded(model: Path) -> dict[tuple[str, int], str]:
+    """The splits.csv of the run that a model is of: its run folder, or model/ in it; or nothing."""
     from patchwords.data.split import read_splits
 
-    path = None if run is None else run / "splits.csv"
-    return read_splits(path) if path is not None and path.is_file() else {}
+    for folder in (model, model.resolve().parent):
+        if (folder / "splits.csv").is_file():
+            return read_splits(folder / "splits.csv")
+    return {}

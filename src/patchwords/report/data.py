@@ -17,9 +17,8 @@ def data(run: Run) -> Markup:
     if not run.data:
         unknown = note("There is no data.json to describe the data by.")
         return section("data", title, unknown, skipped(run) if run.evaluation else None)
-    splits = {
-        name: run.data["splits"][name] for name in SPLITS if name in run.data.get("splits", {})
-    }
+    found = run.data.get("splits", {})
+    splits = {name: found[name] for name in sorted(found, key=place_of)}
     classes = run.data.get("classes", [])
     zeros = [0] * len(classes)
     total = sum(split["images"] for split in splits.values())
@@ -50,6 +49,11 @@ def data(run: Run) -> Markup:
         if fingerprint
         else None,
     )
+
+
+def place_of(split: str) -> int:
+    """Train, validation, test; then what an evaluation calls its images."""
+    return SPLITS.index(split) if split in SPLITS else len(SPLITS)
 
 
 def amount(images: int, most: int) -> Markup:

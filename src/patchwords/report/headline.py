@@ -41,7 +41,7 @@ def headline(run: Run) -> Markup:
             f"Always answering “{commonest}”, the commonest class, would be right for "
             f"{percent(results['baseline'])}.",
         ),
-        which_split(split, bool(results.get("selected"))),
+        which_split(split, bool(results.get("selected")), results.get("trained_on", False)),
         warning(accuracy["low"], results["baseline"]),
     )
     return tag(
@@ -49,8 +49,20 @@ def headline(run: Run) -> Markup:
     )
 
 
-def which_split(split: str, selected: bool) -> Markup:
+def which_split(split: str, selected: bool, trained_on: bool | None) -> Markup:
     """Whether the images of the headline had a say in the model that they judge."""
+    if trained_on:
+        return note(
+            "The model was trained on some of these images, so this accuracy says little of how it "
+            "does on others.",
+            look="note warn",
+        )
+    if trained_on is None:
+        return note(
+            "What the model was trained on is not recorded: if any of these images were among it, "
+            "this accuracy is too high.",
+            look="note warn",
+        )
     if selected:
         return note(
             f"The {split} images also chose the stopping step, so this accuracy is somewhat "

@@ -24,6 +24,9 @@ def curves(run: Run) -> Markup:
     """Loss, accuracy and learning rate over the steps."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     title = "How it learned"
+    if run.evaluation.get("of"):
+        elsewhere = ("This page judges ", tag("code", run.evaluation["of"]))
+        return section("curves", title, note(*elsewhere, "; its own report shows how it learned."))
     if not train and not evaluations:
         return section("curves", title, note("metrics.jsonl has no rows: there are no curves."))
     figures = []

@@ -84,13 +84,17 @@ def read_run(folder: Path) -> Run:
             missing.append(f"{name} cannot be read ({reason}), so {FILES[name]} cannot be shown.")
             return nothing
 
+    evaluation = read("evaluation.json", read_json, {})
+    trains = not evaluation.get("of")  # else the training is told of in another folder
     return Run(
         folder=folder,
-        config=read("config.yaml", read_yaml, {}),
+        config=read("config.yaml", read_yaml, {}) if trains else {},
         environment=read("environment.json", read_json, {}),
         data=read("data.json", read_json, {}),
-        metrics=read("metrics.jsonl", lambda path: read_rows(path, missing), []),
-        evaluation=read("evaluation.json", read_json, {}),
+        metrics=(
+            read("metrics.jsonl", lambda path: read_rows(path, missing), []) if trains else []
+        ),
+        evaluation=evaluation,
         predictions=read("predictions.csv", read_predictions, []),
         missing=missing,
     )
