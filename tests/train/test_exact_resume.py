@@ -11,7 +11,7 @@ import pytest
 import torch
 from tiny_run import VIT, assemble, config_of, go, go_on, quiet
 
-from patchwords.errors import ConfigError
+from patchwords.errors import ConfigError, Interrupted
 from patchwords.evaluate.held_out import measure
 from patchwords.train.job import Job, restore
 
@@ -70,7 +70,7 @@ def test_stopped_before_the_first_checkpoint_starts_anew(
     tmp_path: Path, uninterrupted: Job
 ) -> None:
     first = assemble(tmp_path, config_of())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(Interrupted, match="go on with: patchwords finetune"):
         go(first, interrupted_before_a_save(first))
     job = go_on(tmp_path, config_of())
     assert job.resumed_at is None

@@ -9,7 +9,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +77,7 @@ def train_only(*words: object) -> Job:
     return train(config, measure, Display(Console(file=io.StringIO())))
 
 
-def start(*words: object, **options: Any) -> subprocess.Popen[str]:
+def start(*words: object) -> subprocess.Popen[str]:
     """`patchwords WORDS` as a process of its own, on one thread as the others."""
     return subprocess.Popen(
         [sys.executable, "-m", "patchwords", *map(str, words)],
@@ -86,7 +85,6 @@ def start(*words: object, **options: Any) -> subprocess.Popen[str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        **options,
     )
 
 
@@ -140,8 +138,3 @@ def png(name: str, number: int) -> bytes:
     file = io.BytesIO()
     draw(name, number).save(file, "PNG")
     return file.getvalue()
-
-
-def words_of(*parts: str | Sequence[str]) -> list[str]:
-    """ "--a 1" and ["--b", "two words"] -> one list of words."""
-    return [w for part in parts for w in (part.split() if isinstance(part, str) else part)]

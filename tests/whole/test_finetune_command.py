@@ -14,7 +14,6 @@ import yaml
 from stage import COUNTS, TINY, call, done, make_photos, rows, snapshot, train_only, weights
 
 import patchwords as pw
-from patchwords.train.finetune import run as train
 
 
 def tensors(run: Path) -> dict[str, torch.Tensor]:
@@ -150,6 +149,18 @@ def test_config_makes_the_same_weights_again(photos: Path, tmp_path: Path) -> No
     assert weights(other.path) != weights(first.path)  # a flag wins over the file
 
 
+def test_config_makes_a_model_of_another_shape_again(photos: Path, tmp_path: Path) -> None:
+    """Without --model, it is the default that the shape changes."""
+    shape = ("--depth", 1, "--width", 32, "--heads", 2, "--mlp-width", 64)
+    first = train_only(photos, *TINY[2:], *shape, "--output", tmp_path / "a").folder
+    again = train_only("--config", first.config, "--output", tmp_path / "b").folder
+    assert weights(again.path) == weights(first.path)
+    onward = train_only(
+        *(photos, "--weights", first.path, *TINY[2:], "--output", tmp_path / "c")
+    ).folder
+    done("finetune", photos, *TINY[2:], "--output", onward.path, "--resume")
+
+
 def test_the_run_is_described_for_others(run: Path, photos: Path) -> None:
     config = yaml.safe_load((run / "config.yaml").read_text())
     assert config["data"] == str(photos)
@@ -182,7 +193,7 @@ def test_weights_of_other_classes_get_a_new_head_and_say_so(run: Path, tmp_path:
         *("finetune", fewer, "--weights", run, "--steps", 1, "--lr", 1e-9, "--workers", 0),
         *("--precision", "fp32", "--batch-size", 4, "--output", tmp_path / "run"),
     )
-    assert "the head is new: 3 classes in the weights, 2 in the data" in out
+    assert "the head is new, for 2 classes in place of 3" in out
     head = tensors(tmp_path / "run")["head.linear.weight"]
     assert head.shape == (2, 32)
     assert head.abs().max() < 1e-8
@@ -214,9 +225,8 @@ def test_training_the_head_leaves_the_encoder_as_it_was(
         assert same != name.startswith("head."), name
 
 
-def test_the_python_way_gives_what_the_command_gives(photos: Path, tmp_path: Path) -> None:
+def test_python_loads_what_the_command_made(photos: Path, tmp_path: Path) -> None:
     job = train_only(photos, *TINY, "--output", tmp_path / "run")
-    assert train.__doc__
     source = pw.from_pretrained(tmp_path / "run")
     assert source.labels == job.data.classes
     assert source.architecture == "ViT-mu/4"

@@ -15,13 +15,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from stage import call, done, rows, start, train_only, weights
+from stage import TINY, call, done, rows, start, train_only, weights
 
-STEPS = 80
+STEPS = 81  # two epochs
 WORDS = (
-    *("digits", "--model", "ViT-mu/4", "--image-size", 16, "--batch-size", 32, "--steps", STEPS),
+    *("digits", "--model", "ViT-mu/4", "--image-size", 16, "--batch-size", 32, "--epochs", 2),
     *("--dropout", 0.1, "--ema", 0.9, "--mixup", 0.2, "--erase", 0.2, "--log-every", 1),
-    *("--eval-every", 40, "--save-every", 7, "--device", "cpu", "--precision", "fp32"),
+    *("--eval-every", 27, "--save-every", 7, "--device", "cpu", "--precision", "fp32"),
 )
 PATIENCE = 60.0  # seconds for a process to get somewhere; it needs five or so
 
@@ -104,7 +104,7 @@ def test_a_damaged_checkpoint_is_passed_over(uninterrupted: Path, tmp_path: Path
     newest.write_bytes(damaged)
     out = done("finetune", *WORDS, "--output", run, "--resume")
     assert "is damaged" in out
-    assert "going on after step 77 of 80" in out
+    assert "going on after step 77 of 81" in out
     assert_same_end(run, uninterrupted)
 
 
@@ -127,8 +127,8 @@ def test_a_finished_run_gone_on_with_is_as_it_was(uninterrupted: Path, tmp_path:
     ("change", "said"),
     [
         ("--lr 0.5", "was started with --lr 0.000265, not with 0.5"),
-        ("--steps 90", "was started with --steps 80, not with 90"),
-        ("--epochs 3", "was started without --epochs, not with 3.0"),
+        ("--steps 90", "was started with --steps 81, not with 90"),
+        ("--epochs 3", "was started with --epochs 2.0, not with 3.0"),
         ("--model ViT-Ti/4", "was started with --model ViT-mu/4, not with ViT-Ti/4"),
         ("--image-size 32", "was started with --image-size 16 16, not with 32"),
         ("--seed 3", "was started with --seed 0, not with 3"),
@@ -143,8 +143,34 @@ def test_going_on_with_other_settings_is_refused_by_name(
     assert f"--weights {uninterrupted}" in error
 
 
+def test_going_on_and_deleting_at_once_is_refused(uninterrupted: Path) -> None:
+    words = ("digits", "--output", uninterrupted, "--resume", "--overwrite")
+    error = call("finetune", *words).error
+    assert error == "--resume goes on with a run, --overwrite deletes it; give one"
+    assert (uninterrupted / "checkpoints").is_dir()
+
+
 def test_going_on_with_other_data_is_refused(
     uninterrupted: Path, photos: Path, tmp_path: Path
 ) -> None:
     error = call("finetune", photos, "--output", uninterrupted, "--resume").error
     assert f"was started with data digits, not with {photos}" in error
+
+
+def test_ctrl_c_while_the_report_is_made_says_how_to_go_on(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    words = ("finetune", photos, *TINY, "--output", tmp_path / "run")
+    with monkeypatch.context() as patch:
+        patch.setattr("patchwords.evaluate.final.evaluate_job", interrupted)
+        result = call(*words)
+    assert result.code == 130
+    command = f"patchwords finetune {photos} --output {tmp_path / 'run'} --resume"
+    assert result.err == (
+        f"patchwords: stopped before the report was written; go on with: {command}\n"
+    )
+    done(*words, "--resume")
+    assert (tmp_path / "run" / "report.html").is_file()

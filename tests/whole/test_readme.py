@@ -57,7 +57,7 @@ def test_a_command_in_the_documentation_parses(page: Path, line: str) -> None:
 
 
 def test_the_python_in_the_readme_runs(
-    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a run and a photo where the text says that they are."""
     blocks = [

@@ -52,6 +52,7 @@ def run(config: Finetune) -> int:
     config.check()
     from rich.console import Console
 
+    from patchwords.errors import Interrupted
     from patchwords.evaluate.final import evaluate_job
     from patchwords.evaluate.held_out import measure
     from patchwords.report.write import write_report
@@ -60,8 +61,13 @@ def run(config: Finetune) -> int:
 
     display = Display(Console(stderr=config.json))
     job = train(config, measure, display)
-    split, examples, evaluation = evaluate_job(job)
-    page = write_report(job.folder.path, examples)
+    try:
+        split, examples, evaluation = evaluate_job(job)
+        page = write_report(job.folder.path, examples)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"stopped before the report was written; go on with: {job.going_on}"
+        ) from error
     if config.json:
         print(jsonlib.dumps(summary(job, evaluation, page)))
         return 0

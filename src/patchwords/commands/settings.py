@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
 from patchwords.cli import parse
 from patchwords.errors import ConfigError
-from patchwords.train.run_folder import RunFolder
+from patchwords.train.run_folder import RunFolder, read_asked
 from patchwords.train.settings import flatten, read_yaml, unflatten
 
 Command = TypeVar("Command")
@@ -34,14 +33,14 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
         return given
     if given.output is None:
         raise ConfigError("--resume: say which run to go on with by --output RUN")
-    kept = RunFolder(Path(given.output)).config
-    if not kept.is_file():
+    run = RunFolder(Path(given.output))
+    if not run.config.is_file():
         raise ConfigError(f"--resume: {given.output} holds no run to go on with (no config.yaml)")
-    stored = from_file(command, kept, program)
+    stored = from_file(command, run.config, program)
     in_file = {} if given.config is None else read_yaml(given.config)
     over = unflatten(stored, {name: flatten(default)[name] for name in in_file})
     now = flatten(parse(command, words, program, over))
-    asked = {**flatten(command()), **asked_then(kept.parent)}
+    asked = {**flatten(command()), **read_asked(run)}
     refuse_changes(flatten(stored), asked, now, given.output)
     return unflatten(stored, {name: now[name] for name in (*FREE_ON_RESUME, "data")})
 
@@ -78,15 +77,6 @@ def as_words(table: Mapping[str, Any]) -> list[str]:
         else:
             words += [flag, str(value)]
     return words
-
-
-def asked_then(run: Path) -> dict[str, Any]:
-    """What the run was started with, as it was said then; nothing where that is lost."""
-    try:
-        environment = json.loads((run / "environment.json").read_text(encoding="utf-8"))
-        return dict(environment["asked"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return {}  # then only the settings as they were resolved can be said again
 
 
 def refuse_changes(

@@ -5,7 +5,6 @@ Evaluators are passed in as functions, because training stands below them.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable
 from typing import Any
 
@@ -77,9 +76,11 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
                 callbacks(job, evaluate, journal, display, stop),
             )
     except Interrupted as error:
-        words = ["patchwords", "finetune", config.data, "--output", str(job.folder.path)]
-        again = shlex.join([*words, "--resume"])
-        raise Interrupted(f"{error}; go on with: {again}", error.exit_code) from error
+        raise Interrupted(f"{error}; go on with: {job.going_on}", error.exit_code) from error
+    except KeyboardInterrupt as error:  # asked twice
+        raise Interrupted(
+            f"stopped at once, back to the last checkpoint; go on with: {job.going_on}"
+        ) from error
     finally:
         journal.close()
 

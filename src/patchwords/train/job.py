@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -28,10 +29,17 @@ from patchwords.train.run_folder import (
     describe_data,
     describe_environment,
     free_name,
+    read_asked,
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
-from patchwords.train.start import Start, choose_model_name, load_origin, prepare_start
+from patchwords.train.start import (
+    DEFAULT_MODEL,
+    Start,
+    choose_model_name,
+    load_origin,
+    prepare_start,
+)
 from patchwords.train.step import State
 
 
@@ -56,6 +64,12 @@ class Job:
             if asked is not None
             else useful_workers(self.data.splits[TRAIN], self.device.type == "cuda")
         )
+
+    @property
+    def going_on(self) -> str:
+        """The command that goes on with the run."""
+        words = ["patchwords", "finetune", self.config.data, "--output", str(self.folder.path)]
+        return shlex.join([*words, "--resume"])
 
 
 def prepare(config: FinetuneConfig, display: Display) -> Job:
@@ -134,7 +148,8 @@ def resolve(
     )
     return replace(
         config,
-        model=config.model or start.name,  # as spelled: timm's names imply numerics
+        # As spelled: timm's names imply numerics, and another shape is in settings of its own.
+        model=config.model or (start.name if config.weights else DEFAULT_MODEL),
         output=str(output),
         resize=start.preprocess.resize,
         crop_fraction=start.preprocess.crop_fraction,
@@ -181,6 +196,7 @@ def write_record(
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
     record = describe_environment(device.describe(), about)
     record["started"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    record["asked"] = not_default(asked)  # so that the same command can go on with the run
+    # What was asked for at first, so that the same command can go on with the run.
+    record["asked"] = read_asked(folder) if config.resume else not_default(asked)
     write_json(folder.environment, record)
     write_atomically(folder.config, to_yaml(config))  # last: it marks a run that can go on

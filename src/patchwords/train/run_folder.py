@@ -100,6 +100,14 @@ def _clear(run: RunFolder, overwrite: bool) -> None:
     shutil.rmtree(run.path)
 
 
+def read_asked(run: RunFolder) -> dict[str, Any]:
+    """The settings that the run was started with, as they were said; {} where that is lost."""
+    try:
+        return dict(json.loads(run.environment.read_text(encoding="utf-8"))["asked"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}  # then only the settings as they were resolved can be said again
+
+
 def free_name(wanted: Path) -> Path:
     """`wanted`, or `wanted-2`, `wanted-3`, ...: the first that does not exist."""
     path, number = wanted, 1
