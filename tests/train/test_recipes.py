@@ -76,8 +76,8 @@ def test_large_data_see_as_many_images_whatever_the_batch() -> None:
         (160, True, 32),
         (159, True, 32),  # never below 32
         (7, True, 7),  # but for lack of images
-        (32 * 4096, False, 4096),  # 32 steps an epoch
-        (32 * 4096 - 1, False, 2048),
+        (100 * 4096, False, 4096),  # 100 steps an epoch
+        (100 * 4096 - 1, False, 2048),
         (1258, False, 32),
     ],
 )
