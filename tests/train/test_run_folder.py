@@ -14,6 +14,7 @@ from patchwords.train.run_folder import (
     describe_data,
     describe_environment,
     free_name,
+    refuse_harm,
     write_json,
 )
 
@@ -111,3 +112,30 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert table["command"] == "patchwords finetune 'my photos'"
     assert {"python", "torch", "patchwords"} <= table["versions"].keys()
     assert (table["device"], table["data"]) == ({"type": "cpu"}, {"source": "x"})
+
+
+def test_a_run_does_no_harm_to_what_it_is_made_from(tmp_path: Path) -> None:
+    photos, weights = tmp_path / "photos", tmp_path / "old"
+    (photos / "daisy").mkdir(parents=True)
+    (weights / "model").mkdir(parents=True)
+    refuse_harm(tmp_path / "new", photos, weights)
+    refuse_harm(tmp_path / "new", Path("digits"), None)
+    for output in (photos, photos / "runs" / "x"):
+        with pytest.raises(ConfigError, match="lies inside the data"):
+            refuse_harm(output, photos, None)
+    with pytest.raises(ConfigError, match="holds the data"):
+        refuse_harm(tmp_path, photos, None)
+    for source in (weights, weights / "model"):
+        with pytest.raises(ConfigError, match="needs again on --resume"):
+            refuse_harm(weights, Path("digits"), source)
+
+
+def test_what_a_run_left_that_was_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
+    (tmp_path / "splits.csv").write_text("path,label,split,bytes\n")
+    (tmp_path / "data.json").write_text("{}")
+    assert claim(tmp_path, resume=False, overwrite=False).path == tmp_path
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for overwrite in (False, True):
+        with pytest.raises(ConfigError):
+            claim(tmp_path, resume=False, overwrite=overwrite)
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"

@@ -30,6 +30,8 @@ from patchwords.train.run_folder import (
     describe_environment,
     free_name,
     read_asked,
+    refuse_harm,
+    refuse_taken,
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
@@ -76,6 +78,9 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     """Resolve and show every setting; write down what the run is, or find where it stopped."""
     config.check()
     asked = config
+    if config.output is not None:  # before the data are opened: that may take a while
+        output = Path(config.output)
+        refuse_taken(RunFolder(output), resume=config.resume, overwrite=config.overwrite)
     device = choose_device(config.machine.device, config.machine.precision)
     data = load_data(config)
     origin = load_origin(config)
@@ -87,6 +92,7 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     )
     start, more = prepare_start(config, data, origin)
     output = Path(config.output) if config.output else default_output(config.data, start.name)
+    refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
     plan = plan_of(config, len(data.splits[TRAIN]))
     state = build_state(config, plan, start, device)
     config = resolve(config, plan, start, device, state, output)

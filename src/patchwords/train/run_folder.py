@@ -66,13 +66,12 @@ class RunFolder:
 def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
     """Make the folder this run's own; raises ConfigError where something else is in the way."""
     run = RunFolder(path)
+    refuse_taken(run, resume=resume, overwrite=overwrite)
     if resume:
-        if not run.config.is_file():
-            raise ConfigError(f"--resume: {path} holds no run to go on with (no config.yaml)")
         return run
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            _clear(run, overwrite)
+        if run.config.is_file():
+            shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".write-probe"
         probe.touch()
@@ -82,11 +81,19 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
     return run
 
 
-def _clear(run: RunFolder, overwrite: bool) -> None:
-    """Delete a run that is in the way, if asked, and if it is one."""
+def refuse_taken(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
+    """Raise ConfigError where the folder is not one that a run may go on in, replace or fill."""
+    if resume:
+        if not run.config.is_file():
+            raise ConfigError(f"--resume: {run.path} holds no run to go on with (no config.yaml)")
+        return
+    # A run that was killed before its config.yaml was written has left no more than these.
     unborn = {run.data, run.environment, run.splits}
-    if run.path.is_dir() and set(run.path.iterdir()) <= unborn:
-        return  # a run that was killed before its config.yaml was written: nothing to lose
+    try:
+        if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unborn):
+            return
+    except OSError as error:
+        raise explain(error, run.path) from error
     if not overwrite:
         raise ConfigError(
             f"{run.path} exists: go on with it by --resume, replace it by --overwrite, "
@@ -97,7 +104,6 @@ def _clear(run: RunFolder, overwrite: bool) -> None:
             f"--overwrite: {run.path} is not a run folder (no config.yaml), so it is left alone; "
             "choose another --output"
         )
-    shutil.rmtree(run.path)
 
 
 def read_asked(run: RunFolder) -> dict[str, Any]:
@@ -106,6 +112,23 @@ def read_asked(run: RunFolder) -> dict[str, Any]:
         return dict(json.loads(run.environment.read_text(encoding="utf-8"))["asked"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}  # then only the settings as they were resolved can be said again
+
+
+def refuse_harm(output: Path, data: Path, weights: Path | None) -> None:
+    """Raise ConfigError where the run folder would destroy or disturb what the run is made from."""
+    place = output.resolve()
+    if data.exists() and place in data.resolve().parents:
+        raise ConfigError(f"--output {output} holds the data, {data}; choose a folder elsewhere")
+    if data.is_dir() and data.resolve() in [place, *place.parents]:
+        raise ConfigError(
+            f"--output {output} lies inside the data, {data}: its pictures would be taken for a "
+            "class of it; choose a folder elsewhere"
+        )
+    if weights is not None and place in [weights.resolve(), *weights.resolve().parents]:
+        raise ConfigError(
+            f"--output {output} is where --weights {weights} lie, which the run needs again on "
+            "--resume; choose another --output"
+        )
 
 
 def free_name(wanted: Path) -> Path:
