@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import io
 import itertools
 import os
 import re
@@ -39,6 +40,9 @@ Start here:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; -> the exit code."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):  # names of files need not be UTF-8: as they came in
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="surrogateescape")
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:

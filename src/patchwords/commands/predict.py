@@ -13,6 +13,7 @@ import tyro
 from patchwords.device import DeviceName, PrecisionName
 
 if TYPE_CHECKING:
+    from patchwords.data.examples import Examples
     from patchwords.weights.pretrained import Pretrained
 
 
@@ -54,7 +55,7 @@ class Sink(Protocol):
     """Takes answers as they come."""
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None: ...
-    def close(self) -> None: ...
+    def close(self, whole: bool) -> None: ...
 
 
 def run(config: Predict) -> int:
@@ -68,35 +69,36 @@ def run(config: Predict) -> int:
             raise ConfigError(f"{name} {value} must be at least 1")
     if config.csv is not None and config.csv.exists() and not config.overwrite:
         raise ConfigError(f"--csv {config.csv} exists; add --overwrite, or choose another name")
+    from patchwords.data.open import open_images
     from patchwords.weights.store import from_pretrained
 
     source = from_pretrained(config.model)
-    sink = choose_sink(config)
-    unreadable = 0
+    examples = open_images(config.images)
+    sink = choose_sink(config, len(examples))
+    unreadable, whole = 0, False
     try:
-        for path, answers, reason in answer(config, source):
+        for path, answers, reason in answer(config, source, examples):
             if reason is None:
                 sink.add(path, answers)
             else:
                 unreadable += 1
                 print(f"patchwords: {path}: {reason}", file=sys.stderr)
+        whole = True
     finally:
-        sink.close()
+        sink.close(whole)
     return 2 if unreadable else 0
 
 
 def answer(
-    config: Predict, source: Pretrained
+    config: Predict, source: Pretrained, examples: Examples
 ) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
     """(path, best classes, None) of each image in turn, or (path, [], reason)."""
     from patchwords.data.loader import eval_batches
-    from patchwords.data.open import open_images
     from patchwords.data.workers import useful_workers
     from patchwords.device import choose_device
 
     device = choose_device(config.device, config.precision)
     source.model.to(device.torch_device)
-    examples = open_images(config.images)
     workers = config.workers if config.workers is not None else useful_workers(examples)
     for batch in eval_batches(examples, source.preprocess, config.batch_size, workers):
         for index, reason in batch.bad:
@@ -107,9 +109,9 @@ def answer(
                 yield examples.keys[index], source.name(row, config.top_k), None
 
 
-def choose_sink(config: Predict) -> Sink:
+def choose_sink(config: Predict, images: int) -> Sink:
     if config.csv is not None:
-        return CsvFile(config.csv)
+        return CsvFile(config.csv, images)
     return JsonLines() if config.json else Screen(config.top_k)
 
 
@@ -119,15 +121,18 @@ class JsonLines:
     def add(self, path: str, answers: list[dict[str, Any]]) -> None:
         print(jsonlib.dumps({"path": path, "predictions": answers}), flush=True)
 
-    def close(self) -> None:
+    def close(self, whole: bool) -> None:
         pass
 
 
 class CsvFile:
-    """path,rank,label,score; in place only when all of it is there."""
+    """path,rank,label,score; in place only when all of it is there. Shows how far it is."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, images: int) -> None:
         import csv
+
+        from rich.console import Console
+        from rich.progress import Progress
 
         from patchwords.files import explain
 
@@ -138,14 +143,26 @@ class CsvFile:
             raise explain(error, path) from error
         self.rows = csv.writer(self.file, lineterminator="\n")
         self.rows.writerow(["path", "rank", "label", "score"])
+        console = Console(stderr=True)
+        self.progress = Progress(console=console, disable=not console.is_terminal)
+        self.task = self.progress.add_task(f"to {path}", total=images)
+        self.progress.start()
+        self.answered = 0
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None:
         for rank, best in enumerate(answers, 1):
             self.rows.writerow([path, rank, best["label"], f"{best['score']:.6f}"])
+        self.answered += 1
+        self.progress.advance(self.task)
 
-    def close(self) -> None:
+    def close(self, whole: bool) -> None:
+        self.progress.stop()
         self.file.close()
-        self.part.replace(self.path)
+        if whole:
+            self.part.replace(self.path)
+            print(f"{self.answered:,} images answered: {self.path}")
+        else:
+            self.part.unlink()
 
 
 class Screen:
@@ -158,5 +175,5 @@ class Screen:
         named = "  ".join(f"{best['label']} {best['score']:.1%}" for best in answers)
         print(f"{path}: {named}", flush=True)
 
-    def close(self) -> None:
+    def close(self, whole: bool) -> None:
         pass

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import csv
 import hashlib
-import os
+import io
 from collections import Counter, defaultdict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -24,6 +24,7 @@ import numpy as np
 
 from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
 from patchwords.errors import ConfigError, DataError
+from patchwords.files import write_atomically
 from patchwords.noise import noise
 
 MOST_VALIDATION = 5_000  # images: then the standard error of an accuracy is 0.7 % at most
@@ -171,19 +172,16 @@ def fingerprint(data: Data) -> str:
 
 def write_splits(path: Path, data: Data) -> None:
     """Which image is in which split, as `path,label,split,bytes`; whole or not at all."""
-    part = Path(f"{path}.part")
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(HEADER)
+    for split, examples in data.splits.items():
+        for key, label, size in zip(
+            examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
+        ):
+            rows.writerow((key, data.classes[label] if label >= 0 else "", split, size))
     # Names of files need not be UTF-8: what is not comes back as it was.
-    with part.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        rows = csv.writer(file, lineterminator="\n")
-        rows.writerow(HEADER)
-        for split, examples in data.splits.items():
-            for key, label, size in zip(
-                examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
-            ):
-                rows.writerow((key, data.classes[label] if label >= 0 else "", split, size))
-        file.flush()
-        os.fsync(file.fileno())
-    part.replace(path)
+    write_atomically(path, text.getvalue().encode("utf-8", "surrogateescape"))
 
 
 def read_splits(path: Path) -> dict[tuple[str, int], str]:

@@ -62,10 +62,11 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
     def forward(images: Tensor) -> Tensor:
         return model(normalise(images))
 
+    gpus = [torch.cuda.current_device()] if job.device.type == "cuda" else []
     journal = Journal(job.folder.metrics, job.resumed_at)
     try:
         # The step seeds torch's generators; the caller's are given back as they were.
-        with torch.random.fork_rng(), stop_signals() as stop, display:
+        with torch.random.fork_rng(gpus), stop_signals() as stop, display:
             display.start(job.state.step, plan.steps)
             loop.train(
                 job.state,
