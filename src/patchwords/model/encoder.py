@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from patchwords.model.attention import Attention
 from patchwords.model.config import ViTConfig
+from patchwords.model.dropout import Dropout
 
 GELU = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
 
@@ -24,9 +25,9 @@ class MLP(nn.Module):
         super().__init__()
         self.fc1 = nn.Linear(width, mlp_width)
         self.gelu = nn.GELU(GELU[gelu])
-        self.dropout1 = nn.Dropout(dropout)
+        self.dropout1 = Dropout(dropout)
         self.fc2 = nn.Linear(mlp_width, width)
-        self.dropout2 = nn.Dropout(dropout)
+        self.dropout2 = Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         """[B, T, D] -> [B, T, D]"""
@@ -62,7 +63,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.attention = Attention(config.width, config.heads)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
         self.drop_path = DropPath(drop_path)

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig, check_divides
+from patchwords.model.dropout import Dropout
 from patchwords.model.encoder import Block, Encoder
 from patchwords.model.heads import Head
 from patchwords.model.position import resize_positions
@@ -32,7 +33,7 @@ class ViT(nn.Module):
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None
         has_table = config.position == "1d"
         self.positions = nn.Parameter(torch.zeros(1, config.tokens, width)) if has_table else None
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.head = Head(config)
 
