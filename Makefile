@@ -17,7 +17,7 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## train on handwritten digits for a minute, and write a report
+demo: $(READY) ## train on handwritten digits for a minute or so, and write a report
 	$(BIN)/patchwords finetune digits --config docs/digits.yaml --output runs/demo --overwrite
 
 test: $(READY) ## run the tests
