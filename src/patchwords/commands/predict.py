@@ -69,6 +69,8 @@ def run(config: Predict) -> int:
             raise ConfigError(f"{name} {value} must be at least 1")
     if config.csv is not None and config.csv.exists() and not config.overwrite:
         raise ConfigError(f"--csv {config.csv} exists; add --overwrite, or choose another name")
+    if config.csv is not None and not config.csv.parent.is_dir():
+        raise ConfigError(f"--csv {config.csv}: there is no folder {config.csv.parent}; make it")
     from patchwords.data.open import open_images
     from patchwords.weights.store import from_pretrained
 
