@@ -29,6 +29,16 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise explain(error, path) from error
 
 
+def refuse_csv(csv: Path, overwrite: bool) -> None:
+    """Raise ConfigError before the work, rather than after it, where --csv cannot be written."""
+    if csv.is_dir():
+        raise ConfigError(f"--csv {csv} is a folder; give the name of a file in it")
+    if csv.exists() and not overwrite:
+        raise ConfigError(f"--csv {csv} exists; add --overwrite, or choose another name")
+    if not csv.parent.is_dir():
+        raise ConfigError(f"--csv {csv}: the folder {csv.parent} does not exist; make it first")
+
+
 def explain(error: OSError, path: Path) -> PatchwordsError:
     """An OSError met while writing `path`, as a line that says what to do."""
     if error.errno == errno.ENOSPC:

@@ -57,9 +57,10 @@ def run(config: Doctor) -> int:
     from patchwords.commands.doctor_summary import following, show
     from patchwords.data.doctor import examine
     from patchwords.data.open import open_data
+    from patchwords.files import refuse_csv
 
     if config.csv is not None:
-        _refuse(config.csv, config.overwrite)
+        refuse_csv(config.csv, config.overwrite)
     data = open_data(
         config.data,
         image_column=config.image_column,
@@ -86,18 +87,6 @@ def run(config: Doctor) -> int:
     else:
         show(data, findings, exit_code, config.csv)
     return exit_code
-
-
-def _refuse(csv: Path, overwrite: bool) -> None:
-    """Raise before the work, rather than after it, where the CSV cannot be written."""
-    from patchwords.errors import ConfigError
-
-    if csv.is_dir():
-        raise ConfigError(f"--csv {csv} is a folder; give the name of a file in it")
-    if csv.exists() and not overwrite:
-        raise ConfigError(f"--csv {csv} exists; add --overwrite, or choose another name")
-    if not csv.parent.is_dir():
-        raise ConfigError(f"--csv {csv}: the folder {csv.parent} does not exist; make it first")
 
 
 def as_csv(findings: Findings) -> str:

@@ -55,13 +55,11 @@ class Evaluate:
 
 
 def run(config: Evaluate) -> int:
-    import tempfile
-
     from patchwords.data.open import open_data
     from patchwords.data.workers import useful_workers
     from patchwords.device import choose_device
-    from patchwords.evaluate.final import write_evaluation
-    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
+    from patchwords.evaluate.final import describe, write_evaluation
+    from patchwords.evaluate.held_out import as_model_knows, judge, predict, read_recorded, select
     from patchwords.weights.store import from_pretrained
 
     device = choose_device(config.device, config.precision)
@@ -76,25 +74,24 @@ def run(config: Evaluate) -> int:
     recorded = read_recorded(Path(config.model))
     selection = select(data, recorded, config.split)
     examples = as_model_knows(selection.examples, source.labels, config.data)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder = Path(scratch) if config.output is None else claim(config.output, config.overwrite)
-        evaluation = write_evaluation(
-            folder,
-            source,
-            selection.split,
-            examples,
-            device,
-            workers=config.workers if config.workers is not None else useful_workers(examples),
-            max_bad=config.max_bad,
-            trained_on="train" in selection.split.split("+") if recorded else None,
-            model=config.model,
-        )
-        page = None
-        if config.output is not None:
-            from patchwords.report.write import write_report
+    folder = None if config.output is None else claim(config.output, config.overwrite)
+    workers = config.workers if config.workers is not None else useful_workers(examples)
+    predictions = predict(source.model, examples, source.preprocess, device, workers)
+    evaluation = {
+        "split": selection.split,
+        "selected": False,
+        "trained_on": "train" in selection.split.split("+") if recorded else None,
+        "of": config.model,
+        **describe(source, device),
+        **judge(predictions, examples, source.labels, config.max_bad),
+    }
+    page = None
+    if folder is not None:
+        from patchwords.report.write import write_report
 
-            record(folder, replace(data, splits={selection.split: examples}), device)
-            page = write_report(folder, examples)
+        write_evaluation(folder, examples, predictions, evaluation)
+        record(folder, replace(data, splits={selection.split: examples}), device)
+        page = write_report(folder, examples)
     if config.json:
         print(jsonlib.dumps(evaluation))
     else:

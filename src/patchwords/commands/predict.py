@@ -63,14 +63,13 @@ def run(config: Predict) -> int:
     import sys
 
     from patchwords.errors import ConfigError
+    from patchwords.files import refuse_csv
 
     for name, value in {"--top-k": config.top_k, "--batch-size": config.batch_size}.items():
         if value < 1:
             raise ConfigError(f"{name} {value} must be at least 1")
-    if config.csv is not None and config.csv.exists() and not config.overwrite:
-        raise ConfigError(f"--csv {config.csv} exists; add --overwrite, or choose another name")
-    if config.csv is not None and not config.csv.parent.is_dir():
-        raise ConfigError(f"--csv {config.csv}: there is no folder {config.csv.parent}; make it")
+    if config.csv is not None:
+        refuse_csv(config.csv, config.overwrite)
     from patchwords.data.open import open_images
     from patchwords.weights.store import from_pretrained
 

@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from torch import nn
 
+from patchwords.data.bad import refuse_too_many_bad
 from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
 from patchwords.data.loader import eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError, did_you_mean
 from patchwords.evaluate.classify import Predictions, classify
-from patchwords.evaluate.metrics import summarise
+from patchwords.evaluate.metrics import mean_loss, summarise
 
 BATCH = 64
 HELD_OUT = "held-out"
@@ -37,9 +38,8 @@ def measure(
     labels, probabilities = predictions.labels, predictions.probabilities
     if not len(labels):
         raise DataError("none of the validation images can be read; patchwords doctor says why")
-    own = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float32).tiny)
     return {
-        "loss": float(-np.log(own.astype(np.float64)).mean()),
+        "loss": mean_loss(labels, probabilities),
         "accuracy": float((probabilities.argmax(1) == labels).mean()),
         "images": len(labels),
     }
@@ -58,12 +58,7 @@ def judge(
 ) -> dict[str, Any]:
     """The metrics of the images that could be read; the others are named, and must be few."""
     bad = [(examples.keys[index], reason) for index, reason in predictions.bad]
-    if len(bad) > max_bad * len(examples):
-        path, reason = bad[0]
-        raise DataError(
-            f"{len(bad)} of {len(examples)} images cannot be read, more than --max-bad "
-            f"{max_bad:.2%}; the first: {path} ({reason}); `patchwords doctor` lists them all"
-        )
+    refuse_too_many_bad(bad, len(examples), "images", max_bad)
     result = summarise(predictions.labels, predictions.probabilities, classes)
     return {**result, "skipped": [{"path": path, "reason": reason} for path, reason in bad]}
 

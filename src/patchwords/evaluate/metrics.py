@@ -47,17 +47,22 @@ def summarise(
     right = predicted == labels  # [n]
     support = np.bincount(labels, minlength=len(classes))  # [classes]
     low, high = wilson(int(right.sum()), n)
-    own = np.maximum(probabilities[np.arange(n), labels], SMALLEST_PROBABILITY)  # [n]
     top5 = np.argpartition(-probabilities, 4, axis=1)[:, :5] if len(classes) > 5 else None
     return {
         "images": n,
         "accuracy": {"value": float(right.mean()), "low": low, "high": high},
         "top5": None if top5 is None else float((top5 == labels[:, None]).any(axis=1).mean()),
-        "loss": float(-np.log(own).mean()),
+        "loss": mean_loss(labels, probabilities),
         **per_class_scores(labels, predicted, classes),
         "calibration": calibration(probabilities.max(axis=1), right),
         "baseline": float(support.max() / n),
     }
+
+
+def mean_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
+    """int [n], [n, classes] -> the mean cross-entropy in nats, summed in float64."""
+    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)  # [n]
+    return float(-np.log(np.maximum(own, SMALLEST_PROBABILITY)).mean())
 
 
 def refuse_unusable(labels: np.ndarray, probabilities: np.ndarray, classes: int) -> None:

@@ -9,12 +9,12 @@ import numpy as np
 from torch import Tensor
 
 from patchwords.data.augment import TrainView
+from patchwords.data.bad import refuse_too_many_bad
 from patchwords.data.batch_augment import augment_batch
 from patchwords.data.examples import TRAIN, Examples
 from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
 from patchwords.device import Device
-from patchwords.errors import DataError
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.job import Job
 from patchwords.train.task import balanced_weights
@@ -48,13 +48,7 @@ def refuse_bad(
     for batch in batches:
         for index, reason in batch.bad:
             skipped[train.keys[index]] = reason
-        if len(skipped) > max_bad * len(train):
-            path, reason = next(iter(skipped.items()))
-            raise DataError(
-                f"{len(skipped)} of {len(train)} training images cannot be read, more than "
-                f"--max-bad {max_bad:.2%}; the first: {path} ({reason}); `patchwords doctor` "
-                "lists them all"
-            )
+        refuse_too_many_bad(skipped.items(), len(train), "training images", max_bad)
         yield batch
 
 

@@ -55,8 +55,8 @@ class Meter:
         """A "train" row; raises Diverged where a loss or a gradient is not a number."""
         seconds = time.perf_counter() - self.started
         count = sum(m.images for m in self.measured)
-        loss = sum(float(m.loss) for m in self.measured) / max(1, count)
-        norm = sum(float(m.grad_norm) for m in self.measured) / max(1, len(self.measured))
+        loss = sum(float(m.loss) for m in self.measured) / count
+        norm = sum(float(m.grad_norm) for m in self.measured) / len(self.measured)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             what = "loss" if not math.isfinite(loss) else "gradient"
             raise Diverged(
@@ -69,12 +69,12 @@ class Meter:
             "step": state.step,
             "epoch": plan.epoch(state.step),
             "loss": loss,
-            "accuracy": sum(int(m.correct) for m in self.measured) / max(1, count),
-            "lr": self.measured[-1].rate if self.measured else 0.0,
+            "accuracy": sum(int(m.correct) for m in self.measured) / count,
+            "lr": self.measured[-1].rate,
             "grad_norm": norm,
             "images_per_second": count / max(seconds, 1e-9),
             "data_wait": self.waited / max(seconds, 1e-9),
-            "batch_seconds": seconds / max(1, len(self.measured)),
+            "batch_seconds": seconds / len(self.measured),
             "seconds": state.seconds,
         }
         self.reset(state.step)
