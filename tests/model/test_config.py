@@ -47,9 +47,43 @@ def test_goes_through_json() -> None:
         ({"norm_eps": 0.0}, "norm_eps 0.0 must be above 0"),
         ({"gelu": "tahn"}, "unknown gelu 'tahn'; did you mean 'tanh'"),
         ({"classifier": "cls"}, "unknown classifier 'cls'; choose from token, gap, map"),
-        ({"position": "2d"}, "unknown position '2d'"),
+        ({"position": "3d"}, "unknown position '3d'; did you mean"),
         ({"resize": "nearest"}, "unknown resize 'nearest'"),
-        ({"drop_paht": 0.1}, "unknown model setting 'drop_paht'; did you mean 'drop_path'"),
+        (
+            {"position": "relative", "position_at": "every"},
+            r"position 'relative' has no position_at 'every' \(Table 8\): choose stem",
+        ),
+        (
+            {"position": "sincos2d", "position_at": "every"},
+            "'sincos2d' has no position_at 'every' .* choose stem or shared",
+        ),
+        ({"position_at": "shared", "position": "none"}, "'none' has no position_at 'shared'"),
+        (
+            {"position": "sincos2d", "width": 774, "heads": 6},
+            "cuts the width into 4 parts: 774 does not divide, 772 or 776 would",
+        ),
+        ({"position": "2d", "width": 33, "heads": 3}, "into 2 parts: 33 .* 32 or 34 would"),
+        (
+            {"position": "relative", "mixer": "pooling"},
+            "acts on the weights of attention, and mixer 'pooling' has none",
+        ),
+        (
+            {"position": "relative", "mixer": "local", "width": 30, "heads": 6},
+            r"heads of width 5 \(30 / 6\) do not halve, an even width / heads would do",
+        ),
+        ({"mixer": "axail"}, "unknown mixer 'axail'; did you mean 'axial'"),
+        (
+            {"mixer": "axial", "classifier": "token"},
+            "a class token has no place: choose classifier gap or map",
+        ),
+        ({"window": 3}, "window 3 needs mixer 'local', not 'attention'"),
+        (
+            {"mixer": "local", "window": 4},
+            "window 4 has no place in a grid of 14x14 patches.* 9 or 11 or 13 would do",
+        ),
+        ({"mixer": "local", "window": 15}, "it must be odd and fit in; 9 or 11 or 13 would do"),
+        ({"mixer": "local", "image_size": 64}, "window 7 has no place in a grid of 4x4"),
+        ({"drop_paht": 0.1}, "a ViT has no setting 'drop_paht'; did you mean 'drop_path'"),
     ],
 )
 def test_wrong_settings_are_refused_by_name(settings: dict[str, object], message: str) -> None:

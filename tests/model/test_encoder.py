@@ -9,6 +9,7 @@ from patchwords.model.config import ViTConfig
 from patchwords.model.encoder import Block, DropPath, Encoder
 from patchwords.model.vit import ViT
 
+GRID = (3, 7)
 CONFIG = ViTConfig(
     patch_size=2, width=22, depth=5, heads=2, mlp_width=17, image_size=(6, 14), num_classes=3
 )
@@ -17,13 +18,13 @@ CONFIG = ViTConfig(
 def test_fused_attention_is_the_written_out_one() -> None:
     attention = Attention(width=33, heads=3).double()
     x = torch.randn(5, 7, 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    a = attention.weights(x)  # [B, K, T, T]
+    a = attention.weights(x, (1, 7))  # [B, K, T, T]
     assert a.shape == (5, 3, 7, 7)
     torch.testing.assert_close(a.sum(-1), torch.ones(5, 3, 7, dtype=torch.float64))
     v = attention.project(x)[2]
     written = attention.out((a @ v).transpose(1, 2).reshape(5, 7, 33))
     # float64: only the order of sums differs.
-    torch.testing.assert_close(attention(x), written, atol=1e-12, rtol=0)
+    torch.testing.assert_close(attention(x, (1, 7)), written, atol=1e-12, rtol=0)
 
 
 def test_rows_of_qkv_are_q_k_v_then_heads() -> None:
@@ -38,12 +39,13 @@ def test_rows_of_qkv_are_q_k_v_then_heads() -> None:
 
 
 def test_a_block_does_not_care_for_the_order_of_tokens() -> None:
-    block = Block(CONFIG).double().eval()
+    block = Block(CONFIG, layer=2).double().eval()
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 11, 22, dtype=torch.float64, generator=generator)
-    order = torch.randperm(11, generator=generator)
+    x = torch.randn(3, 22, 22, dtype=torch.float64, generator=generator)
+    order = torch.randperm(22, generator=generator)
     # Sums over tokens are taken in another order.
-    torch.testing.assert_close(block(x[:, order]), block(x)[:, order], atol=1e-12, rtol=0)
+    shuffled = block(x[:, order], GRID)
+    torch.testing.assert_close(shuffled, block(x, GRID)[:, order], atol=1e-12, rtol=0)
 
 
 def test_dropout_stands_where_the_paper_puts_it() -> None:
@@ -60,15 +62,15 @@ def test_dropout_stands_where_the_paper_puts_it() -> None:
 
 @pytest.mark.parametrize("place", ["dropout", "mlp.dropout1", "mlp.dropout2"])
 def test_dropout_is_on_the_path_in_training_only(place: str) -> None:
-    block = Block(CONFIG.with_settings(dropout=0.5))
+    block = Block(CONFIG.with_settings(dropout=0.5), layer=2)
     for other in ("dropout", "mlp.dropout1", "mlp.dropout2"):
         if other != place:
             block.get_submodule(other).p = 0.0  # type: ignore[assignment]
-    x = torch.ones(2, 7, 22)
+    x = torch.ones(2, 22, 22)
     block.train()
-    assert not torch.equal(block(x), block(x))
+    assert not torch.equal(block(x, GRID), block(x, GRID))
     block.eval()
-    assert torch.equal(block(x), block(x))
+    assert torch.equal(block(x, GRID), block(x, GRID))
 
 
 def test_stochastic_depth_grows_linearly_to_the_last_block() -> None:

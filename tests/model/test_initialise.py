@@ -18,7 +18,7 @@ def parameters_of(**settings: object) -> dict[str, torch.Tensor]:
 def test_statistics_are_the_official_ones() -> None:
     found = parameters_of(representation_size=191, head_bias=-10.0)
     # Samples are 9,000 and more: their standard deviation is known to 1 %, 5 % is never met.
-    assert found["positions"].std().item() == pytest.approx(0.02, rel=0.05)
+    assert found["positions.table"].std().item() == pytest.approx(0.02, rel=0.05)
     patch = found["embed.weight"]  # fan_in = 3 * 4 * 4, cut at two (uncorrected) deviations
     assert patch.std().item() == pytest.approx(48**-0.5, rel=0.05)
     assert 0.95 < patch.abs().max().item() / (2 * 48**-0.5 / 0.87962566) <= 1
@@ -39,6 +39,38 @@ def test_statistics_are_the_official_ones() -> None:
     ):
         assert found[zero].eq(0).all(), zero
     assert found["encoder.blocks.11.norm2.weight"].eq(1).all()
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"position": "2d", "position_at": "every"},
+        {"position": "relative"},
+        {"position": "relative", "mixer": "axial"},
+        {"position": "relative", "mixer": "local"},
+        {"mixer": "mlp"},
+    ],
+    ids=str,
+)
+def test_positions_of_every_kind_and_the_token_mlp(settings: dict[str, object]) -> None:
+    """Each parameter has a rule; tables of positions are all as the first kind's."""
+    found = parameters_of(**settings)
+    tables = {
+        name: values
+        for name, values in found.items()
+        if name.startswith("positions.") or ".relative." in name
+    }
+    for name, values in tables.items():
+        # The smallest have 192 values: 0.02 to within five of their standard deviations, 25 %.
+        assert values.std().item() == pytest.approx(0.02, rel=0.25), name
+    if "mlp" in settings.values():
+        kernel = found["encoder.blocks.3.attention.fc1.weight"]
+        assert kernel.shape == (96, 64)
+        assert 0.95 < kernel.abs().max().item() / math.sqrt(6 / (96 + 64)) <= 1
+        bias = found["encoder.blocks.3.attention.fc2.bias"]
+        assert bias.abs().max().item() < 1e-5
+    else:
+        assert tables
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def written_out(model: ViT, image: np.ndarray) -> np.ndarray:
     if c.classifier == "token":
         x = np.concatenate([w["class_token"][0], x])  # [T, D]
     if c.position == "1d":
-        x = x + w["positions"][0]
+        x = x + w["positions.table"][0]
     for layer in range(c.depth):
         name = f"encoder.blocks.{layer}"
         qkv = dense(norm(x, w, f"{name}.norm1", c.norm_eps), w, f"{name}.attention.qkv")
@@ -130,7 +130,7 @@ def from_hugging_face(theirs: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
         found[re.sub(r"(\d+)\.output\.dense", r"\1.mlp.fc2", name)] = value
     ours = {
         "class_token": found["vit.embeddings.cls_token"],
-        "positions": found["vit.embeddings.position_embeddings"],
+        "positions.table": found["vit.embeddings.position_embeddings"],
     }
     depth = sum(name.endswith("q_proj.weight") for name in found)
     for part in ("weight", "bias"):

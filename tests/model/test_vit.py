@@ -32,7 +32,7 @@ def test_without_positions_the_order_of_patches_is_nothing(
     blind = tiny(position="none", classifier=classifier)
     # float64: sums over patches are taken in another order.
     torch.testing.assert_close(blind(images), blind(other), atol=1e-12, rtol=0)
-    assert blind.positions is None
+    assert blind.positions((4, 5)) is None
     seeing = tiny(classifier=classifier)
     assert (seeing(images) - seeing(other)).abs().max() > 1e-3
 
@@ -63,12 +63,12 @@ def test_intermediates_are_block_outputs_and_no_more_is_computed(
     found = model.forward_intermediates(images, [-1, 0])
     assert list(found) == [-1, 0]
     assert torch.equal(model.encoder.norm(found[-1]), model.forward_features(images))
-    assert torch.equal(found[0], model.encoder.blocks[0](model.tokens(images)))
+    assert torch.equal(found[0], model.encoder.blocks[0](model.tokens(images), (4, 5)))
     assert list(model.forward_intermediates(images)) == [0, 1, 2]
     assert model.forward_intermediates(images, []) == {}
     model.encoder.blocks[2] = torch.nn.Identity()  # would change layer 2 and what follows
     assert torch.equal(
-        model.forward_intermediates(images, [1])[1], model.encoder.blocks[1](found[0])
+        model.forward_intermediates(images, [1])[1], model.encoder.blocks[1](found[0], (4, 5))
     )
     with pytest.raises(ConfigError, match="layer 3 does not exist: this model has 3, 0 to 2"):
         model.forward_intermediates(images, [3])
@@ -85,7 +85,7 @@ def test_attention_is_what_each_block_uses(tiny: Tiny, images: Tensor) -> None:
     block: Any = model.encoder.blocks[1]
     v = block.attention.project(block.norm1(x))[2]
     y = block.attention.out((layers[1] @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(y, block.attention(block.norm1(x)), atol=1e-12, rtol=0)
+    torch.testing.assert_close(y, block.attention(block.norm1(x), (4, 5)), atol=1e-12, rtol=0)
     assert [layer for layer, _ in model.attention(images, [-1, 0])] == [0, 2]
     with pytest.raises(ConfigError, match="layer -4 does not exist"):
         model.attention(images, [-4])  # at the call, not at the first step
@@ -117,10 +117,10 @@ BIG = torch.ones(1, 2, 21, 18, dtype=torch.float64)
 def test_gradients_reach_the_table_through_the_resize(tiny: Tiny) -> None:
     model = tiny()
     model(BIG).sum().backward()
-    assert model.positions is not None
-    assert model.positions.grad is not None
+    assert model.positions.table is not None
+    assert model.positions.table.grad is not None
     # 4x5 -> 7x6 enlarges: every old position has a share in some new one.
-    assert (model.positions.grad.abs().amax(-1) > 0).all()
+    assert (model.positions.table.grad.abs().amax(-1) > 0).all()
 
 
 def through_load(model: ViT) -> None:

@@ -10,13 +10,18 @@ from torch.nn.functional import scaled_dot_product_attention
 
 
 class Attention(nn.Module):
-    """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh."""
+    """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh.
 
-    def __init__(self, width: int, heads: int) -> None:
+    `relative` gives logits by the offsets of tokens: see relative.py.
+    """
+
+    def __init__(self, width: int, heads: int, relative: nn.Module | None = None) -> None:
         super().__init__()
         self.heads = heads
+        self.scale = (width // heads) ** -0.5
         self.qkv = nn.Linear(width, 3 * width)
         self.out = nn.Linear(width, width)
+        self.relative = relative
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T, D] -> q, k, v, each [B, K, T, Dh]; Eq. 5"""
@@ -24,16 +29,21 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D] -> [B, T, D]"""
         q, k, v = self.project(x)
-        y = scaled_dot_product_attention(q, k, v)  # [B, K, T, Dh]  Eqs. 6-7
+        # The fused kernel scales q k^T but not what is added to it.
+        bias = None if self.relative is None else self.relative(q * self.scale, grid)
+        y = scaled_dot_product_attention(q, k, v, bias)  # [B, K, T, Dh]  Eqs. 6-7
         return self.out(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
 
-    def weights(self, x: Tensor) -> Tensor:
+    def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
 
         The fused kernel of `forward` never makes this matrix, so it is computed anew.
         """
         q, k, _ = self.project(x)
-        return (q @ k.mT * q.shape[-1] ** -0.5).softmax(-1)
+        logits = q @ k.mT * self.scale
+        if self.relative is not None:
+            logits = logits + self.relative(q * self.scale, grid)
+        return logits.softmax(-1)

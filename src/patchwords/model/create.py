@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
+from patchwords.model.family import Model, build
 from patchwords.model.initialise import initialise
 from patchwords.model.variants import resolve
-from patchwords.model.vit import ViT
 
 
 def create_model(
@@ -20,7 +20,7 @@ def create_model(
     channels: int = 3,
     seed: int = 0,
     **config: Any,
-) -> ViT:
+) -> Model:
     """A ViT by name ("ViT-B/16"; see `variants.resolve`), with the authors' initial weights.
 
     `image_size` is one number or (height, width), and that of the name if it is not given.
@@ -36,7 +36,7 @@ def create_model(
     )
     device = torch.get_default_device()
     with torch.device("meta"):  # torch's own initial weights are neither needed nor drawn
-        model = ViT(settings)
+        model = build(settings)
     if device.type != "meta":
         model = model.to_empty(device=device)
         initialise(model, seed)

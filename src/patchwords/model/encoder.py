@@ -1,6 +1,6 @@
 """The Transformer encoder: Eqs. 2-3, LayerNorm before each branch and after the last block.
 
-Sizes: B batch, T tokens, D width, M MLP width, L depth.
+Sizes: B batch, T tokens, D width, L depth.
 
 Dropout stands where Appendix B.1 puts it: after every dense layer except the projections to q, k
 and v (and after adding positions, in vit.py); attention weights are never dropped. Stochastic
@@ -9,30 +9,15 @@ depth is not of the paper but of its sequel (AugReg, arXiv 2106.10270, Sec. 3).
 
 from __future__ import annotations
 
+from typing import cast
+
 from torch import Tensor, nn
 
 from patchwords.model.attention import Attention
 from patchwords.model.config import ViTConfig
 from patchwords.model.dropout import Dropout
-
-GELU = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
-
-
-class MLP(nn.Module):
-    """Two dense layers with a GELU between them."""
-
-    def __init__(self, width: int, mlp_width: int, gelu: str, dropout: float) -> None:
-        super().__init__()
-        self.fc1 = nn.Linear(width, mlp_width)
-        self.gelu = nn.GELU(GELU[gelu])
-        self.dropout1 = Dropout(dropout)
-        self.fc2 = nn.Linear(mlp_width, width)
-        self.dropout2 = Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
-        x = self.dropout1(self.gelu(self.fc1(x)))  # [B, T, M]
-        return self.dropout2(self.fc2(x))
+from patchwords.model.mixers import build_mixer
+from patchwords.model.mlp import MLP
 
 
 class DropPath(nn.Module):
@@ -57,44 +42,51 @@ class DropPath(nn.Module):
 
 
 class Block(nn.Module):
-    """One layer of the encoder."""
+    """One layer of the encoder. `attention` may be another mixer of tokens: see mixers.py."""
 
-    def __init__(self, config: ViTConfig, drop_path: float = 0.0) -> None:
+    def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.attention = Attention(config.width, config.heads)
+        self.attention = build_mixer(config, layer)
         self.dropout = Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
-        self.drop_path = DropPath(drop_path)
+        self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
-        x = x + self.drop_path(self.dropout(self.attention(self.norm1(x))))  # Eq. 2
+    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens"""
+        x = x + self.drop_path(self.dropout(self.attention(self.norm1(x), grid)))  # Eq. 2
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
 
-    def attention_weights(self, x: Tensor) -> Tensor:
+    def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D], the input of the block -> [B, K, T, T]"""
-        return self.attention.weights(self.norm1(x))
+        attention = cast(Attention, self.attention)
+        return attention.weights(self.norm1(x), grid)
 
 
 class Encoder(nn.Module):
-    """L blocks and the final LayerNorm.
+    """L blocks and the final LayerNorm; 2L where blocks come in pairs (Appendix D.6).
 
     Eq. 4 normalises the class token only; normalising every token gives it the same value.
     """
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
-        last = max(config.depth - 1, 1)
-        self.blocks = nn.ModuleList(
-            Block(config, drop_path=config.drop_path * layer / last)
-            for layer in range(config.depth)
-        )
+        self.at_every_layer = config.position_at != "stem"
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
-        for block in self.blocks:
-            x = block(x)
+    def forward(self, x: Tensor, grid: tuple[int, int], tables: Tensor | None = None) -> Tensor:
+        """[B, T, D], and positions [1 or layers, T, D] -> [B, T, D]"""
+        for layer, block in enumerate(self.blocks):
+            x = block(self.add_positions(layer, x, tables), grid)
         return self.norm(x)
+
+    def add_positions(self, layer: int, x: Tensor, tables: Tensor | None) -> Tensor:
+        """What enters a layer: positions again, if each has its own or all share one (App. D.4).
+
+        The first layer's came in with the tokens (Eq. 1).
+        """
+        if tables is None or layer == 0 or not self.at_every_layer:
+            return x
+        return x + tables[layer % tables.shape[0]]

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
-from patchwords.model.vit import ViT
+from patchwords.model.family import Config, Model
 from patchwords.noise import torch_generator
 
 # The standard deviation of a normal cut at two standard deviations (jax.nn.initializers).
@@ -55,18 +55,28 @@ def xavier_uniform_each(tensor: Tensor, generator: torch.Generator) -> None:
     tensor.uniform_(-bound, bound, generator=generator)
 
 
+def normal_by_value_width(tensor: Tensor, generator: torch.Generator) -> None:
+    """Variance 1/Dv, for tables whose rows are 2 Dv wide (axial-deeplab, axialnet.py)."""
+    tensor.normal_(0.0, (tensor.shape[1] / 2) ** -0.5, generator=generator)
+
+
 RULES: dict[str, Rule] = {
     r"class_token": zeros,
-    r"positions": normal(0.02),  # as in BERT
+    r"positions\.(table|rows|columns|class_token)": normal(0.02),  # as in BERT
+    r".*\.attention\.relative\.(table|rows|columns|class_token)": normal(0.02),
     r"embed\.weight": lecun_normal,  # fan_in = P*P*C
     r"embed\.bias": zeros,
-    r"(.*\.)?norm\d?\.weight": ones,
-    r"(.*\.)?norm\d?\.bias": zeros,
+    r"(.*\.)?(shortcut_)?norm[12]?\.weight": ones,  # norm3: see `rules_of`
+    r"(.*\.)?(shortcut_)?norm\d?\.bias": zeros,
+    r"trunk\..*\.(conv\d?|shortcut)\.weight": lecun_normal,
+    r"trunk\..*\.(columns|rows)\.qkv\.weight": lecun_normal,
+    r"trunk\..*\.(columns|rows)\.qkv\.bias": zeros,
+    r"trunk\..*\.(columns|rows)\.relative": normal_by_value_width,
     r".*\.attention\.(qkv|query|key_value)\.weight": xavier_uniform_each,
     r".*\.attention\.out\.weight": xavier_uniform,
     r".*\.attention\.(qkv|query|key_value|out)\.bias": zeros,
-    r".*\.mlp\.fc[12]\.weight": xavier_uniform,
-    r".*\.mlp\.fc[12]\.bias": normal(1e-6),
+    r".*\.(mlp|attention)\.fc[12]\.weight": xavier_uniform,  # attention.fc: the token MLP
+    r".*\.(mlp|attention)\.fc[12]\.bias": normal(1e-6),
     r"head\.pool\.probe": xavier_uniform,  # fan_in 1, fan_out D
     r"head\.representation\.weight": lecun_normal,
     r"head\.representation\.bias": zeros,
@@ -74,15 +84,34 @@ RULES: dict[str, Rule] = {
 }
 
 
+def rules_of(config: Config) -> dict[str, Rule]:
+    """RULES, and those that depend on the config."""
+    trunk = config.trunk
+    # A unit that ends in a norm starts as its shortcut alone (vit_jax/models_resnet.py).
+    last_norm = zeros if trunk is not None and trunk.form == "post" else ones
+    return RULES | {
+        r"trunk\..*\.norm3\.weight": last_norm,
+        r"head\.linear\.bias": lambda tensor, _: tensor.fill_(config.head_bias),
+    }
+
+
 @torch.no_grad()
-def initialise(model: ViT, seed: int) -> None:
+def initialise(model: Model, seed: int) -> None:
     """Fills every parameter; one that no rule, or more than one, speaks of is an error."""
-    rules = RULES | {r"head\.linear\.bias": lambda tensor, _: tensor.fill_(model.config.head_bias)}
     for name, parameter in model.named_parameters():
-        matching = [rule for pattern, rule in rules.items() if re.fullmatch(pattern, name)]
-        if len(matching) != 1:
-            raise LookupError(f"{len(matching)} rules initialise the parameter {name!r}, not one")
-        # Drawn on the CPU in float32: the same weights on every device and in every precision.
-        values = torch.empty(parameter.shape, dtype=torch.float32, device="cpu")
+        parameter.copy_(initial_values(name, parameter.shape, model.config, seed))
+
+
+def initial_values(name: str, shape: Sequence[int], config: Config, seed: int) -> Tensor:
+    """The initial values of one parameter, by itself; float32.
+
+    Drawn on the CPU: the same on every device and in every precision.
+    """
+    rules = rules_of(config).items()
+    matching = [rule for pattern, rule in rules if re.fullmatch(pattern, name)]
+    if len(matching) != 1:
+        raise LookupError(f"{len(matching)} rules initialise the parameter {name!r}, not one")
+    values = torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
+    with torch.no_grad():
         matching[0](values, torch_generator(seed, "init", name))
-        parameter.copy_(values)
+    return values

@@ -1,16 +1,18 @@
-"""The models by name: Table 1 of the paper, its relatives in the authors' code, and every spelling.
+"""The models by name: Table 1 of the paper, its ResNets and hybrids, and their relatives.
 
-Sizes: D width, L depth, M MLP width, K heads.
+Sizes: D width, L depth, M MLP width, K heads. Spellings are in names.py.
 """
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.model.config import ViTConfig
+from patchwords.model.names import Name, read, spelled
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
 
 # Letter -> D, L, M, K. B L H: Table 1. Ti S: vit_jax/configs/models.py. mu M g G: big_vision
 # models/vit.py. b: the paper's Figure 4, "all hidden dimensions halved" from B, where we keep the
@@ -28,7 +30,17 @@ VARIANTS: dict[str, tuple[int, int, int, int]] = {
     "G": (1664, 48, 8192, 16),
 }
 
-# What `list_models` shows. The published ones, and small patches for images of 32 pixels and so.
+# The 50 of R50 -> residual units of each stage (big_vision models/bit_paper.py). Three layers each,
+# with the first convolution and the classifier, make the number.
+UNITS: dict[int, tuple[int, ...]] = {
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+
+# What `list_models` shows: the published ones, and small patches for images of 32 pixels and so.
 USUAL_PATCHES: dict[str, tuple[int, ...]] = {
     "mu": (4, 16),
     "Ti": (2, 4, 8, 16),
@@ -41,108 +53,136 @@ USUAL_PATCHES: dict[str, tuple[int, ...]] = {
     "g": (14,),
     "G": (14,),
 }
-
-# timm's and Hugging Face's words for the letters.
-WORDS = {
-    "tiny": "Ti",
-    "small": "S",
-    "base": "B",
-    "large": "L",
-    "huge": "H",
-    "giant": "g",
-    "gigantic": "G",
-}
-
-_LETTERS = "|".join(VARIANTS)
-_WORDS = "|".join(WORDS)
-# ViT-B/16  B/16  ViT-B_16  vit_b_16  ViT-B_16-224
-OURS = re.compile(rf"(vit[-_])?({_LETTERS})[/_-]([1-9]\d*)(?:-(\d+))?", re.IGNORECASE)
-# B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0--imagenet2012-steps_20k-lr_0.03-res_224
-AUGREG = re.compile(rf"({_LETTERS})_([1-9]\d*)-(?:i1k|i21k)-\d+ep-[\w.-]*?(?:-res_(\d+))?")
-# vit_base_patch16_384.augreg_in21k_ft_in1k  timm/vit_tiny_patch16_224  vit_base_patch16_224_in21k
-TIMM = re.compile(
-    rf"(?:hf[-_]hub:)?(?:timm/)?vit_({_WORDS})_patch([1-9]\d*)_(\d+)(?:_in21k)?(?:\.\w+)?",
-    re.IGNORECASE,
+# ResNet (none: the root alone), letter, down-sampling. R50: Table 6; the others are of
+# vit_jax/configs/models.py.
+USUAL_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
+    (None, "Ti", 16),
+    (26, "S", 32),
+    (26, "B", 32),
+    (50, "B", 32),
+    (50, "B", 16),
+    (50, "L", 32),
+    (50, "L", 16),
 )
-# google/vit-base-patch16-224-in21k
-HUGGING_FACE = re.compile(
-    rf"(?:[\w.-]+/)?vit-({_WORDS})-patch([1-9]\d*)-(\d+)(?:-[\w.-]+)?", re.IGNORECASE
+# ResNet, width factor. R26 for small data; the others are Table 6 or released by big_transfer.
+USUAL_RESNETS: tuple[tuple[int, int], ...] = (
+    (26, 1),
+    (50, 1),
+    (50, 2),
+    (50, 3),
+    (101, 1),
+    (101, 3),
+    (152, 1),
+    (152, 2),
+    (152, 4),
+    (200, 3),
 )
+# B: Figure 13. The others for small images and small data.
+USUAL_AXIAL: tuple[tuple[str, int], ...] = (("Ti", 4), ("Ti", 16), ("S", 16), ("B", 32), ("B", 16))
+AXIAL_RESNETS = (50,)  # Figure 13
 
 
 @dataclass(frozen=True)
 class Variant:
     """A model that a name stands for."""
 
-    name: str  # canonical: "ViT-B/16"
-    config: ViTConfig
+    name: str  # canonical: "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Axial-ViT-B/16"
+    config: ViTConfig | ResNetConfig
 
 
 def resolve(name: str) -> Variant:
-    """The model that a name in any usual spelling stands for.
-
-    Upper and lower case matter twice: g and G are different models, and "ViT-b/32" so
-    spelled is the small model of Figure 4, while "b/32", "vit-b/32" and "vit_b_32" are ViT-B/32.
+    """The model that a name in any usual spelling stands for. Raises ConfigError.
 
     A name tells the architecture, and the image size where it has one; else that is 224 pixels or
     the multiple of P nearest to it. timm's and Hugging Face's names also imply their numerics
-    (exact GELU; epsilon 1e-12 for Hugging Face). What a name says of the training (timm's tag,
+    (GELU, epsilons, how weights are standardised). What a name says of the training (timm's tag,
     AugReg's dropout) and of the classes is not part of the architecture and is left aside.
 
     >>> resolve("google/vit-base-patch16-384").name
     'ViT-B/16'
     """
-    text = name.strip()
-    if match := OURS.fullmatch(text):
-        prefix, letter, patch, size = match.groups()
-        return _variant(_letter(letter, prefix), patch, size)
-    if match := AUGREG.fullmatch(text):
-        letter, patch, size = match.groups()
-        return _variant(_letter(letter, None), patch, size)
-    if match := TIMM.fullmatch(text):
-        word, patch, size = match.groups()
-        return _variant(WORDS[word.lower()], patch, size, gelu="erf")
-    if match := HUGGING_FACE.fullmatch(text):
-        word, patch, size = match.groups()
-        return _variant(WORDS[word.lower()], patch, size, gelu="erf", norm_eps=1e-12)
-    spelled = [f"vit_{word}_patch{p}_224" for word in WORDS for p in USUAL_PATCHES[WORDS[word]]]
-    hub = ["google/" + timm.replace("_", "-") for timm in spelled]
-    hint = did_you_mean(text, list_models() + spelled + hub)
-    raise ConfigError(f"unknown model {name!r}{hint or '; `patchwords models` lists the names'}")
+    found = read(name.strip())
+    if found is None:
+        known = [read(one) for one in list_models()]
+        others = [spelling for one in known if one is not None for spelling in spelled(one)]
+        hint = did_you_mean(name.strip(), list_models() + others)
+        raise ConfigError(
+            f"unknown model {name!r}{hint or '; `patchwords models` lists the names'}"
+        )
+    config = resnet(found) if found.letter is None else vit(found)
+    size = {"image_size": found.size} if found.size else {}
+    return Variant(str(found), config.with_settings(**size, **found.numerics))
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Canonical names, smallest model first; `pattern` is a glob, in any case if need be.
+    """Canonical names, by family and then by size; `pattern` is a glob, in any case if need be.
 
-    Any other patch size works as well: "ViT-B/20".
+    Others work as well: any patch size ("ViT-B/20"), ResNet, width factor ("BiT-R101x2") and pair
+    of a hybrid ("R101+ViT-H/32").
 
     >>> list_models("*h/*")
     ['ViT-H/14']
     """
-    names = [f"ViT-{letter}/{patch}" for letter in VARIANTS for patch in USUAL_PATCHES[letter]]
-    exact = [name for name in names if fnmatchcase(name, pattern)]  # ViT-b is not ViT-B
-    return exact or [name for name in names if fnmatchcase(name.lower(), pattern.lower())]
+    names = [
+        *(Name("ViT", letter, patch) for letter in VARIANTS for patch in USUAL_PATCHES[letter]),
+        *(Name("hybrid", letter, stride, depth) for depth, letter, stride in USUAL_HYBRIDS),
+        *(Name("BiT", resnet=depth, factor=factor) for depth, factor in USUAL_RESNETS),
+        *(Name("Axial-ViT", letter, patch) for letter, patch in USUAL_AXIAL),
+        *(Name("AxialResNet", resnet=depth) for depth in AXIAL_RESNETS),
+    ]
+    texts = [str(name) for name in names]
+    exact = [text for text in texts if fnmatchcase(text, pattern)]  # ViT-b is not ViT-B
+    return exact or [text for text in texts if fnmatchcase(text.lower(), pattern.lower())]
 
 
-def _letter(text: str, prefix: str | None) -> str:
-    """The key of VARIANTS that is meant; see `resolve` about case."""
-    if text in VARIANTS and (text != "b" or prefix == "ViT-"):
-        return text
-    folded = {letter.lower(): letter for letter in VARIANTS if letter not in {"b", "g"}}
-    return folded[text.lower()]
-
-
-def _variant(letter: str, patch: str, size: str | None, **numerics: str | float) -> Variant:
-    patch_size = int(patch)
-    width, depth, mlp_width, heads = VARIANTS[letter]
+def vit(name: Name) -> ViTConfig:
+    """A ViT, a hybrid (Sec. 3.1) or an Axial-ViT (Appendix D.6) of Table 1's sizes."""
+    assert name.letter is not None
+    assert name.patch is not None
+    width, depth, mlp_width, heads = VARIANTS[name.letter]
+    shape = ViTConfig(width=width, depth=depth, mlp_width=mlp_width, heads=heads)
+    if name.family == "hybrid":
+        trunk = hybrid_trunk(name)
+        # The root alone has patches of 8 (vit_jax/configs/models.py): that makes 32 pixels, not 16.
+        return shape.with_settings(patch_size=1 if trunk.units else 8, trunk=trunk)
     # max: patches larger than 224 pixels still make one
-    pixels = int(size) if size else max(round(224 / patch_size), 1) * patch_size
-    config = ViTConfig(
-        patch_size=patch_size,
-        width=width,
-        depth=depth,
-        heads=heads,
-        mlp_width=mlp_width,
-        image_size=(pixels, pixels),
-    )
-    return Variant(f"ViT-{letter}/{patch_size}", config.with_settings(**numerics))
+    pixels = max(round(224 / name.patch), 1) * name.patch
+    mixer = "axial" if name.family == "Axial-ViT" else "attention"
+    return shape.with_settings(patch_size=name.patch, image_size=pixels, mixer=mixer)
+
+
+def hybrid_trunk(name: Name) -> TrunkConfig:
+    """The ResNet in front of a ViT; the number in the name is its down-sampling (Sec. 3.1).
+
+    For 16, the units of the last stage stand in the one before. Raises ConfigError.
+    """
+    there_is = (16, 32) if name.resnet else (16,)
+    if name.patch not in there_is:
+        would_do = " and ".join(str(replace(name, patch=stride)) for stride in there_is)
+        why = (
+            "the number is by how much the ResNet divides the image's sides; the setting "
+            "patch_size cuts larger patches from its features"
+        )
+        raise ConfigError(
+            f"there is no {name}, but {would_do}" + (f": {why}" if name.resnet else "")
+        )
+    if name.resnet is None:
+        return TrunkConfig(units=(), width_factor=name.factor)
+    first, second, third, fourth = stages(name)
+    units = (first, second, third, fourth) if name.patch == 32 else (first, second, third + fourth)
+    return TrunkConfig(units=units, width_factor=name.factor)
+
+
+def resnet(name: Name) -> ResNetConfig:
+    """A BiT (Sec. 4.1), or an AxialResNet (Appendix D.6), which has the hybrids' form."""
+    axial = name.family == "AxialResNet"
+    config = ResNetConfig(trunk=replace(OFFICIAL, spatial="axial") if axial else BIT)
+    return config.with_settings(units=stages(name), width_factor=name.factor)
+
+
+def stages(name: Name) -> tuple[int, ...]:
+    """Units of each stage. Raises ConfigError for a depth that no ResNet of the paper has."""
+    if name.resnet not in UNITS:
+        there_is = ", ".join(f"R{depth}" for depth in UNITS)
+        raise ConfigError(f"{name}: there is no R{name.resnet or ''}; choose from {there_is}")
+    return UNITS[name.resnet]

@@ -13,26 +13,28 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
-from patchwords.model.config import ViTConfig, check_divides
+from patchwords.model.checks import check_divides
+from patchwords.model.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.model.dropout import Dropout
 from patchwords.model.encoder import Block, Encoder
-from patchwords.model.heads import Head
-from patchwords.model.position import resize_positions
+from patchwords.model.heads import Head, zero_classifier
+from patchwords.model.images import check_images, check_layers
+from patchwords.model.position import Positions
+from patchwords.model.trunk import Trunk
 
 
 class ViT(nn.Module):
     """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
 
-    positions: nn.Parameter | None
-
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.config = config
-        size, width = config.patch_size, config.width
-        self.embed = nn.Conv2d(config.channels, width, size, stride=size)  # E of Eq. 1
+        size, width, trunk = config.patch_size, config.width, config.trunk
+        self.trunk = Trunk(trunk, config.channels, config.image_size) if trunk else None
+        channels = trunk.channels if trunk else config.channels
+        self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None
-        has_table = config.position == "1d"
-        self.positions = nn.Parameter(torch.zeros(1, config.tokens, width)) if has_table else None
+        self.positions = Positions(config)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
         self.head = Head(config)
@@ -43,23 +45,17 @@ class ViT(nn.Module):
 
     def tokens(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
-        grid = self._check(images)
-        x = self.embed(images).flatten(2).transpose(1, 2)  # [B, N, D], rows of the image in turn
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]
-        if self.positions is not None:
-            # On another grid the table is resized at every call, and never kept: that takes 0.02 to
-            # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
-            # optimizer's step, which torch does not count as a write.
-            config = self.config
-            x = x + resize_positions(
-                self.positions, config.grid, grid, config.prefix, config.resize
-            )
-        return self.dropout(x)
+        grid = self.grid(images)
+        return self._enter(images, self.positions(grid, images))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
-        return self.encoder(self.tokens(images))
+        grid = self.grid(images)
+        # On another grid the tables are resized at every call, and never kept: that takes 0.02 to
+        # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
+        # optimizer's step, which torch does not count as a write.
+        tables = self.positions(grid, images)  # [1 or layers, T, D], or None
+        return self.encoder(self._enter(images, tables), grid, tables)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
@@ -73,15 +69,18 @@ class ViT(nn.Module):
         Layers count from 0, or from the end if negative, and are keys as they were asked for
         (all of them by default). Nothing is computed after the deepest one.
         """
-        asked = range(self.config.depth) if layers is None else layers
-        wanted = set(self._layers(asked))
+        count = self.config.layers
+        asked = range(count) if layers is None else layers
+        wanted = set(check_layers(list(asked), count))
+        grid = self.grid(images)
+        tables = self.positions(grid, images)
+        x = self._enter(images, tables)
         outputs: dict[int, Tensor] = {}
-        x = self.tokens(images)
         for layer in range(max(wanted, default=-1) + 1):
-            x = self.encoder.blocks[layer](x)
+            x = self.encoder.blocks[layer](self.encoder.add_positions(layer, x, tables), grid)
             if layer in wanted:
                 outputs[layer] = x
-        return {layer: outputs[layer % self.config.depth] for layer in asked}
+        return {layer: outputs[layer % count] for layer in asked}
 
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None
@@ -89,19 +88,25 @@ class ViT(nn.Module):
         """[B, C, H, W] -> (layer, [B, K, T, T]) of the layers asked for, or of all, by depth.
 
         Rows are queries and sum to 1; layers count from 0. One layer is in memory at a time, if
-        the caller keeps none and has gradients off.
+        the caller keeps none and has gradients off. Raises ConfigError for a mixer without heads.
         """
-        wanted = set(self._layers(range(self.config.depth) if layers is None else layers))
+        count = self.config.layers
+        if self.config.mixer not in MIXERS_WITH_HEADS:
+            raise ConfigError(f"mixer {self.config.mixer!r} has no attention to look at")
+        wanted = set(check_layers(list(range(count) if layers is None else layers), count))
         deepest = max(wanted, default=-1)
-        x = self.tokens(images)
+        grid = self.grid(images)
+        tables = self.positions(grid, images)
+        x = self._enter(images, tables)
 
         def stream(x: Tensor) -> Iterator[tuple[int, Tensor]]:
             for layer in range(deepest + 1):
                 block = cast(Block, self.encoder.blocks[layer])
+                x = self.encoder.add_positions(layer, x, tables)
                 if layer in wanted:
-                    yield layer, block.attention_weights(x)
+                    yield layer, block.attention_weights(x, grid)
                 if layer < deepest:
-                    x = block(x)
+                    x = block(x, grid)
 
         return stream(x)
 
@@ -113,43 +118,19 @@ class ViT(nn.Module):
         )
         if size is None:
             self.head.representation = None
-        old = self.head.linear.weight
-        self.head.linear = nn.utils.skip_init(
-            nn.Linear, size or self.config.width, num_classes, device=old.device, dtype=old.dtype
-        )
-        nn.init.zeros_(self.head.linear.weight)
-        nn.init.zeros_(self.head.linear.bias)
+        self.head.linear = zero_classifier(self.head.linear, size or self.config.width, num_classes)
 
-    def _check(self, images: Tensor) -> tuple[int, int]:
-        """The grid of these images, if the model can take them."""
-        channels, size = self.config.channels, self.config.patch_size
-        if images.ndim != 4:
-            raise ConfigError(
-                f"images of shape {list(images.shape)} are not [B, C, H, W]"
-                + ("; images[None] adds a batch axis" if images.ndim == 3 else "")
-            )
-        if images.shape[1] != channels:
-            raise ConfigError(
-                f"images of shape {list(images.shape)} have {images.shape[1]} channels (axis 1), "
-                f"the model takes {channels}: create it with channels={images.shape[1]}"
-            )
-        if not images.is_floating_point():
-            raise ConfigError(
-                f"images are {str(images.dtype).removeprefix('torch.')}, the model takes floats "
-                "in [-1, 1]: images.float() / 127.5 - 1"
-            )
-        height, width = images.shape[-2:]
-        if min(height, width) < 1:
-            raise ConfigError(f"images of shape {list(images.shape)} have no pixels")
-        check_divides((height, width), size)
-        return height // size, width // size
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """(rows, columns) of patches of these images; raises where the model cannot take them."""
+        config = self.config
+        size = check_images(images, config.channels)
+        check_divides(size, config.patch_size, config.trunk.stride if config.trunk else 1)
+        return config.grid_of(size)
 
-    def _layers(self, layers: Sequence[int]) -> list[int]:
-        """Layers counted from 0; a layer that is not there is an error."""
-        depth = self.config.depth
-        for layer in layers:
-            if not -depth <= layer < depth:
-                raise ConfigError(
-                    f"layer {layer} does not exist: this model has {depth}, 0 to {depth - 1}"
-                )
-        return [layer % depth for layer in layers]
+    def _enter(self, images: Tensor, tables: Tensor | None) -> Tensor:
+        """[B, C, H, W] -> [B, T, D]"""
+        features = images if self.trunk is None else self.trunk(images)
+        x = self.embed(features).flatten(2).transpose(1, 2)  # [B, N, D], rows of the image in turn
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]
+        return self.dropout(x if tables is None else x + tables[0])

@@ -1,0 +1,111 @@
+"""What the parts of a ViT cost: Eqs. 1-4 and their alternatives, counted out.
+
+Sizes: P patch size, C channels, N patches, T tokens, D width, K heads, M MLP width, R
+representation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.cost_mixers import mixer
+from patchwords.model.cost_part import Part
+from patchwords.model.cost_trunk import trunk_parts
+
+
+def vit_parts(config: ViTConfig) -> Iterator[Part]:
+    """Trunk, embedding, positions, blocks and head in order; blocks are named by their branches."""
+    if config.trunk:
+        yield from trunk_parts(config.trunk, config.channels, config.image_size)
+    yield embedding(config)
+    yield positions(config)
+    for layer in range(config.layers):
+        yield branch(config, mixer(config, layer))
+        yield branch(config, mlp(config))
+    yield last_norm(config)
+    if config.classifier == "map":
+        yield pool(config)
+    yield head(config)
+
+
+def embedding(config: ViTConfig) -> Part:
+    """Patches through E, and the class token."""
+    channels = config.trunk.channels if config.trunk else config.channels
+    weights = config.patch_size**2 * channels * config.width
+    height, width = config.image_size
+    return Part(
+        "embedding",
+        parameters=weights + config.width + config.prefix * config.width,
+        macs=config.patches * weights,
+        # The features of a trunk are kept by its last unit.
+        float32=0 if config.trunk else config.channels * height * width,
+    )
+
+
+def positions(config: ViTConfig) -> Part:
+    """The tables that are added to the tokens (Table 8). Relative ones count with attention."""
+    tables = config.layers if config.position_at == "every" else 1
+    rows = {
+        "1d": config.tokens * config.width,
+        "2d": sum(config.grid) * (config.width // 2) + config.prefix * config.width,
+    }
+    return Part("positions", parameters=tables * rows.get(config.position, 0))
+
+
+def branch(config: ViTConfig, inner: Part) -> Part:
+    """The LayerNorm before a mixer or an MLP, and the dropout after it (Eqs. 2 and 3)."""
+    values = config.tokens * config.width
+    return replace(
+        inner,
+        parameters=2 * config.width + inner.parameters,
+        kept=inner.kept + (values if config.dropout else 0),
+        float32=inner.float32 + values,  # the residual stream is not cut to 16 bits
+    )
+
+
+def mlp(config: ViTConfig, tokens: int | None = None) -> Part:
+    """Two dense layers; what they take, and the hidden layer before and after GELU, is kept."""
+    tokens = config.tokens if tokens is None else tokens
+    width, hidden = config.width, config.mlp_width
+    masks = hidden if config.dropout else 0
+    return Part(
+        "MLP",
+        parameters=hidden * (width + 1) + width * (hidden + 1),
+        macs=tokens * 2 * width * hidden,
+        kept=tokens * (width + 2 * hidden + masks),
+        at_work=tokens * 2 * (width + hidden),
+    )
+
+
+def last_norm(config: ViTConfig) -> Part:
+    """Eq. 4, on every token."""
+    width = config.width
+    return Part("last norm", parameters=2 * width, float32=2 * config.tokens * width)
+
+
+def pool(config: ViTConfig) -> Part:
+    """Attention pooling by one learned query: keys and values of T tokens, the rest is for one."""
+    width, tokens = config.width, config.tokens
+    inner = mlp(config, tokens=1)
+    attention = 4 * width * (width + 1)
+    return Part(
+        "attention pooling",
+        parameters=width + attention + 2 * width + inner.parameters,
+        macs=2 * (tokens + 1) * width**2 + 2 * tokens * width + inner.macs,
+        kept=2 * tokens * width,
+    )
+
+
+def head(config: ViTConfig) -> Part:
+    """The tanh layer and the classifier."""
+    width, size = config.width, config.representation_size
+    inputs = size or width
+    hidden = size * width if size else 0
+    classifier = config.num_classes * inputs
+    return Part(
+        "head",
+        parameters=hidden + (size or 0) + classifier + config.num_classes,
+        macs=hidden + classifier,
+    )

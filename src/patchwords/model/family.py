@@ -1,0 +1,40 @@
+"""The two families behind one door: a config knows its model, a saved table its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from patchwords.model.checks import check_choice
+from patchwords.model.config import ViTConfig
+from patchwords.model.resnet import ResNet
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.vit import ViT
+
+Config = ViTConfig | ResNetConfig
+Model = ViT | ResNet
+
+FAMILIES: dict[str, type[Config]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+
+
+def build(config: Config) -> Model:
+    """The model of a config, its weights not yet set: see `create_model` and `weights.load`."""
+    return ViT(config) if isinstance(config, ViTConfig) else ResNet(config)
+
+
+def family_of(config: Config) -> str:
+    """The key of FAMILIES: "vit", hybrids among them, or "resnet"."""
+    return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
+
+
+def config_to_dict(config: Config) -> dict[str, Any]:
+    """Plain values with the family's name first; `config_from_dict` takes them back."""
+    return {"family": family_of(config), **config.to_dict()}
+
+
+def config_from_dict(values: Mapping[str, Any]) -> Config:
+    """The config of `config_to_dict`; a table without a family is a ViT's. Raises ConfigError."""
+    settings = dict(values)
+    family = settings.pop("family", "vit")
+    check_choice("family", family, tuple(FAMILIES))
+    return FAMILIES[family].from_dict(settings)

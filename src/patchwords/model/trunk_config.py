@@ -1,0 +1,107 @@
+"""The convolutional part of a ResNet or of a hybrid, and the forms in which it exists.
+
+The paper's baseline is a ResNet with GroupNorm and standardised weights ("BiT"). Its code comes
+in two forms that share no arithmetic but the idea; every difference is a setting here, because
+weights work only with the form that they were trained in:
+
+- OFFICIAL: the hybrids of vit_jax/models_resnet.py. ReLU after the sum, as in ResNet v1.5; 'SAME'
+  padding as XLA has it, one more pixel behind than before where the sum is odd; weights over
+  (standard deviation + 1e-5).
+- BIT: the checkpoints BiT-{S,M,L} of big_transfer (bit_pytorch/models.py). GroupNorm and ReLU
+  before each convolution, symmetric padding, weights over sqrt(variance + 1e-10), no norm after the
+  root, whose pooling is padded by zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from patchwords.errors import ConfigError
+from patchwords.model.checks import check_choice, check_count, check_known, check_positive
+
+ROOT_WIDTH = 64  # channels after the root convolution, times the width factor
+GROUPS = 32  # of every GroupNorm
+EXPANSION = 4  # a unit's output has 4 times the channels of its 3x3 convolution
+AXIAL_HEADS = 8  # of the attention in AxialResNet's units
+
+CHOICES = {
+    "form": ("post", "pre"),
+    "standardise": ("std+1e-5", "var+1e-8", "var+1e-10"),
+    "padding": ("same", "symmetric"),
+    "pool_padding": ("lowest", "zeros"),
+    "spatial": ("convolution", "axial"),
+}
+
+
+@dataclass(frozen=True)
+class TrunkConfig:
+    """Root and stages of a ResNet. The defaults are those of the official hybrids."""
+
+    units: tuple[int, ...] = (3, 4, 6, 3)  # residual units of each stage; () is the root alone
+    width_factor: int = 1  # the x of R50x1: all channels times this
+    form: Literal["post", "pre"] = "post"  # ReLU after the sum, or norms before convolutions
+    standardise: Literal["std+1e-5", "var+1e-8", "var+1e-10"] = "std+1e-5"  # divisor of weights
+    group_norm_eps: float = 1e-6
+    padding: Literal["same", "symmetric"] = "same"
+    pool_padding: Literal["lowest", "zeros"] = "lowest"  # around the root's max-pooling
+    spatial: Literal["convolution", "axial"] = "convolution"  # the units' 3x3, or axial attention
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.units, (tuple, list)):
+            raise ConfigError(f"units must be a number for each stage, not {self.units!r}")
+        object.__setattr__(self, "units", tuple(self.units))
+        for count in self.units:
+            check_count("units", count)
+        if len(self.units) > 4:
+            raise ConfigError(f"units {self.units} are {len(self.units)} stages; a ResNet has 4")
+        check_count("width_factor", self.width_factor)
+        check_positive("group_norm_eps", self.group_norm_eps)
+        for name, choices in CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        if self.spatial == "axial" and self.form == "pre":
+            raise ConfigError("spatial 'axial' needs form 'post': AxialResNet has no other form")
+
+    @property
+    def root_channels(self) -> int:
+        return ROOT_WIDTH * self.width_factor
+
+    @property
+    def channels(self) -> int:
+        """Of the last feature map."""
+        if not self.units:
+            return self.root_channels
+        return EXPANSION * self.root_channels * 2 ** (len(self.units) - 1)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image between two neighbours of the last feature map."""
+        return 4 * 2 ** max(len(self.units) - 1, 0)
+
+    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(rows, columns) of the last feature map: every halving rounds up, in both paddings."""
+        return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrunkConfig:
+        """The config of `dataclasses.asdict`, also after JSON made lists of tuples."""
+        check_known(values, TRUNK_SETTINGS, "a ResNet's trunk")
+        return cls(**values)
+
+
+def halved(grid: tuple[int, int]) -> tuple[int, int]:
+    """What a stride of 2 leaves of (rows, columns)."""
+    return -(-grid[0] // 2), -(-grid[1] // 2)
+
+
+TRUNK_SETTINGS = tuple(field.name for field in fields(TrunkConfig))
+
+OFFICIAL = TrunkConfig()
+BIT = TrunkConfig(
+    form="pre",
+    standardise="var+1e-10",
+    group_norm_eps=1e-5,
+    padding="symmetric",
+    pool_padding="zeros",
+)
