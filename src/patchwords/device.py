@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from patchwords.errors import ConfigError
@@ -83,3 +85,27 @@ def cpu_name() -> str:
     except OSError:
         pass  # not Linux
     return platform.processor() or platform.machine()
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can be taken now, on the GPU or of the main memory (and of the container's)."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    free = _number(Path("/proc/meminfo"), "MemAvailable:") * 1024 or pages
+    limit = _number(Path("/sys/fs/cgroup/memory.max"))
+    used = _number(Path("/sys/fs/cgroup/memory.current"))
+    cache = _number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file")  # given up when needed
+    return min(free, max(0, limit - used + cache)) if limit else free
+
+
+def _number(path: Path, after: str = "") -> int:
+    """The first number of a file, or that behind a word; 0 where there is none ("max")."""
+    try:
+        words = path.read_text().split()
+        word = words[words.index(after) + 1] if after else words[0]
+        return int(word)
+    except (OSError, ValueError, IndexError):
+        return 0  # not Linux, or no limit

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from patchwords.device import choose_device
+from patchwords.device import choose_device, free_memory
 from patchwords.errors import ConfigError
 from patchwords.model.cost import activation_bytes
 from patchwords.model.variants import resolve
 from patchwords.train import memory
 from patchwords.train.journal import Journal, read_rows
-from patchwords.train.memory import SHARE_OF_FREE, choose_micro_batch, free_memory
+from patchwords.train.memory import SHARE_OF_FREE, choose_micro_batch
 from patchwords.train.signals import StopSignal, stop_signals
 
 CPU = choose_device("cpu", "fp32")
@@ -70,7 +70,7 @@ def test_free_memory_in_a_container(
     (tmp_path / "memory.max").write_text(f"{limit}\n")
     (tmp_path / "memory.current").write_text(f"{used}\n")
     (tmp_path / "memory.stat").write_text(f"anon 5\ninactive_file {cache}\n")
-    monkeypatch.setattr(memory, "Path", lambda path: tmp_path / path.split("/")[-1])
+    monkeypatch.setattr("patchwords.device.Path", lambda path: tmp_path / path.split("/")[-1])
     # kB are 1024 bytes, so the machine's own 4,000 kB are a little more.
     assert free_memory(torch.device("cpu")) == (4000 * 1024 if free == 4_000_000 else free)
 

@@ -6,13 +6,16 @@ from typing import Any
 
 import pytest
 import torch
+from every_kind import EVERY_KIND
 from torch import nn
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config, Model, build
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.trunk_config import BIT, OFFICIAL
 from patchwords.model.variants import VARIANTS, resolve
-from patchwords.model.vit import ViT
-from patchwords.train.optimizer import DecoupledSGD, build_optimizer, decays, freeze
+from patchwords.train.optimizer import DecoupledSGD, build_optimizer, decays, freeze, layer_of
 from patchwords.train.plan import Plan
 
 PLAN = Plan(
@@ -33,9 +36,12 @@ SMALL = ViTConfig(
 )
 
 
-def vit(config: ViTConfig = SMALL, **settings: Any) -> ViT:
+RESNET = ResNetConfig(trunk=replace(BIT, units=(2, 1, 3)), num_classes=5)
+
+
+def meta(config: Config = SMALL, **settings: Any) -> Model:
     with torch.device("meta"):  # names and shapes are all that matters
-        return ViT(config.with_settings(**settings))
+        return build(config.with_settings(**settings))
 
 
 KINDS = [
@@ -44,18 +50,31 @@ KINDS = [
         ("token", "gap", "map"), ("1d", "none"), (None, 11)
     )
 ]
+NAMED = [resolve(f"ViT-{letter}/16").config for letter in VARIANTS]
 
 
-@pytest.mark.parametrize("config", [*KINDS, *(resolve(f"ViT-{v}/16").config for v in VARIANTS)])
-def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: ViTConfig) -> None:
-    model = vit(config)
-    optimizer = build_optimizer(model, PLAN, config.depth)
+@pytest.mark.parametrize("config", [*KINDS, *NAMED, *EVERY_KIND.values(), RESNET])
+def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: Config) -> None:
+    model = meta(config)
+    optimizer = build_optimizer(model, PLAN, config)
     decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
     assert sum(len(g["params"]) for g in optimizer.param_groups) == len(decay)
     for name, parameter in model.named_parameters():
         # A kernel is a ".weight" of two axes or more; the probe and the tables are no kernels.
         kernel = name.endswith(".weight") and parameter.ndim > 1
         assert decay[id(parameter)] == (0.3 if kernel else 0.0), name
+
+
+@pytest.mark.parametrize("config", [*KINDS, *EVERY_KIND.values(), RESNET])
+def test_every_layer_has_parameters_and_they_rise_with_depth(config: Config) -> None:
+    layers = [layer_of(name, config) for name, _ in meta(config).named_parameters()]
+    before, after = ("class_token", "positions.", "embed.", "trunk.root"), ("head.", "norm.")
+    assert set(layers) == set(range(config.layers + 2))
+    for (name, _), layer in zip(meta(config).named_parameters(), layers, strict=True):
+        assert (layer == 0) >= name.startswith(before), name
+        assert (layer == config.layers + 1) >= name.startswith(after), name
+    # Modules are built in the order of the way through them, but for the class token.
+    assert layers == sorted(layers)
 
 
 @pytest.mark.parametrize("name", ["encoder.gate", "head.linear.scale", "embed.weights", ""])
@@ -65,15 +84,41 @@ def test_an_unknown_parameter_stops_it(name: str) -> None:
 
 
 def test_layer_decay_scales_each_block() -> None:
-    model = vit()
-    optimizer = build_optimizer(model, PLAN, SMALL.depth, layer_decay=0.5)
+    model = meta()
+    optimizer = build_optimizer(model, PLAN, SMALL, layer_decay=0.5)
     scale = {id(p): g["scale"] for g in optimizer.param_groups for p in g["params"]}
     found = {name: scale[id(parameter)] for name, parameter in model.named_parameters()}
     assert found["head.linear.weight"] == found["encoder.norm.bias"] == 1.0
     assert found["encoder.blocks.2.mlp.fc1.weight"] == 0.5
     assert found["encoder.blocks.0.norm1.weight"] == 0.125
-    assert found["embed.weight"] == found["class_token"] == found["positions"] == 0.0625
-    assert len(build_optimizer(model, PLAN, SMALL.depth).param_groups) == 2  # merged without it
+    assert found["embed.weight"] == found["class_token"] == found["positions.table"] == 0.0625
+    assert len(build_optimizer(model, PLAN, SMALL).param_groups) == 2  # merged without it
+
+
+@pytest.mark.parametrize(
+    ("name", "layer"),
+    [
+        ("trunk.root.conv.weight", 0),
+        ("trunk.stages.0.0.conv1.weight", 1),
+        ("trunk.stages.0.1.norm2.bias", 2),
+        ("trunk.stages.1.0.shortcut.weight", 3),
+        ("trunk.stages.2.0.conv2.weight", 4),
+        ("trunk.stages.2.2.conv3.weight", 6),
+        ("norm.weight", 7),
+        ("head.linear.bias", 7),
+    ],
+)
+def test_the_layers_of_a_resnet_are_its_units(name: str, layer: int) -> None:
+    assert RESNET.layers == 6
+    assert name in dict(meta(RESNET).named_parameters())
+    assert layer_of(name, RESNET) == layer
+
+
+def test_the_resnet_of_a_hybrid_is_below_the_first_block() -> None:
+    hybrid = SMALL.with_settings(trunk=replace(OFFICIAL, units=(2, 1)), patch_size=1, image_size=16)
+    layers = {name: layer_of(name, hybrid) for name, _ in meta(hybrid).named_parameters()}
+    assert {layer for name, layer in layers.items() if name.startswith("trunk.")} == {0}
+    assert layers["encoder.blocks.0.norm1.weight"] == 1
 
 
 @pytest.mark.parametrize(
@@ -86,35 +131,54 @@ def test_layer_decay_scales_each_block() -> None:
     ],
 )
 def test_freeze(train: str, learn: tuple[str, ...]) -> None:
-    model = vit(classifier="map")
-    freeze(model, train, SMALL.depth)
+    model = meta(classifier="map")
+    assert_learn(model, train, SMALL, learn)
+
+
+@pytest.mark.parametrize(
+    ("train", "learn"),
+    [
+        ("all", ("",)),
+        ("head", ("head.",)),
+        ("last:1", ("head.", "norm.", "trunk.stages.2.2.")),
+        ("last:4", ("head.", "norm.", "trunk.stages.2.", "trunk.stages.1.")),
+    ],
+)
+def test_freeze_counts_the_residual_units_of_a_resnet(train: str, learn: tuple[str, ...]) -> None:
+    assert_learn(meta(RESNET), train, RESNET, learn)
+
+
+def assert_learn(model: Model, train: str, config: Config, learn: tuple[str, ...]) -> None:
+    freeze(model, train, config)
     for name, parameter in model.named_parameters():
         assert parameter.requires_grad == name.startswith(learn), name
-    optimizer = build_optimizer(model, PLAN, SMALL.depth)
+    optimizer = build_optimizer(model, PLAN, config)
     given = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert given == {id(p) for p in model.parameters() if p.requires_grad}
 
 
-def test_freeze_refuses_more_blocks_than_there_are() -> None:
-    freeze(vit(), "last:3", 3)
+def test_freeze_refuses_more_layers_than_there_are() -> None:
+    freeze(meta(), "last:3", SMALL)
     with pytest.raises(ConfigError, match=r"--train last:4: the model has 3 blocks"):
-        freeze(vit(), "last:4", 3)
+        freeze(meta(), "last:4", SMALL)
+    with pytest.raises(ConfigError, match=r"--train last:7: the model has 6 residual units"):
+        freeze(meta(RESNET), "last:7", RESNET)
     for wrong in ("last:0", "last:", "last:-1", "first:2", "heads"):
         with pytest.raises(ConfigError, match="choose all, head, or last:N"):
-            freeze(vit(), wrong, 3)
+            freeze(meta(), wrong, SMALL)
 
 
 def descend(optimizer: str, lr: float, steps: int, gradient: Any) -> torch.Tensor:
     """Where the optimizer of a plan comes to from (-1.2, 1), the customary start of Rosenbrock."""
     model = nn.Module()
-    model.positions = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
+    model.class_token = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
     plan = replace(PLAN, optimizer=optimizer, lr=lr, weight_decay=0.0)
-    built = build_optimizer(model, plan, depth=1)
+    built = build_optimizer(model, plan, SMALL)
     for step in range(steps):
         built.param_groups[0]["lr"] = lr * (1 - step / steps)  # Adam circles at a constant rate
-        model.positions.grad = gradient(*model.positions.detach())
+        model.class_token.grad = gradient(*model.class_token.detach())
         built.step()
-    return model.positions.detach()
+    return model.class_token.detach()
 
 
 def parabola(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -171,7 +235,7 @@ def test_adamw_by_hand() -> None:
     model = nn.Module()
     model.embed = nn.Linear(13, 1, bias=False, dtype=torch.float64)
     hand = model.embed.weight.detach().clone()
-    optimizer = build_optimizer(model, replace(PLAN, optimizer="adamw"), depth=1)
+    optimizer = build_optimizer(model, replace(PLAN, optimizer="adamw"), SMALL)
     m = v = torch.zeros(1, 13, dtype=torch.float64)
     for t, gradient in enumerate(gradients(), start=1):
         model.embed.weight.grad = gradient[None].clone()

@@ -11,16 +11,21 @@ import pytest
 
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
 from patchwords.train.plan import plan_of
-from patchwords.train.recipes import FINETUNE, SCRATCH, choose_recipe, fill
+from patchwords.train.recipes import FINETUNE, SCRATCH, SCRATCH_RESNET, choose_recipe, fill
 
 IMAGENET = 1_281_167  # training images
 
 
 def filled(
-    images: int, from_weights: bool, model: str = "ViT-B/16", **asked: Any
+    images: int,
+    from_weights: bool,
+    model: str = "ViT-B/16",
+    family: str = "vit",
+    **asked: Any,
 ) -> FinetuneConfig:
     config = FinetuneConfig(data="x", recipe=RecipeSettings(**asked))
-    return fill(config, images=images, from_weights=from_weights, model=model)[0]
+    done, _ = fill(config, images=images, from_weights=from_weights, model=model, family=family)
+    return done
 
 
 @pytest.mark.parametrize(
@@ -41,6 +46,8 @@ def test_size_classes_end_where_the_paper_has_them() -> None:
         assert choose_recipe(True, row.paper_images + 1) is below
     assert choose_recipe(True, 10**9) is FINETUNE[-1]
     assert choose_recipe(False, 10) is choose_recipe(False, 10**9) is SCRATCH
+    assert choose_recipe(False, 10, "resnet") is SCRATCH_RESNET
+    assert choose_recipe(True, 10, "resnet") is FINETUNE[0]  # Table 4 is for all models
 
 
 def test_imagenet_from_scratch_is_table_3() -> None:
@@ -60,6 +67,43 @@ def test_imagenet_from_weights_is_table_4() -> None:
     assert (recipe.lr, recipe.batch_size, recipe.weight_decay) == (0.01, 512, 0.0)
     assert (recipe.steps, recipe.warmup_steps) == (20_000, 500)
     assert config.model_settings.dropout == 0.0
+
+
+def test_imagenet_from_scratch_is_big_vision_s_for_resnets() -> None:
+    config = filled(IMAGENET, False, "BiT-R50x1", "resnet")
+    recipe = config.recipe
+    assert (recipe.optimizer, recipe.schedule) == ("sgd", "cosine")
+    assert (recipe.lr, recipe.batch_size, recipe.warmup_steps) == (0.1 * 4096 / 256, 4096, 1000)
+    assert recipe.clip == 1.0
+    assert recipe.steps == round(90 * IMAGENET / 4096)
+    # Theirs is not multiplied by the learning rate, ours is.
+    assert recipe.weight_decay * recipe.lr == pytest.approx(1e-4 * 4096 / 256, rel=1e-12)
+    assert config.model_settings.dropout is None  # it has no place for it
+
+
+def test_the_learning_rate_of_resnets_goes_with_the_batch() -> None:
+    for batch in (32, 256, 1000):
+        recipe = filled(IMAGENET, False, "BiT-R50x1", "resnet", batch_size=batch).recipe
+        assert recipe.lr == pytest.approx(0.1 * batch / 256, rel=5e-3)  # of three digits
+        assert recipe.weight_decay == 1e-3
+    small = filled(1258, False, "BiT-R50x1", "resnet").recipe
+    assert (small.batch_size, small.lr) == (32, 0.0125)
+    tuned = filled(1258, True, "BiT-R50x1", "resnet").recipe  # Table 4's, as for all models
+    assert tuned == filled(1258, True).recipe
+
+
+def test_nobody_gives_dropout_to_a_resnet() -> None:
+    for from_weights in (True, False):
+        _, choices = fill(
+            FinetuneConfig(data="x"),
+            images=1258,
+            from_weights=from_weights,
+            model="BiT-R50x1",
+            family="resnet",
+        )
+        assert "dropout" not in {choice.name for choice in choices}
+        sources = " ".join(choice.why for choice in choices)
+        assert ("bit_i1k" in sources, "Table 4" in sources) == (not from_weights, from_weights)
 
 
 def test_large_data_see_as_many_images_whatever_the_batch() -> None:
@@ -137,11 +181,14 @@ def test_every_choice_is_shown_with_the_value_that_is_used() -> None:
 @pytest.mark.parametrize("from_weights", [True, False])
 @pytest.mark.parametrize("images", [3, 50, 1258, 45_000, 2_000_003])
 @pytest.mark.parametrize("asked", [{}, {"epochs": 3.0}, {"steps": 1}, {"batch_size": 6}])
+@pytest.mark.parametrize("family", ["vit", "resnet"])
 def test_a_filled_config_is_a_fixed_point(
-    images: int, from_weights: bool, asked: dict[str, Any]
+    images: int, from_weights: bool, asked: dict[str, Any], family: str
 ) -> None:
-    once = filled(images, from_weights, **asked)
-    twice, choices = fill(once, images=images, from_weights=from_weights, model="ViT-B/16")
+    once = filled(images, from_weights, family=family, **asked)
+    twice, choices = fill(
+        once, images=images, from_weights=from_weights, model="ViT-B/16", family=family
+    )
     assert twice == once
     assert {choice.why for choice in choices} == {"asked for"}
     plan = plan_of(once, images)
@@ -158,6 +205,11 @@ def test_a_filled_config_is_a_fixed_point(
         ("ViT-L/32", 0.0),
         ("ViT-H/14", 0.1),
         ("R50+ViT-B/16", 0.1),
+        ("R50+ViT-L/32", 0.1),
+        ("R50+ViT-L/16", 0.1),  # as its ViT
+        ("ViT-L/16 with position 2d", 0.1),
+        ("R26+ViT-S/32", 0.0),
+        ("Axial-ViT-B/16", 0.0),
     ],
 )
 def test_dropout_when_finetuning_is_that_of_the_official_code(model: str, dropout: float) -> None:

@@ -12,7 +12,7 @@ from tiny_run import VIT, digits, quiet
 from patchwords.data.examples import Data
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
-from patchwords.errors import ConfigError
+from patchwords.errors import WeightsError
 from patchwords.model.initialise import initialise
 from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
@@ -24,7 +24,7 @@ from patchwords.train.start import (
     choose_model_name,
     load_origin,
     prepare_start,
-    rows_by_name,
+    rows_of_head,
 )
 from patchwords.weights.store import save_pretrained
 
@@ -62,13 +62,18 @@ def test_from_scratch() -> None:
 
 def test_every_model_setting_reaches_the_model() -> None:
     asked = ModelSettings(
-        image_size=(8, 12),
+        image_size=(12, 15),
+        patch_size=3,
         depth=2,
         width=10,
         heads=5,
         mlp_width=7,
+        mixer="local",
+        window=3,
         classifier="map",
-        position="none",
+        representation_size=13,
+        position="2d",
+        position_at="shared",
         gelu="erf",
         dropout=0.2,
         drop_path=0.3,
@@ -83,7 +88,7 @@ def test_from_weights_of_the_same_classes_by_name(tmp_path: Path) -> None:
     names = tuple(reversed(digits().classes))
     config = weights_in(tmp_path, names)
     start, choices = start_of(config, digits())
-    assert start.changes == ("the head is kept: the weights know the classes of the data by name",)
+    assert start.changes == ("the head is kept: the weights know the classes of the data",)
     assert start.model.head.linear.weight.abs().min() > 0
     assert start.preprocess == Preprocess((8, 8), "squash", 0.5)
     assert choices[0].why == "that of the weights"
@@ -102,10 +107,16 @@ def test_from_weights_of_other_classes_and_another_size(tmp_path: Path) -> None:
     assert start.model.config.dropout == 0.4
 
 
-def test_rows_by_name() -> None:
-    assert rows_by_name(("b", "a", "c"), ("a", "b", "c")) == [1, 0, 2]
-    assert rows_by_name(("b", "a", "c"), ("a", "b")) is None
-    assert rows_by_name(("b", "a"), ("a", "b", "c")) is None
+def test_the_head_is_kept_by_name_or_by_number() -> None:
+    assert rows_of_head(("b", "a", "c"), ("a", "b", "c")) == ([1, 0, 2], None)
+    assert rows_of_head(("2", "0", "1"), ("0", "1", "2")) == ([1, 2, 0], None)  # by name
+    for labels in (("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")):
+        rows, said = rows_of_head(labels, ("a", "b", "c"))
+        assert rows == [0, 1, 2]
+        assert said is not None
+        assert "number 0 is taken for a" in said
+    for labels in (("0", "1"), ("1", "2", "3"), ("1", "0", "2"), ("a", "b", "x"), ("a", "b")):
+        assert rows_of_head(labels, ("a", "b", "c")) == (None, None)
 
 
 def test_names(tmp_path: Path) -> None:
@@ -114,7 +125,7 @@ def test_names(tmp_path: Path) -> None:
     known = weights_in(tmp_path / "known", name="ViT-Ti/4")
     assert name_of(known) == "ViT-Ti/4"
     start_of(replace(known, model="Ti/4"), digits())  # another spelling of the same
-    with pytest.raises(ConfigError, match=r"--model S/4 and --weights .* are of ViT-Ti/4"):
+    with pytest.raises(WeightsError, match="weights of ViT-Ti/4, but S/4 was asked for"):
         start_of(replace(known, model="S/4"), digits())
 
 

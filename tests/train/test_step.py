@@ -24,14 +24,17 @@ VIT = ViTConfig(
 )
 SETTINGS = StepSettings(choose_device("cpu", "fp32"), seed=3, rate=lambda step: 0.1, clip=1e9)
 BATCH = 13
+# Float32, a sum of 13 gradients in another order. LayerNorm makes tokens that start at about 0.02
+# some 50 times larger, and with them the gradient of the class token and its rounding.
+ROUNDING = 2e-5
 
 
 def state_of(micro_batch: int = BATCH, train: str = "all", **vit: Any) -> State:
     model = ViT(VIT.with_settings(**vit))
     initialise(model, 0)
     torch.nn.init.normal_(model.head.linear.weight, generator=torch.Generator().manual_seed(1))
-    freeze(model, train, VIT.depth)
-    return State(model.train(), build_optimizer(model, PLAN, VIT.depth), None, micro_batch)
+    freeze(model, train, VIT)
+    return State(model.train(), build_optimizer(model, PLAN, VIT), None, micro_batch)
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -56,8 +59,7 @@ def weights(state: State) -> Tensor:
 def test_parts_give_what_the_whole_gives(micro: int) -> None:
     whole, parts = state_of(), state_of(micro)
     a, b = step(whole), step(parts)
-    # Float32: a sum of 13 gradients in another order.
-    torch.testing.assert_close(weights(parts), weights(whole), atol=2e-6, rtol=1e-5)
+    torch.testing.assert_close(weights(parts), weights(whole), atol=ROUNDING, rtol=1e-5)
     torch.testing.assert_close(b.loss, a.loss, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(b.grad_norm, a.grad_norm, atol=1e-5, rtol=1e-5)
     assert (b.correct, b.images, parts.step) == (a.correct, BATCH, 1)
@@ -72,8 +74,8 @@ def test_the_loss_is_the_mean_over_the_batch() -> None:
     measured = step(state)
     torch.testing.assert_close(measured.loss / BATCH, expected.detach(), atol=1e-6, rtol=1e-6)
     moved = torch.cat([g.flatten() for g in gradients])
-    # The first step of SGD; float32.
-    torch.testing.assert_close(weights(state), before - 0.1 * moved, atol=1e-6, rtol=1e-5)
+    # The first step of SGD.
+    torch.testing.assert_close(weights(state), before - 0.1 * moved, atol=ROUNDING, rtol=1e-5)
 
 
 def test_the_gradient_is_clipped_to_its_norm() -> None:
@@ -87,7 +89,7 @@ def test_the_gradient_is_clipped_to_its_norm() -> None:
 
 def test_the_rate_is_that_of_the_step_times_the_scale_of_the_group() -> None:
     state = state_of()
-    state.optimizer = build_optimizer(state.model, PLAN, VIT.depth, layer_decay=0.5)
+    state.optimizer = build_optimizer(state.model, PLAN, VIT, layer_decay=0.5)
     state.step = 4
     measured = step(state, replace(SETTINGS, rate=lambda step: 0.01 * step))
     assert measured.rate == 0.04
@@ -129,10 +131,10 @@ def test_parts_have_noise_of_their_own() -> None:
 def test_the_average_is_updated_with_the_number_of_the_step() -> None:
     state = state_of()
     state.average, state.step = Average(state.model, 0.5), 2
-    before = state.average.weights["positions"].clone()
+    before = state.average.weights["positions.table"].clone()
     step(state)
-    moved = 0.75 * (state.model.positions.detach() - before)  # decay (1 + 2) / (10 + 2)
-    torch.testing.assert_close(state.average.weights["positions"], before + moved)
+    moved = 0.75 * (state.model.positions.table.detach() - before)  # decay (1 + 2) / (10 + 2)
+    torch.testing.assert_close(state.average.weights["positions.table"], before + moved)
 
 
 @pytest.mark.parametrize(("fits", "left"), [(12, 7), (3, 2), (1, 1)])

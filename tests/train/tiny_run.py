@@ -17,8 +17,8 @@ from patchwords.data.split import divide
 from patchwords.device import choose_device
 from patchwords.evaluate.held_out import measure
 from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config, build, family_of
 from patchwords.model.initialise import initialise
-from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
 from patchwords.train.finetune import Evaluate, train_to_end
 from patchwords.train.job import Job, build_state, restore
@@ -73,14 +73,15 @@ def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> Finetun
     )
 
 
-def assemble(folder: Path, config: FinetuneConfig, vit: ViTConfig = VIT) -> Job:
+def assemble(folder: Path, config: FinetuneConfig, shape: Config = VIT) -> Job:
     """As `job.prepare` does, with a smaller model than any that has a name."""
     data, device = digits(), choose_device("cpu", "fp32")
     images = len(data.splits[TRAIN])
-    config, _ = fill(config, images=images, from_weights=False, model="tiny")
-    model = ViT(vit)
+    family = family_of(shape)
+    config, _ = fill(config, images=images, from_weights=False, model="tiny", family=family)
+    model = build(shape)
     initialise(model, config.seed)
-    start = Start("tiny", model, Preprocess(image_size=vit.image_size, crop_fraction=1.0), ())
+    start = Start("tiny", model, Preprocess(image_size=shape.image_size, crop_fraction=1.0), ())
     plan = plan_of(config, images)
     folder.mkdir(exist_ok=True)
     state = build_state(config, plan, start, device)
@@ -92,8 +93,8 @@ def go(job: Job, evaluate: Evaluate = measure) -> Job:
     return job
 
 
-def go_on(folder: Path, config: FinetuneConfig) -> Job:
+def go_on(folder: Path, config: FinetuneConfig, shape: Config = VIT) -> Job:
     """Everything anew, as another process would have it, from the newest checkpoint."""
-    job = assemble(folder, config)
+    job = assemble(folder, config, shape)
     step = restore(job.state, job.start, job.folder, job.config, job.data, quiet())
     return go(replace(job, resumed_at=step))

@@ -3,86 +3,161 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import dataclass
-from typing import Annotated, Any
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
+
+from patchwords.errors import ConfigError
+from patchwords.train.config import ModelSettings
+
+if TYPE_CHECKING:
+    from patchwords.model.family import Config
+
+Row = dict[str, Any]  # of the output: what --json prints of one model
+
+BYTES = {"fp32": 4, "bf16": 2}  # of a value between two matrix products
 
 
 @dataclass(frozen=True)
 class Models:
-    """List models: tokens, parameters and multiply-adds (MACs) for one image.
+    """List models: tokens, parameters, multiply-adds (MACs) of one image, memory of training.
 
-    A training step takes about three times the MACs. Any patch size goes: ViT-S/7 is a model, too.
+    PATTERN is a glob over names ('R50+*'), or one model in any spelling: then its parts are shown,
+    too. Other names work as well: any patch size (ViT-S/7), any ResNet (R26, R50, R101, R152,
+    R200) with any ViT (R101+ViT-H/32), any width factor (BiT-R50x4), and the settings below.
 
-    Example: patchwords models 'ViT-*/16' --image-size 384
+    Example: patchwords models 'ViT-*/16' --image-size 384 --batch-size 256 --precision bf16
+
+    Example: patchwords models R50+ViT-B/16 --train-images 2.1e9
     """
 
     pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = "*"
     """names to show, with * and ?; or one model's name in any spelling"""
-    image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels"""
     classes: int = 1000
     """outputs of the head"""
+    batch_size: int = 32
+    """images at a time, for the memory that their activations take in training"""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """of matrix products, for the memory"""
+    train_images: float | None = None
+    """adds the operations of training on so many images, as 2.1e9 (7 epochs of 303e6)"""
+    table6: bool = False
+    """compare with the cost of training that the paper's Table 6 gives, by PATTERN"""
     json: bool = False
     """print JSON"""
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
 
 
 def run(config: Models) -> int:
-    from patchwords.errors import ConfigError
-    from patchwords.model.cost import macs, parameters
-    from patchwords.model.variants import list_models, resolve
+    from patchwords.commands.models_summary import show, show_table6
 
-    names = list_models(config.pattern) or [resolve(config.pattern).name]
-    rows: list[dict[str, Any]] = []
-    for name in names:
-        shape = resolve(name).config.with_settings(num_classes=config.classes)
-        if config.image_size is not None:
-            size = config.image_size * 2 if len(config.image_size) == 1 else config.image_size
-            try:
-                shape = shape.with_settings(image_size=size)
-            except ConfigError as error:
-                if len(names) == 1:
-                    raise
-                rows.append({"model": name, "note": str(error)})
-                continue
-        rows.append(
-            {
-                "model": name,
-                "image_size": list(shape.image_size),
-                "tokens": shape.tokens,
-                "parameters": parameters(shape),
-                "macs": macs(shape),
-            }
-        )
+    check(config)
+    rows = table6_rows(config) if config.table6 else model_rows(config)
     if config.json:
         print(jsonlib.dumps(rows, indent=1))
+    elif config.table6:
+        show_table6(rows)
     else:
-        show(rows)
+        show(rows, config)
     return 0
 
 
-def show(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("model", no_wrap=True)
-    for name in ("image", "tokens", "parameters", "GMACs"):
-        table.add_column(name, justify="right", no_wrap=True)
-    for row in rows:
-        if "note" in row:
-            table.add_row(row["model"], "-", "-", "-", "-")
-            continue
-        height, width = row["image_size"]
-        table.add_row(
-            row["model"],
-            f"{height}x{width}",
-            f"{row['tokens']:,}",
-            f"{row['parameters']:,}",
-            f"{row['macs'] / 1e9:,.3f}",
+def check(config: Models) -> None:
+    """Refuse numbers that mean nothing, and flags that would change nothing."""
+    for name in ("classes", "batch_size", "train_images"):
+        value = getattr(config, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be greater than 0")
+    alone = Models(pattern=config.pattern, table6=True, json=config.json)
+    if config.table6 and config != alone:
+        raise ConfigError(
+            "--table6 is of the paper's models as they were trained: beside it only PATTERN and "
+            "--json have a meaning"
         )
-    console = Console()
-    console.print(table)
-    for note in {row["note"] for row in rows if "note" in row}:
-        console.print(note, style="dim", markup=False)
+
+
+def model_rows(config: Models) -> list[Row]:
+    """One row for each model; where several are asked for, one that is refused has a note."""
+    from patchwords.model.variants import list_models, resolve
+
+    names = list_models(config.pattern)
+    if not names:
+        variant = resolve(config.pattern)
+        return [describe(variant.name, adjusted(variant.config, config), config, alone=True)]
+    rows: list[Row] = []
+    for name in names:
+        try:
+            shape = adjusted(resolve(name).config, config)
+        except ConfigError as error:
+            if len(names) == 1:
+                raise
+            rows.append({"model": name, "note": str(error)})
+            continue
+        rows.append(describe(name, shape, config, alone=len(names) == 1))
+    return rows
+
+
+def adjusted(shape: Config, config: Models) -> Config:
+    """The named model with the settings that were asked for. Raises ConfigError."""
+    asked = {
+        name: value for name, value in vars(config.model_settings).items() if value is not None
+    }
+    if size := asked.get("image_size"):
+        asked["image_size"] = size * 2 if len(size) == 1 else size
+    return shape.with_settings(num_classes=config.classes, **asked)
+
+
+def describe(name: str, shape: Config, config: Models, alone: bool) -> Row:
+    """A model's row; with its parts if it is the only one."""
+    from patchwords.model.config import ViTConfig
+    from patchwords.model.cost import activation_bytes, breakdown, macs, parameters, training_flops
+
+    row: Row = {
+        "model": name,
+        "image_size": list(shape.image_size),
+        "tokens": shape.tokens if isinstance(shape, ViTConfig) else None,
+        "grid": list(shape.grid),
+        "parameters": parameters(shape),
+        "macs": macs(shape),
+        "activation_bytes": activation_bytes(
+            shape, config.batch_size, None, BYTES[config.precision]
+        ),
+    }
+    if config.train_images is not None:
+        row["training_flops"] = training_flops(row["macs"], config.train_images)
+    if alone:
+        row["parts"] = [
+            {
+                "part": part,
+                "count": len(same),
+                "parameters": sum(one.parameters for one in same),
+                "macs": sum(one.macs for one in same),
+            }
+            for part, same in breakdown(shape).items()
+        ]
+    return row
+
+
+def table6_rows(config: Models) -> list[Row]:
+    """Table 6 of the paper beside our count."""
+    from patchwords.model.table6 import TABLE6
+    from patchwords.model.variants import list_models, resolve
+
+    names = list_models(config.pattern) or [resolve(config.pattern).name]
+    rows = [
+        {
+            "model": row.model,
+            "epochs": row.epochs,
+            "exaflops_printed": row.exaflops,
+            "exaflops_counted": row.counted(),
+            "doubt": row.doubt or None,
+        }
+        for row in TABLE6
+        if row.model in names
+    ]
+    if not rows:
+        known = ", ".join(dict.fromkeys(row.model for row in TABLE6))
+        raise ConfigError(f"Table 6 has no {' or '.join(names)}; it has {known}")
+    return rows

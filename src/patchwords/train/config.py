@@ -12,6 +12,7 @@ from typing import Literal
 from patchwords.data.augment import Augment
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
+from patchwords.model.config import Classifier, Mixer, Position, PositionAt
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,20 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Changes to the architecture that --model names."""
+    """Changes to the architecture that the model's name stands for."""
 
     image_size: tuple[int, ...] | None = None  # one number, or height and width, in pixels
+    patch_size: int | None = None  # pixels; in a hybrid, places of the ResNet's feature map
     depth: int | None = None  # blocks (App. D.2)
     width: int | None = None  # of a token
     heads: int | None = None  # of the attention
     mlp_width: int | None = None  # of the hidden layer in each block
-    classifier: Literal["token", "gap", "map"] | None = None  # what the head reads (App. D.3)
-    position: Literal["1d", "none"] | None = None  # position embeddings (App. D.4)
+    mixer: Mixer | None = None  # how tokens see one another (axial: App. D.6)
+    window: int | None = None  # side of the neighbourhood that --mixer local sees; odd, 7 is usual
+    classifier: Classifier | None = None  # what the head reads (App. D.3)
+    representation_size: int | None = None  # width of a tanh layer before the classifier
+    position: Position | None = None  # position embeddings (App. D.4)
+    position_at: PositionAt | None = None  # once, at every block its own, or at all one shared
     gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
     dropout: float | None = None  # after every dense layer but qkv (App. B.1)
     drop_path: float | None = None  # stochastic depth of the last block; linear over depth
@@ -55,10 +61,10 @@ class RecipeSettings:
     warmup_steps: int | None = None  # steps of linear warm-up from 0
     weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
     clip: float = 1.0  # largest norm of the gradient
-    layer_decay: float = 1.0  # factor on the learning rate for each block down from the head
+    layer_decay: float = 1.0  # factor on the learning rate for each layer down from the head
     label_smoothing: float = 0.0  # share of the target spread over all classes
     ema: float | None = None  # decay of a running average of the weights: the paper's 0.9999
-    train: str = "all"  # which weights learn: all, head, or last:N (blocks, and the head)
+    train: str = "all"  # which weights learn: all, head, or last:N (layers, and the head)
     balance: Literal["none", "loss", "sample"] = "none"  # make up for rare classes
     early_stop: int | None = None  # stop after N evaluations without a better accuracy
 
@@ -117,7 +123,7 @@ class FinetuneConfig:
         }.items():
             if values == ():
                 raise ConfigError(f"{flag} lacks a value; leave it out, or say which")
-        train_blocks(recipe.train)
+        train_layers(recipe.train)
         _require_positive(
             {
                 "--epochs": recipe.epochs,
@@ -153,16 +159,19 @@ class FinetuneConfig:
             raise ConfigError("--early-stop needs validation images, and --validation is 0")
 
 
-def train_blocks(train: str) -> int | None:
-    """`--train` as the number of last blocks that learn: None = everything, 0 = the head only."""
+def train_layers(train: str) -> int | None:
+    """`--train` as the number of last layers that learn: None = everything, 0 = the head only.
+
+    Layers are blocks, or the residual units of a ResNet.
+    """
     if train == "all":
         return None
     if train == "head":
         return 0
-    blocks = train.removeprefix("last:")
-    if train.startswith("last:") and blocks.isdigit() and int(blocks) > 0:
-        return int(blocks)
-    raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N blocks, as last:2")
+    layers = train.removeprefix("last:")
+    if train.startswith("last:") and layers.isdigit() and int(layers) > 0:
+        return int(layers)
+    raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
 
 
 def _require_positive(settings: dict[str, float | None]) -> None:

@@ -1,4 +1,4 @@
-"""The main job: fine-tune a ViT on somebody's images, or train one from scratch on them.
+"""The main job: fine-tune a model on somebody's images, or train one from scratch on them.
 
 Evaluators are passed in as functions, because training stands below them.
 """
@@ -16,6 +16,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
 from patchwords.device import Device
 from patchwords.errors import Interrupted
+from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint, loop
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import Prepare, feed
@@ -106,7 +107,7 @@ def callbacks(
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
-    about = {"architecture": job.start.model.config.to_dict(), "data": fingerprint(job.data)}
+    about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
 
     def save(state: State) -> None:
         checkpoint.save(job.folder.checkpoints, state.step, {**state.to_dict(), **about})

@@ -21,10 +21,13 @@ def introduce(
 ) -> None:
     """Everything that was decided, before the first step."""
     origin = f"from {config.weights}" if config.weights else "from scratch (no --weights)"
-    size = start.model.config.image_size
+    model = start.model.config
+    size = model.image_size
+    name, _, other = start.name.partition(" with ")  # a long value would squeeze the reasons
+    changed = f"with {other}; " if other else ""
     show = [
-        Choice("model", start.name, f"{parameters(start.model.config):,} parameters, {origin}"),
-        Choice("image_size", f"{size[0]}x{size[1]}", f"{start.model.config.tokens} tokens"),
+        Choice("model", name, f"{changed}{parameters(model):,} parameters, {origin}"),
+        Choice("image_size", f"{size[0]}x{size[1]}", model.summary),
         *choices,
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
         Choice("device", device.type, f"precision {device.precision}"),

@@ -14,6 +14,7 @@ from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
+from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
@@ -38,6 +39,7 @@ from patchwords.train.settings import not_default, to_yaml
 from patchwords.train.start import (
     DEFAULT_MODEL,
     Start,
+    choose_family,
     choose_model_name,
     load_origin,
     prepare_start,
@@ -89,6 +91,7 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
         images=len(data.splits[TRAIN]),
         from_weights=origin is not None,
         model=choose_model_name(config, origin),
+        family=choose_family(config, origin),
     )
     start, more = prepare_start(config, data, origin)
     output = Path(config.output) if config.output else default_output(config.data, start.name)
@@ -131,14 +134,14 @@ def default_output(data: str, model: str) -> Path:
 
 def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device) -> State:
     """The model on its device, with an optimizer for the weights that learn."""
-    vit, recipe = start.model.config, config.recipe
+    shape, recipe = start.model.config, config.recipe
     model = start.model.to(device.torch_device)
-    freeze(model, recipe.train, vit.depth)
+    freeze(model, recipe.train, shape)
     return State(
         model=model,
-        optimizer=build_optimizer(model, plan, vit.depth, recipe.layer_decay),
+        optimizer=build_optimizer(model, plan, shape, recipe.layer_decay),
         average=Average(model, recipe.ema) if recipe.ema else None,
-        micro_batch=choose_micro_batch(vit, plan.batch_size, device, config.machine.grad_accum),
+        micro_batch=choose_micro_batch(shape, plan.batch_size, device, config.machine.grad_accum),
     )
 
 
@@ -177,9 +180,9 @@ def restore(
     if saved is None:
         display.say("the run was stopped before its first checkpoint: starting from the first step")
         return None
-    vit = start.model.config.to_dict()
-    if saved["architecture"] != vit:
-        differ = [name for name in vit if saved["architecture"].get(name) != vit[name]]
+    shape, other = config_to_dict(start.model.config), saved["architecture"]
+    if other != shape:
+        differ = [name for name in shape | other if other.get(name) != shape.get(name)]
         raise ConfigError(
             f"{folder.checkpoints} is of another model: it differs in {', '.join(differ)}"
         )

@@ -2,8 +2,8 @@
 
 Every parameter is matched by exactly one rule, or building the optimizer fails: a new kind of
 parameter cannot slip past (the habit of big_vision's optax.py). Decay is decoupled and falls on
-kernels alone (big_vision optax.py; AugReg, section 3.3), never on biases, LayerNorm, the class
-token or the positions.
+kernels alone (big_vision optax.py; AugReg, section 3.3), never on biases, norms, the class token
+or positions of any kind.
 """
 
 from __future__ import annotations
@@ -15,16 +15,24 @@ import torch
 from torch import nn
 
 from patchwords.errors import ConfigError
-from patchwords.train.config import train_blocks
+from patchwords.model.family import Config
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.train.config import train_layers
 from patchwords.train.plan import Plan
 
 DECAY = {  # full name of a parameter -> whether weight decay falls on it
+    r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
+    r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
+    r"trunk\.(.+\.)?(rows|columns)\.qkv\.weight": True,
+    r"trunk\.(.+\.)?(rows|columns)\.(qkv\.bias|relative)": False,
+    r"norm\.(weight|bias)": False,  # a ResNet's last
     r"embed\.weight": True,
     r"embed\.bias": False,
-    r"class_token|positions": False,
+    r"class_token|positions\.\w+": False,
     r"encoder\.(.+\.)?norm\d?\.(weight|bias)": False,
     r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.weight": True,
     r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.bias": False,
+    r"encoder\.blocks\.\d+\.attention\.relative\.\w+": False,
     r"head\.pool\.probe": False,
     r"head\.pool\.norm\.(weight|bias)": False,
     r"head\.pool\.(?!norm)(\w+\.)*\w+\.weight": True,
@@ -45,28 +53,38 @@ def decays(name: str) -> bool:
     return matches[0]
 
 
-def layer_of(name: str, depth: int) -> int:
-    """0 for the embedding, 1 .. depth for the blocks, depth + 1 for what comes after them."""
-    block = re.match(r"encoder\.blocks\.(\d+)\.", name)
-    if block:
+def layer_of(name: str, config: Config) -> int:
+    """The layer that the parameter belongs to, counted from the images up.
+
+    0 is all that comes before the first layer: the embedding and what is added to it, a ResNet's
+    root, the whole ResNet of a hybrid. Then 1 .. layers, blocks or residual units; what comes
+    after the last of them is layers + 1.
+    """
+    if block := re.match(r"encoder\.blocks\.(\d+)\.", name):
         return int(block.group(1)) + 1
-    return 0 if name.startswith(("embed.", "class_token", "positions")) else depth + 1
+    unit = re.match(r"trunk\.stages\.(\d+)\.(\d+)\.", name)
+    if unit and isinstance(config, ResNetConfig):
+        stage, place = int(unit.group(1)), int(unit.group(2))
+        return sum(config.trunk.units[:stage]) + place + 1
+    before = ("trunk.", "embed.", "class_token", "positions.")
+    return 0 if name.startswith(before) else config.layers + 1
 
 
-def freeze(model: nn.Module, train: str, depth: int) -> None:
-    """Let only the weights named by `--train` learn (all, head, or last:N blocks and the head)."""
-    blocks = train_blocks(train)
-    if blocks is not None and blocks > depth:
-        raise ConfigError(f"--train {train}: the model has {depth} blocks")
+def freeze(model: nn.Module, train: str, config: Config) -> None:
+    """Let only the weights named by `--train` learn (all, head, or last:N layers and the head)."""
+    asked, layers = train_layers(train), config.layers
+    if asked is not None and asked > layers:
+        what = "residual units" if isinstance(config, ResNetConfig) else "blocks"
+        raise ConfigError(f"--train {train}: the model has {layers} {what}")
     for name, parameter in model.named_parameters():
-        layer = layer_of(name, depth)
-        after = name.startswith("head.") or (blocks != 0 and layer == depth + 1)
-        learns = blocks is None or after or depth - blocks < layer <= depth
+        layer = layer_of(name, config)
+        after = name.startswith("head.") or (asked != 0 and layer == layers + 1)
+        learns = asked is None or after or layers - asked < layer <= layers
         parameter.requires_grad_(learns)
 
 
 def build_optimizer(
-    model: nn.Module, plan: Plan, depth: int, layer_decay: float = 1.0
+    model: nn.Module, plan: Plan, config: Config, layer_decay: float = 1.0
 ) -> torch.optim.Optimizer:
     """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
 
@@ -76,12 +94,12 @@ def build_optimizer(
     for name, parameter in model.named_parameters():
         decay = decays(name)  # also for frozen ones: the rules hold for every parameter
         if parameter.requires_grad:
-            groups.setdefault((decay, layer_of(name, depth)), []).append(parameter)
+            groups.setdefault((decay, layer_of(name, config)), []).append(parameter)
     settings = [
         {
             "params": parameters,
             "weight_decay": plan.weight_decay if decay else 0.0,
-            "scale": layer_decay ** (depth + 1 - layer),
+            "scale": layer_decay ** (config.layers + 1 - layer),
         }
         for (decay, layer), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]

@@ -3,6 +3,7 @@
 Rows: Table 3 (pre-training, Appendix B.1) and Table 4 (fine-tuning, Appendix B.1.1) of
 arXiv 2010.11929. Table 4 has no warm-up: 500 steps for CIFAR and ImageNet are from
 vit_jax/configs/common.py, 100 of 500 for Pets and Flowers from big_vision configs/transfer.py.
+Table 3 has no ResNet trained on ImageNet alone: that row is big_vision configs/bit_i1k.py.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ class Recipe:
     warmup: float  # share of all steps
     paper_steps: int
     paper_images: int  # size of the training set that the row was written for
+    scaling: Literal["root", "linear"] = "root"  # of the learning rate with the batch
 
 
 # "from scratch" is Table 3's ImageNet row: 300 epochs of 1.28 million images in batches of 4,096
@@ -44,6 +46,21 @@ SCRATCH = Recipe(
     paper_images=1_281_167,
 )
 
+# 90 epochs of 1.28 million images. Its weight decay of 1e-4 * 4096 / 256 is not multiplied by the
+# learning rate of 0.1 * 4096 / 256 there; ours is, so it is the quotient, at every batch.
+SCRATCH_RESNET = Recipe(
+    source="big_vision configs/bit_i1k.py",
+    optimizer="sgd",
+    schedule="cosine",
+    lr=1.6,
+    batch_size=4096,
+    weight_decay=1e-3,
+    warmup=1_000 / 28_151,
+    paper_steps=28_151,
+    paper_images=1_281_167,
+    scaling="linear",
+)
+
 
 def _finetune(data: str, steps: int, images: int, warmup: float) -> Recipe:
     # 0.01 stands in the learning-rate grid of every row of Table 4.
@@ -56,6 +73,17 @@ FINETUNE = (
     _finetune("CIFAR", 10_000, 500_000, 0.05),
     _finetune("ImageNet", 20_000, 1_281_167, 0.025),
 )
+
+# Table 3's dropout from scratch; of fine-tuning, that of the official vit_jax/configs/models.py.
+# R50+ViT-L/16 is not there: hybrids are trained as their ViT (Sec. 4.1). ResNets have no dropout.
+SCRATCH_DROPOUT = 0.1
+FINETUNE_DROPOUT = {
+    "ViT-L/16": 0.1,
+    "ViT-H/14": 0.1,
+    "R50+ViT-B/16": 0.1,
+    "R50+ViT-L/16": 0.1,
+    "R50+ViT-L/32": 0.1,
+}
 
 # How much of the paper's training the defaults keep. Fine-tuning: 100 steps of 512 on 3,303
 # flower photos (16 epochs) reach 95 % held out in the authors' notebook (vit_jax_augreg.ipynb), and
@@ -80,24 +108,25 @@ class Choice:
     why: str
 
 
-def choose_recipe(from_weights: bool, images: int) -> Recipe:
-    """The paper's row for this start and this size of data."""
+def choose_recipe(from_weights: bool, images: int, family: str = "vit") -> Recipe:
+    """The row for this start and this size of data; only from scratch do ResNets have their own."""
     if not from_weights:
-        return SCRATCH
+        return SCRATCH_RESNET if family == "resnet" else SCRATCH
     return next((row for row in FINETUNE if images <= row.paper_images), FINETUNE[-1])
 
 
 def fill(
-    config: FinetuneConfig, *, images: int, from_weights: bool, model: str
+    config: FinetuneConfig, *, images: int, from_weights: bool, model: str, family: str = "vit"
 ) -> tuple[FinetuneConfig, list[Choice]]:
     """The config with every `None` of its recipe replaced, and the reasons.
 
     Args:
         images: size of the training split.
         from_weights: whether the run starts from trained weights.
-        model: canonical model name; the paper's dropout depends on it.
+        model: canonical model name; the dropout of fine-tuning depends on it.
+        family: "vit" (hybrids, too) or "resnet", as in model/family.py.
     """
-    row = choose_recipe(from_weights, images)
+    row = choose_recipe(from_weights, images, family)
     asked = config.recipe
     if asked.optimizer not in {None, row.optimizer} and asked.lr is None:
         raise ConfigError(
@@ -106,7 +135,7 @@ def fill(
         )
     batch = asked.batch_size or _batch_size(row, images, from_weights)
     steps, why_steps = _steps(row, asked, images, batch, from_weights)
-    scale = math.sqrt(batch / row.batch_size)
+    scale, shrunk = _scale(row, batch)
     filled = replace(
         asked,
         batch_size=batch,
@@ -120,19 +149,10 @@ def fill(
         ),
         weight_decay=asked.weight_decay if asked.weight_decay is not None else row.weight_decay,
     )
-    dropout, why_dropout = _dropout(config, from_weights, model)
     machine = _intervals(config.machine, steps, batch, images)
-    done = replace(
-        config,
-        recipe=filled,
-        machine=machine,
-        model_settings=replace(config.model_settings, dropout=dropout),
-    )
-    shrunk = (
-        "" if batch == row.batch_size else f"; x{scale:.3g}, the root of {batch}/{row.batch_size}"
-    )
+    done = replace(config, recipe=filled, machine=machine)
     reasons = {
-        "batch_size": f"the paper's {row.batch_size:,}, halved down to {SMALLEST_BATCH} until an "
+        "batch_size": f"{row.source}: {row.batch_size:,}, halved down to {SMALLEST_BATCH} until an "
         f"epoch has {STEPS_PER_EPOCH[_kind(from_weights)]} steps",
         "steps": why_steps,
         "optimizer": row.source,
@@ -147,8 +167,11 @@ def fill(
         )
         for name, why in reasons.items()
     ]
-    choices.append(Choice("dropout", dropout, why_dropout))
-    return done, choices
+    if family == "resnet":  # it has no place for dropout
+        return done, choices
+    dropout, why = _dropout(config, from_weights, model)
+    choices.append(Choice("dropout", dropout, why))
+    return replace(done, model_settings=replace(done.model_settings, dropout=dropout)), choices
 
 
 def _kind(from_weights: bool) -> str:
@@ -161,6 +184,17 @@ def _batch_size(row: Recipe, images: int, from_weights: bool) -> int:
     while batch > SMALLEST_BATCH and batch * STEPS_PER_EPOCH[_kind(from_weights)] > images:
         batch //= 2
     return min(batch, images)
+
+
+def _scale(row: Recipe, batch: int) -> tuple[float, str]:
+    """The factor on the row's learning rate for another batch than the row's, and in words."""
+    ratio = batch / row.batch_size
+    if ratio == 1:
+        return 1.0, ""
+    if row.scaling == "linear":
+        return ratio, f"; x{ratio:.3g}, as the batch: {batch}/{row.batch_size}"
+    root = math.sqrt(ratio)
+    return root, f"; x{root:.3g}, the root of {batch}/{row.batch_size}"
 
 
 def _steps(
@@ -183,9 +217,9 @@ def _dropout(config: FinetuneConfig, from_weights: bool, model: str) -> tuple[fl
     if config.model_settings.dropout is not None:
         return config.model_settings.dropout, "asked for"
     if not from_weights:
-        return 0.1, SCRATCH.source
-    large = model.endswith(("ViT-L/16", "ViT-H/14")) or model == "R50+ViT-B/16"
-    return (0.1 if large else 0.0), "the official fine-tuning code (vit_jax/configs/models.py)"
+        return SCRATCH_DROPOUT, SCRATCH.source
+    dropout = FINETUNE_DROPOUT.get(model.split(" with ", maxsplit=1)[0], 0.0)
+    return dropout, "the official fine-tuning code (vit_jax/configs/models.py)"
 
 
 def _intervals(machine: MachineSettings, steps: int, batch: int, images: int) -> MachineSettings:

@@ -9,19 +9,23 @@ import numpy as np
 from patchwords.data.decode import image_size
 from patchwords.data.examples import Data, Examples
 from patchwords.data.preprocess import Preprocess
-from patchwords.errors import ConfigError, DataError
-from patchwords.model.config import height_width
+from patchwords.errors import DataError
+from patchwords.model.checks import height_width
 from patchwords.model.create import create_model
+from patchwords.model.family import Model, family_of
 from patchwords.model.variants import resolve
-from patchwords.model.vit import ViT
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.recipes import Choice
 from patchwords.weights.adapt import adapt
+from patchwords.weights.foreign import numbered
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
 DEFAULT_MODEL = "ViT-B/16"
-SHAPE = ("depth", "width", "heads", "mlp_width")  # settings that make another model of a name
+SHAPE = (  # settings that make another model of a name, and that its weights will fix
+    *("patch_size", "depth", "width", "heads", "mlp_width"),
+    *("mixer", "window", "position", "position_at"),
+)
 IMAGES_LOOKED_AT = 64  # to tell photos from thumbnails
 
 
@@ -30,24 +34,36 @@ class Start:
     """A model ready to learn, on the CPU."""
 
     name: str  # canonical
-    model: ViT
+    model: Model
     preprocess: Preprocess
     changes: tuple[str, ...]  # what loading weights reset or resized
 
 
 def load_origin(config: FinetuneConfig) -> Pretrained | None:
     """The trained model of --weights, if the run starts from one."""
-    return None if config.weights is None else from_pretrained(config.weights)
+    if config.weights is None:
+        return None
+    return from_pretrained(config.weights, architecture=config.model)
 
 
 def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
     """That of the weights, or --model, or ViT-B/16, and by what its shape differs from the name."""
     if origin is not None:
         return origin.architecture or "weights"
-    name = resolve(config.model or DEFAULT_MODEL).name
-    asked = config.model_settings
-    shape = [f"{field} {getattr(asked, field)}" for field in SHAPE if getattr(asked, field)]
-    return f"{name} with {', '.join(shape)}" if shape else name
+    named = resolve(config.model or DEFAULT_MODEL)
+    asked = {field: getattr(config.model_settings, field) for field in SHAPE}
+    shape = [
+        f"{field} {value}"
+        for field, value in asked.items()
+        if value is not None and value != getattr(named.config, field, None)
+    ]
+    return f"{named.name} with {', '.join(shape)}" if shape else named.name
+
+
+def choose_family(config: FinetuneConfig, origin: Pretrained | None) -> str:
+    """That of the weights, or of --model: "vit" or "resnet"; the recipe depends on it."""
+    named = origin.model if origin is not None else resolve(config.model or DEFAULT_MODEL)
+    return family_of(named.config)
 
 
 def prepare_start(
@@ -72,32 +88,39 @@ def prepare_start(
         )
         preprocess, choices = choose_preprocess(config, data, model.config.image_size, None)
         return Start(name, model, preprocess, ()), choices
-    if config.model not in {None, name} and resolve(str(config.model)).name != name:
-        raise ConfigError(
-            f"--model {config.model} and --weights {config.weights} disagree: the weights are of "
-            f"{name}; leave --model out"
-        )
-    rows = rows_by_name(origin.labels, data.classes)
+    rows, numbers = rows_of_head(origin.labels, data.classes)
     model, changes = adapt(
         origin.model,
         num_classes=None if rows else len(data.classes),
         image_size=size,
         head_rows=rows,
+        seed=config.seed,
         **settings,
     )
-    if rows:
-        changes.insert(0, "the head is kept: the weights know the classes of the data by name")
     preprocess, choices = choose_preprocess(
         config, data, model.config.image_size, origin.preprocess
     )
-    return Start(name, model, preprocess, tuple(changes)), choices
+    said = [*origin.changes, *changes, *([numbers] if numbers else [])]
+    return Start(name, model, preprocess, tuple(said)), choices
 
 
-def rows_by_name(labels: tuple[str, ...], classes: tuple[str, ...]) -> list[int] | None:
-    """Where the head's labels stand in the order of the data's classes; None if any is missing."""
-    if set(labels) != set(classes):
-        return None
-    return [labels.index(name) for name in classes]
+def rows_of_head(
+    labels: tuple[str, ...], classes: tuple[str, ...]
+) -> tuple[list[int] | None, str | None]:
+    """Where the head's labels stand in the order of the data's classes; None if it has to go.
+
+    Weights that number their classes, as Google's do, are taken to number those of the data if
+    they are as many. -> (rows, what a person should know of that)
+    """
+    if set(labels) == set(classes):
+        return [labels.index(name) for name in classes], None
+    count = len(labels)
+    if len(classes) == count and labels in {numbered(count), numbered(count, "LABEL_")}:
+        return list(range(count)), (
+            f"the weights number their {count} classes instead of naming them: number 0 is taken "
+            f"for {classes[0]}, and so on"
+        )
+    return None, None
 
 
 def choose_preprocess(

@@ -1,95 +1,138 @@
-"""A model fitted to another task: other classes (Sec. 3.2), another image size, other dropout.
+"""A model fitted to another task: other classes (Sec. 3.2), another image size, another head.
 
 Nothing is changed in silence: what was reset or resized comes back as lines for a person.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from patchwords.errors import ConfigError
+from patchwords.model.axial_resnet import stretched
 from patchwords.model.config import ViTConfig
-from patchwords.model.position import resize_positions
-from patchwords.model.vit import ViT
+from patchwords.model.family import Config, Model, build
+from patchwords.model.initialise import initial_values
+from patchwords.model.position import resize_parameters
+from patchwords.model.trunk_config import TRUNK_SETTINGS
+from patchwords.weights.head import change_pooling, drop_classifier, keep_rows, tanh_layer
 
-# Settings that the weights themselves fix: another value needs other weights.
-FIXED = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "classifier", "position")
+# Settings that the weights themselves fix, and all of a trunk: another value needs other weights.
+FIXED = (
+    *("patch_size", "width", "depth", "heads", "mlp_width", "channels", "trunk"),
+    *("mixer", "window", "position", "position_at"),
+)
 
 
 def adapt(
-    model: ViT,
+    model: Model,
     *,
     num_classes: int | None = None,
     image_size: tuple[int, int] | None = None,
     head_rows: Sequence[int] | None = None,
+    seed: int = 0,
     **settings: Any,
-) -> tuple[ViT, list[str]]:
+) -> tuple[Model, list[str]]:
     """A copy of the model for these classes and this image size; -> (model, what changed).
 
     Args:
-        num_classes: another number replaces the head (and the pre-training head's tanh layer) by
-            zeros, as Sec. 3.2 has it; None keeps it.
-        image_size: (H, W); the position table is resized to its grid by the config's own method.
+        num_classes: another number replaces the head (and the pre-training head's tanh layer, if
+            `representation_size` does not ask for it) by zeros, as Sec. 3.2 has it; None keeps it.
+        image_size: (H, W); positions are resized to its grid by the config's own method.
         head_rows: keep the head, and take these rows of it in this order (classes by name).
-        settings: other fields of ViTConfig, such as dropout.
+        seed: of the initial weights, where a pooling or a tanh layer is new.
+        settings: other fields of the config, such as dropout or the classifier.
+
+    Raises ConfigError where other weights would be needed.
     """
     old = model.config
-    for name in FIXED:
-        if name in settings and settings[name] != getattr(old, name):
-            raise ConfigError(
-                f"{name} {settings[name]!r} was asked for, but the weights are of a model with "
-                f"{name} {getattr(old, name)!r}: leave it out, or train from scratch"
-            )
-    changes: list[str] = []
-    config = old.with_settings(**settings)
+    refuse_fixed(old, settings)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     if head_rows is not None:
-        rows = torch.as_tensor(head_rows)
-        for name in ("head.linear.weight", "head.linear.bias"):
-            weights[name] = weights[name][rows]
-        config = config.with_settings(num_classes=len(rows))
+        settings["num_classes"] = len(head_rows)
     elif num_classes is not None:
-        config = config.with_settings(
-            num_classes=num_classes, representation_size=None, head_bias=0.0
-        )
-        weights = {name: value for name, value in weights.items() if not is_head(name)}
-        features = weights["encoder.norm.weight"]
-        weights["head.linear.weight"] = features.new_zeros(num_classes, config.width)
-        weights["head.linear.bias"] = features.new_zeros(num_classes)
-        changes.append(
-            f"the head is new, for {num_classes} classes in place of {old.num_classes}: it starts "
-            "from zero (Sec. 3.2)"
-        )
-    if image_size is not None and image_size != old.image_size:
-        config = config.with_settings(image_size=image_size)
-        changes += resize_table(weights, old, config)
-    return load(config, weights), changes
+        settings["num_classes"] = num_classes
+        if isinstance(old, ViTConfig):
+            settings.setdefault("representation_size", None)
+    refitted = old.with_settings(**settings)  # on the old grid
+    new_head = head_rows is None and num_classes is not None
+    if new_head or tanh_layer(old) != tanh_layer(refitted):
+        refitted = refitted.with_settings(head_bias=0.0)
+        changes = drop_classifier(weights, old, refitted)
+    else:
+        changes = [] if head_rows is None else keep_rows(weights, head_rows)
+    changes += change_pooling(weights, old, refitted)
+    complete(weights, refitted, seed)
+    if image_size is None:
+        return load(refitted, weights), changes
+    new = refitted.with_settings(image_size=image_size)
+    changes += resize_trunk(weights, refitted, new)
+    changes += resize_encoder(weights, refitted, new)
+    return load(new, weights), changes
 
 
-def is_head(name: str) -> bool:
-    """Whether the parameter is of the classifier or the tanh layer; pooling is of the encoder."""
-    return name.startswith(("head.linear.", "head.representation."))
+def refuse_fixed(config: Config, settings: Mapping[str, Any]) -> None:
+    """Raises ConfigError where a setting is asked for that only other weights could have."""
+    for part, names in ((config, FIXED), (config.trunk, TRUNK_SETTINGS)):
+        for name in names:
+            if name not in settings or not hasattr(part, name):
+                continue  # what the model has no place for, `with_settings` refuses
+            if settings[name] != getattr(part, name):
+                raise ConfigError(
+                    f"{name} {settings[name]!r} was asked for, but the weights are of a model with "
+                    f"{name} {getattr(part, name)!r}: leave it out, or train from scratch"
+                )
 
 
-def resize_table(weights: dict[str, torch.Tensor], old: ViTConfig, new: ViTConfig) -> list[str]:
-    """Resize the position table in `weights` from the old grid to the new one."""
-    if old.grid == new.grid or "positions" not in weights:
-        return []
-    weights["positions"] = resize_positions(
-        weights["positions"], old.grid, new.grid, old.prefix, old.resize
-    )
-    return [
-        f"positions resized from {old.grid[0]}x{old.grid[1]} to {new.grid[0]}x{new.grid[1]} "
-        f"patches ({old.resize})"
+def complete(weights: dict[str, Tensor], config: Config, seed: int) -> None:
+    """Give initial values to what the weights lack; a class token and its position are zero."""
+    like = next(iter(weights.values()))
+    for name, shape in shapes(config).items():
+        if name not in weights and name.endswith("class_token"):
+            weights[name] = like.new_zeros(shape)
+        elif name not in weights:
+            weights[name] = initial_values(name, shape, config, seed).to(like)
+
+
+def resize_trunk(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+    """Fit the tables of an AxialResNet to other feature maps; a convolution fits them all."""
+    outgrown = [
+        (name, shape)
+        for name, shape in shapes(new).items()
+        if name.startswith("trunk.") and weights[name].shape != shape
     ]
+    for name, shape in outgrown:
+        weights[name] = stretched(weights[name], (shape[0] + 1) // 2)
+    before, after = ("x".join(map(str, config.image_size)) for config in (old, new))
+    said = f"relative positions of the ResNet resized from images of {before} to {after} (linear)"
+    return [said] if outgrown else []
 
 
-def load(config: ViTConfig, weights: dict[str, torch.Tensor]) -> ViT:
+def resize_encoder(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+    """Fit learned positions to another grid of patches."""
+    if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.grid == new.grid:
+        return []
+    resized = resize_parameters(weights, old, new)
+    same = all(resized[name] is value for name, value in weights.items())
+    weights.update(resized)
+    before, after = ("x".join(map(str, config.grid)) for config in (old, new))
+    said = f"positions resized from {before} to {after} patches ({old.resize})"
+    return [] if same else [said]
+
+
+def shapes(config: Config) -> dict[str, tuple[int, ...]]:
+    """The tensors of a model by name."""
+    with torch.device("meta"):
+        return {name: tuple(value.shape) for name, value in build(config).state_dict().items()}
+
+
+def load(config: Config, weights: dict[str, Tensor]) -> Model:
     """A model of this config that holds these very tensors; they must fit."""
     with torch.device("meta"):
-        model = ViT(config)
-    model.load_state_dict(weights, assign=True)
+        model = build(config)
+    whole = {name: value.contiguous() for name, value in weights.items()}  # resizing permutes
+    model.load_state_dict(whole, assign=True)
     return model.requires_grad_(True)

@@ -16,7 +16,7 @@ from patchwords.data.decode import decode, to_rgb
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError
-from patchwords.model.vit import ViT
+from patchwords.model.family import Model
 
 if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image.Image | np.ndarray
@@ -28,7 +28,7 @@ IMAGES_AT_ONCE = 32
 class Pretrained:
     """What `from_pretrained` gives; `predict` is the whole way from photos to named scores."""
 
-    model: ViT
+    model: Model
     preprocess: Preprocess
     labels: tuple[str, ...]
     architecture: str | None = None  # the name that the model was created by
@@ -62,8 +62,7 @@ class Pretrained:
 
     def name(self, scores: np.ndarray, top_k: int) -> list[dict[str, Any]]:
         """[classes] -> the best `top_k`, named."""
-        best = np.argsort(-scores, kind="stable")[:top_k]
-        return [{"label": self.labels[i], "score": float(scores[i])} for i in best.tolist()]
+        return name_best(scores, self.labels, top_k)
 
     def _open(self, image: ImageLike) -> Image.Image:
         if isinstance(image, str | Path):
@@ -90,3 +89,9 @@ class Pretrained:
             return to_rgb(ImageOps.exif_transpose(image))
         except OSError as error:  # PIL reads the pixels only now
             raise DataError(f"a PIL image cannot be read: {error}") from error
+
+
+def name_best(scores: np.ndarray, labels: Sequence[str], top_k: int) -> list[dict[str, Any]]:
+    """[classes] -> the best `top_k`, named: {"label", "score"}, the likeliest first."""
+    best = np.argsort(-scores, kind="stable")[:top_k]
+    return [{"label": labels[i], "score": float(scores[i])} for i in best.tolist()]

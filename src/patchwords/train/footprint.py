@@ -1,0 +1,194 @@
+"""What a training holds in the memory of one device, part by part.
+
+Weights, gradients and the optimizer's state are float32 even where products are in bf16. With DDP
+every device holds all of them, and the buckets in which gradients travel; with FSDP each device
+holds its share, and one layer at a time is gathered to work with. Layers are a ViT's blocks and a
+ResNet's units. With checkpointed activations a layer keeps its input only, and the rest is computed
+again in the backward pass.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.cost import Config, parts
+from patchwords.model.cost_part import Part, peak_bytes
+from patchwords.model.trunk_config import EXPANSION
+from patchwords.train.hardware import Precision
+
+Parallel = Literal["ddp", "fsdp"]
+Optimizer = Literal["adamw", "sgd"]
+
+FLOAT32 = 4  # bytes
+STATE = {"adamw": 2 * FLOAT32, "sgd": FLOAT32}  # bytes a parameter: two moments; momentum
+BYTES: dict[Precision, int] = {"bf16": 2, "fp32": FLOAT32}  # of a value between two products
+USABLE = 0.9  # of a device's memory: the driver, the libraries and fragments take the rest
+MOST_IMAGES = 2**20  # on one device at a time
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is kept for each parameter to change it by."""
+
+    optimizer: Optimizer
+    average: bool  # a running average of the weights
+    precision: Precision
+
+    @property
+    def checkpoint_bytes(self) -> int:
+        """On disk, for one parameter: the weight, the state, the average."""
+        return FLOAT32 + STATE[self.optimizer] + FLOAT32 * self.average
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a training is laid out over devices."""
+
+    devices: int
+    parallel: Parallel
+    checkpointing: bool  # of activations
+
+    @property
+    def shares(self) -> int:
+        """Into how many parts weights, gradients and state are cut."""
+        return self.devices if self.parallel == "fsdp" else 1
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Bytes on one device; only the activations grow with the images at a time."""
+
+    weights: int
+    gradients: int
+    buckets: int
+    state: int
+    average: int
+    at_work: Callable[[int], int]  # images at a time -> activations, and weights beside the stored
+
+    @property
+    def weights_at_work(self) -> int:
+        """Weights in the form that they are multiplied in: copied, gathered or standardised."""
+        return self.at_work(0)
+
+    def activations(self, images: int) -> int:
+        """Of so many images at a time."""
+        return self.at_work(images) - self.at_work(0)
+
+    def total(self, images: int) -> int:
+        """All parts, with so many images at a time."""
+        held = self.weights + self.gradients + self.buckets + self.state + self.average
+        return held + self.at_work(images)
+
+    def most_images(self, memory: int) -> int:
+        """That fit at a time into a device of `memory` bytes; 0 where not even one does."""
+        return bisect_right(range(1, MOST_IMAGES + 1), USABLE * memory, key=self.total)
+
+
+@dataclass(frozen=True)
+class Layer:
+    """Parts that are gathered and checkpointed together, or a part to which neither is done."""
+
+    parts: tuple[Part, ...]
+    input: int | None = None  # values of one image that enter; None: neither is done
+
+    @property
+    def parameters(self) -> int:
+        return sum(part.parameters for part in self.parts)
+
+
+def footprint(config: Config, layout: Layout, update: Update) -> Footprint:
+    """What a device holds at the fullest moment of a step."""
+    found = list(layers(config))
+    held = -(-sum(layer.parameters for layer in found) // layout.shares)
+    several_copies = layout.devices > 1 and layout.parallel == "ddp"
+    return Footprint(
+        weights=held * FLOAT32,
+        gradients=held * FLOAT32,
+        # torch's default, gradient_as_bucket_view=False: a second copy of all gradients
+        buckets=held * FLOAT32 if several_copies else 0,
+        state=held * STATE[update.optimizer],
+        average=held * FLOAT32 * update.average,
+        at_work=lambda images: at_work(found, images, layout, BYTES[update.precision]),
+    )
+
+
+def at_work(found: Sequence[Layer], images: int, layout: Layout, bytes_per_value: int) -> int:
+    """Bytes that are there while a step lasts: activations, and weights beside the stored ones."""
+    whole = 0
+    if layout.parallel == "fsdp":
+        whole = gathered(found) * bytes_per_value
+        found = [not_copied(layer) for layer in found]
+    if layout.checkpointing:
+        return whole + checkpointed(found, images, bytes_per_value)
+    every = [part for layer in found for part in layer.parts]
+    return whole + peak_bytes(every, images, bytes_per_value)
+
+
+def gathered(found: Sequence[Layer]) -> int:
+    """How many numbers FSDP holds whole at a time, beyond a device's share.
+
+    A layer's weights and its gradients, and the weights of the next one, ahead of time; what is in
+    no layer stays gathered, weights and gradients.
+    """
+    sizes = [layer.parameters for layer in found if layer.input]
+    outside = sum(layer.parameters for layer in found) - sum(sizes)
+    return 3 * max(sizes, default=0) + 2 * outside
+
+
+def not_copied(layer: Layer) -> Layer:
+    """FSDP gathers weights in the type of the products; standardised ones are copies even so."""
+    parts = (replace(part, parameters=part.standardised) for part in layer.parts)
+    return replace(layer, parts=tuple(parts))
+
+
+def checkpointed(found: Sequence[Layer], images: int, bytes_per_value: int) -> int:
+    """Bytes of a step in which layers keep their inputs, in float32, and one at a time is at work.
+
+    Autocast remembers its copies of weights until the forward pass ends, but for standardised
+    weights; with few images at a time that is the fullest moment.
+    """
+    held = peak = copies = 0
+    for layer in found:
+        inside = peak_bytes(layer.parts, images, bytes_per_value)
+        if layer.input is None:
+            held += inside
+            peak = max(peak, held)
+            continue
+        held += images * layer.input * FLOAT32
+        peak = max(peak, held + inside)
+        standardised = any(part.standardised for part in layer.parts)
+        if bytes_per_value < FLOAT32 and not standardised:
+            copies += layer.parameters * bytes_per_value
+    return max(peak, held + copies)
+
+
+def layers(config: Config) -> Iterator[Layer]:
+    """The parts of a model in order, those of a block together."""
+    rest = iter(parts(config))
+    if config.trunk:
+        yield Layer((next(rest),))  # root
+        for values in unit_inputs(config):
+            yield Layer((next(rest),), values)
+    if isinstance(config, ViTConfig):
+        yield Layer((next(rest),))  # embedding
+        yield Layer((next(rest),))  # positions
+        for _ in range(config.layers):
+            yield Layer((next(rest), next(rest)), config.tokens * config.width)  # mixer, MLP
+    for part in rest:
+        yield Layer((part,))
+
+
+def unit_inputs(config: Config) -> Iterator[int]:
+    """Values of one image that enter each residual unit of the trunk."""
+    if config.trunk is None:
+        return
+    channels, stride = config.trunk.root_channels, 4
+    for stage, units in enumerate(config.trunk.units):
+        for _ in range(units):
+            rows, columns = (-(-side // stride) for side in config.image_size)
+            yield channels * rows * columns
+            channels, stride = EXPANSION * config.trunk.root_channels * 2**stage, 4 * 2**stage

@@ -1,0 +1,75 @@
+"""The head on a trained encoder: another classifier, tanh layer or pooling than it came with.
+
+The encoder serves every kind of head, so each can be put on weights that had another.
+Sizes: n position tables, T tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config
+
+READS = {"token": "the class token", "gap": "the mean of all tokens", "map": "attention pooling"}
+
+
+def keep_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
+    """Leave these rows of the classifier, in this order; -> what a person should know."""
+    for name in ("head.linear.weight", "head.linear.bias"):
+        weights[name] = weights[name][torch.as_tensor(rows)]
+    return ["the head is kept: the weights know the classes of the data"]
+
+
+def drop_classifier(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+    """Take out what will be new: the classifier, and a tanh layer of other width."""
+    drop(weights, "head.linear.")
+    said = (
+        f"the head is new, for {new.num_classes} classes in place of {old.num_classes}: it starts "
+        "from zero (Sec. 3.2)"
+    )
+    before, after = tanh_layer(old), tanh_layer(new)
+    if before != after:
+        drop(weights, "head.representation.")
+    if after:
+        origin = "that the weights have" if before == after else "with initial weights"
+        said += f", on a tanh layer of {after} {origin}"
+    return [said]
+
+
+def change_pooling(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+    """Take out what another pooling has no use for, and make room for a class token's position."""
+    if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
+        return []
+    if old.classifier == new.classifier:
+        return []
+    said = [f"the head reads {READS[new.classifier]} in place of {READS[old.classifier]}"]
+    table = weights.get("positions.table")  # [n, T, D]
+    drop(weights, "head.pool.")
+    if old.prefix and not new.prefix:
+        for name in [name for name in weights if name.endswith("class_token")]:
+            del weights[name]
+        if table is not None:
+            weights["positions.table"] = table[:, 1:].clone()
+        said.append("the class token and its position are dropped")
+    if new.prefix:
+        if table is not None:
+            row = table.new_zeros(table.shape[0], 1, table.shape[2])  # [n, 1, D]
+            weights["positions.table"] = torch.cat([row, table], dim=1)
+        said.append("the class token and its position start from zero")
+    if new.classifier == "map":
+        said.append("the pooling starts from initial weights")
+    return ["; ".join(said)]
+
+
+def tanh_layer(config: Config) -> int | None:
+    """Its width, where the head has one."""
+    return config.representation_size if isinstance(config, ViTConfig) else None
+
+
+def drop(weights: dict[str, Tensor], prefix: str) -> None:
+    for name in [name for name in weights if name.startswith(prefix)]:
+        del weights[name]

@@ -1,0 +1,40 @@
+"""One small model of every kind that can be trained, for images of 12x12 pixels."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.trunk_config import BIT, OFFICIAL
+
+SIDE = (12, 12)
+VIT = ViTConfig(  # 3x3 patches
+    patch_size=4,
+    width=16,
+    depth=2,
+    heads=2,
+    mlp_width=22,
+    image_size=SIDE,
+    num_classes=10,
+    dropout=0.1,
+    drop_path=0.2,
+)
+EVERY_KIND: dict[str, Config] = {
+    "2d at every block": VIT.with_settings(position="2d", position_at="every"),
+    "1d shared": VIT.with_settings(position_at="shared", representation_size=7),
+    "relative": VIT.with_settings(position="relative"),
+    "sincos2d and map": VIT.with_settings(position="sincos2d", classifier="map"),
+    "axial": VIT.with_settings(mixer="axial", position="relative"),
+    "local": VIT.with_settings(mixer="local", window=3, position="relative"),
+    "pooling": VIT.with_settings(mixer="pooling", position="2d"),
+    "token MLP": VIT.with_settings(mixer="mlp"),
+    "identity": VIT.with_settings(mixer="identity", position="none"),
+    "hybrid": VIT.with_settings(trunk=replace(OFFICIAL, units=(1,)), patch_size=1),
+    "hybrid of a root": VIT.with_settings(trunk=replace(OFFICIAL, units=()), patch_size=1),
+    "BiT": ResNetConfig(trunk=replace(BIT, units=(1, 1)), image_size=SIDE, num_classes=10),
+    "AxialResNet": ResNetConfig(
+        trunk=replace(OFFICIAL, units=(1, 1), spatial="axial"), image_size=SIDE, num_classes=10
+    ),
+}

@@ -1,0 +1,380 @@
+"""The plan's arithmetic against the paper's own numbers, real modules and measured memory."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.profiler import ProfilerActivity, profile
+from torch.utils.checkpoint import checkpoint as again
+
+from patchwords.errors import ConfigError
+from patchwords.model.cost import Config, activation_bytes, parameters
+from patchwords.model.create import create_model
+from patchwords.model.family import build
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.trunk_config import BIT, TrunkConfig
+from patchwords.model.variants import resolve
+from patchwords.train import checkpoint
+from patchwords.train.average import Average
+from patchwords.train.footprint import (
+    USABLE,
+    Layout,
+    Update,
+    footprint,
+    gathered,
+    layers,
+    unit_inputs,
+)
+from patchwords.train.hardware import HARDWARE, choose_precision, find_hardware, peak_flops
+from patchwords.train.planning import (
+    GIB,
+    Machine,
+    Training,
+    decoding_cores,
+    estimate_time,
+    fit,
+    layouts,
+    what_would_fit,
+)
+
+JFT = 303_000_000
+ADAMW = Update("adamw", average=False, precision="fp32")
+MIXED = replace(ADAMW, precision="bf16")
+ALONE = Layout(devices=1, parallel="ddp", checkpointing=False)
+TINY_RESNET = ResNetConfig(replace(BIT, units=(2, 1, 1, 2)), image_size=(40, 56), num_classes=7)
+
+SHAPES: dict[str, Config] = {
+    "ViT": resolve("mu/16").config.with_settings(depth=3, num_classes=7),
+    "positions at every layer": resolve("mu/16").config.with_settings(
+        depth=3, position_at="every", classifier="map"
+    ),
+    "axial": resolve("mu/16").config.with_settings(depth=2, mixer="axial"),
+    "hybrid": resolve("mu/16").config.with_settings(
+        depth=2, patch_size=1, trunk=TrunkConfig(units=(1, 2)), image_size=(40, 56)
+    ),
+    "ResNet": TINY_RESNET,
+}
+
+
+def training(name: str = "H/14", epochs: float = 14, update: Update = MIXED) -> Training:
+    return Training(resolve(name).config, JFT, epochs, batch=4096, update=update)
+
+
+def machine(gpu: str = "h100", devices: int = 64, **layout: Any) -> Machine:
+    spread = Layout(devices, layout.get("parallel", "ddp"), layout.get("checkpointing", False))
+    return Machine(HARDWARE[gpu], spread, utilisation=0.4)
+
+
+# Table 6. B/32 is 2 % off by any count of its multiplications, the others agree in every digit.
+@pytest.mark.parametrize(
+    ("name", "epochs", "exaflops", "within"),
+    [
+        ("B/32", 7, 55, 0.021),
+        ("B/16", 7, 224, 0.003),
+        ("L/32", 7, 196, 0.003),
+        ("L/16", 7, 783, 0.001),
+        ("L/16", 14, 1567, 0.001),
+        ("H/14", 14, 4262, 0.001),
+    ],
+)
+def test_compute_is_that_of_table_6(
+    name: str, epochs: float, exaflops: float, within: float
+) -> None:
+    assert training(name, epochs).flops() / 1e18 == pytest.approx(exaflops, rel=within)
+
+
+# Table 2 has the core-days, Table 6 the exaFLOPs: 4262e18 / (2500 x 86400 x 61.5e12) = 0.321.
+@pytest.mark.parametrize(
+    ("name", "core_days", "reached"), [("H/14", 2500, 0.3205), ("L/16", 680, 0.4337)]
+)
+def test_the_papers_core_days_are_a_plausible_utilisation(
+    name: str, core_days: float, reached: float
+) -> None:
+    wanted = training(name)
+    cores = machine("tpu-v3", devices=512)
+    speed = wanted.seen / (core_days * 86_400)  # images a second on one core
+    found = estimate_time(wanted, replace(cores, measured=speed))
+    assert found.utilisation == pytest.approx(reached, rel=2e-3)
+    assert found.device_days == pytest.approx(core_days)
+    # and the other way round
+    assumed = estimate_time(wanted, replace(cores, utilisation=reached))
+    assert assumed.device_days == pytest.approx(core_days, rel=2e-3)
+    assert assumed.seconds == pytest.approx(core_days * 86_400 / 512, rel=2e-3)
+
+
+def test_steps_and_images_seen() -> None:
+    jft = training()
+    assert (jft.seen, jft.steps) == (4_242_000_000, 1_035_645)
+    assert replace(jft, images=4097, epochs=1).steps == 2
+    assert replace(jft, images=4096, epochs=1).steps == 1
+    assert replace(jft, images=1001, epochs=0.5).seen == 500
+
+
+def test_checkpointing_costs_one_more_forward_pass() -> None:
+    plain = estimate_time(training(), machine())
+    slower = estimate_time(training(), machine(checkpointing=True))
+    assert slower.seconds / plain.seconds == pytest.approx(8 / 6)
+    assert slower.device_days == pytest.approx(64 * slower.seconds / 86_400)
+
+
+def test_a_measured_speed_needs_no_hardware() -> None:
+    measured = Machine(None, Layout(3, "ddp", False), 0.4, measured=7.0)
+    found = estimate_time(training(), measured)
+    assert found.images_per_second == pytest.approx(21)
+    assert found.seconds == pytest.approx(4_242_000_000 / 21)
+    assert found.utilisation is None
+
+
+@pytest.mark.parametrize("gpu", HARDWARE)
+def test_every_hardware_has_a_source_and_dense_peaks(gpu: str) -> None:
+    row = HARDWARE[gpu]
+    assert "https://" in row.source
+    assert find_hardware(gpu.upper()) is row
+    assert row.bf16 or row.fp32
+    if row.bf16 and row.fp32:
+        assert 1.9 < row.bf16 / row.fp32 < 31  # with sparsity the largest would be 60
+
+
+def test_hardware_that_is_not_there_is_refused() -> None:
+    with pytest.raises(ConfigError, match="did you mean 'h100'"):
+        find_hardware("h1000")
+    with pytest.raises(ConfigError, match=r"choose from b200, h200, .*tpu-v3"):
+        find_hardware("?")
+    with pytest.raises(ConfigError, match="give --measured"):
+        find_hardware("cpu")
+
+
+def test_precision_is_that_of_the_hardware() -> None:
+    assert choose_precision(HARDWARE["4090"], "auto") == "bf16"
+    assert choose_precision(HARDWARE["t4"], "auto") == "fp32"
+    assert choose_precision(None, "auto") == "fp32"
+    with pytest.raises(ConfigError, match="has no bf16"):
+        choose_precision(HARDWARE["v100-16gb"], "bf16")
+    assert peak_flops(HARDWARE["a100-40gb"], "fp32") == 19.5e12
+    with pytest.raises(ConfigError, match="no such peak of TPU v3 core"):
+        peak_flops(HARDWARE["tpu-v3"], "fp32")
+
+
+def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for parameter in model.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+
+
+def size(tensors: Any) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_weights_gradients_and_state_are_those_of_torch(optimizer: str, tmp_path: Path) -> None:
+    model = create_model("mu/16", num_classes=7)
+    update = Update(optimizer, average=True, precision="fp32")  # type: ignore[arg-type]
+    learner: torch.optim.Optimizer = torch.optim.AdamW(model.parameters())
+    if optimizer == "sgd":
+        learner = torch.optim.SGD(model.parameters(), momentum=0.9)
+    step(model, learner)
+    average = Average(model, 0.9).weights
+    state = [v for one in learner.state.values() for v in one.values() if v.ndim > 0]
+    found = footprint(model.config, ALONE, update)
+    assert found.weights == size(model.parameters())
+    assert found.gradients == size(p.grad for p in model.parameters())
+    assert found.state == size(state)
+    assert found.average == size(average.values())
+    assert found.buckets == 0
+    saved = {"model": model.state_dict(), "optimizer": learner.state_dict(), "average": average}
+    file = checkpoint.save(tmp_path, 1, saved) / "state.pt"
+    planned = Training(model.config, 7, 1, 1, update).checkpoint_bytes
+    # Beside the numbers a file has their names and a page of headers for each of 18 x 4 tensors.
+    assert planned < file.stat().st_size < planned + 100_000
+
+
+def test_ddp_keeps_a_second_copy_of_the_gradients() -> None:
+    default = inspect.signature(DistributedDataParallel.__init__).parameters
+    assert default["gradient_as_bucket_view"].default is False
+    found = footprint(SHAPES["ViT"], Layout(2, "ddp", False), ADAMW)
+    assert found.buckets == found.gradients
+
+
+def test_fsdp_shares_everything_out() -> None:
+    config = SHAPES["ViT"]
+    found = footprint(config, Layout(5, "fsdp", False), replace(ADAMW, average=True))
+    share = 4 * -(-parameters(config) // 5)
+    assert (found.weights, found.gradients, found.average) == (share, share, share)
+    assert (found.state, found.buckets) == (2 * share, 0)
+
+
+def real_layers(model: nn.Module) -> list[nn.Module]:
+    """The modules that are gathered and checkpointed: residual units, then blocks."""
+    trunk = getattr(model, "trunk", None)
+    units = [unit for stage in trunk.stages for unit in stage] if trunk else []
+    encoder = getattr(model, "encoder", None)
+    return [*units, *(encoder.blocks if encoder else [])]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_layers_are_the_modules(shape: str) -> None:
+    config = SHAPES[shape]
+    with torch.device("meta"):
+        model = build(config)
+    real = [sum(p.numel() for p in layer.parameters()) for layer in real_layers(model)]
+    found = list(layers(config))
+    assert [layer.parameters for layer in found if layer.input] == real
+    assert sum(layer.parameters for layer in found) == parameters(config)
+    # A layer, its gradients, the next layer, and what is in no layer with its gradients.
+    assert gathered(found) == 3 * max(real) + 2 * (parameters(config) - sum(real))
+
+
+@pytest.mark.parametrize("shape", ["ViT", "axial"])
+def test_fsdp_gathers_one_layer_in_the_precision_of_the_products(shape: str) -> None:
+    whole = gathered(list(layers(SHAPES[shape])))
+    for update, each in ((ADAMW, 4), (MIXED, 2)):
+        for checkpointing in (False, True):
+            found = footprint(SHAPES[shape], Layout(5, "fsdp", checkpointing), update)
+            assert found.weights_at_work == each * whole
+
+
+@pytest.mark.parametrize("shape", ["hybrid", "ResNet"])
+def test_what_enters_a_unit(shape: str) -> None:
+    model = build(SHAPES[shape])
+    seen: list[int] = []
+    for unit in model.trunk.units():  # type: ignore[union-attr]
+        unit.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel()))
+    with torch.no_grad():
+        model(torch.zeros(1, 3, *SHAPES[shape].image_size))
+    assert list(unit_inputs(SHAPES[shape])) == seen
+
+
+class Checkpointed(nn.Module):
+    """A layer that keeps its input only."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, *given: Any) -> Tensor:
+        return again(self.layer, *given, use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def measured_peak(model: nn.Module, images: Tensor, mixed: bool) -> int:
+    """Bytes that forward and backward take beyond the weights and their gradients."""
+
+    def run() -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
+            logits = model(images)
+        logits.float().square().sum().backward()
+
+    run()  # makes the gradients
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
+            run()
+    assert seen.profiler is not None
+    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
+    now = peak = 0
+    for event in sorted(events, key=lambda e: e.start_ns()):
+        now += event.nbytes()
+        peak = max(peak, now)
+    return peak
+
+
+def checkpoint_layers(model: nn.Module) -> None:
+    trunk, encoder = getattr(model, "trunk", None), getattr(model, "encoder", None)
+    for row in [*(trunk.stages if trunk else []), *([encoder.blocks] if encoder else [])]:
+        for place, layer in enumerate(row):
+            row[place] = Checkpointed(layer)
+
+
+MEASURED: dict[str, Config] = {
+    "ViT": resolve("Ti/4").config.with_settings(depth=5, num_classes=7, image_size=40),
+    "few tokens": resolve("Ti/4").config.with_settings(depth=6, num_classes=7, image_size=16),
+    "ResNet": ResNetConfig(replace(BIT, units=(2, 2, 1)), image_size=(64, 64), num_classes=7),
+}
+
+
+# A ResNet only in float32: a CPU computes GroupNorm in bf16 where a GPU keeps it in float32.
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize(
+    ("shape", "mixed"),
+    [("ViT", False), ("ViT", True), ("few tokens", False), ("few tokens", True), ("ResNet", False)],
+)
+def test_what_a_step_needs_is_near_the_measured_peak(
+    shape: str, mixed: bool, checkpointing: bool
+) -> None:
+    config = MEASURED[shape]
+    torch.manual_seed(0)
+    model = build(config)
+    if checkpointing:
+        checkpoint_layers(model)
+    peak = measured_peak(model.train(), torch.randn(3, 3, *config.image_size), mixed)
+    layout = replace(ALONE, checkpointing=checkpointing)
+    found = footprint(config, layout, MIXED if mixed else ADAMW).at_work(3)
+    # 30 %: allocators and kernels differ between versions; here they are within 23 %.
+    assert found == pytest.approx(peak, rel=0.3)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_is_kept_is_what_the_trainer_reckons_with(shape: str) -> None:
+    found = footprint(SHAPES[shape], ALONE, MIXED)
+    assert found.at_work(5) == activation_bytes(SHAPES[shape], 5, None, 2)
+    assert found.weights_at_work + found.activations(5) == found.at_work(5)
+    held = found.weights + found.gradients + found.state
+    assert found.total(5) == held + found.at_work(5)
+
+
+@pytest.mark.parametrize("gpu", ["t4", "h200"])
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("layout", layouts(Layout(8, "ddp", False)), ids=str)
+def test_one_image_more_than_the_most_does_not_fit(gpu: str, shape: str, layout: Layout) -> None:
+    memory = HARDWARE[gpu].memory * GIB
+    found = footprint(SHAPES[shape], layout, ADAMW)
+    most = found.most_images(memory)
+    assert found.total(most) <= USABLE * memory < found.total(most + 1)
+
+
+def test_a_batch_is_cut_into_equal_parts() -> None:
+    found = fit(training("L/16"), machine("4090", devices=3))
+    assert found.most_images is not None
+    assert found.fits
+    assert found.micro_batch <= found.most_images
+    share = -(-4096 // 3)
+    assert (found.parts - 1) * found.micro_batch < share <= found.parts * found.micro_batch
+    assert found.micro_batch == -(-share // found.parts)
+    # One part less would not fit.
+    assert -(-share // (found.parts - 1)) > found.most_images
+    asked = fit(training("L/16"), machine("4090", devices=3), micro_batch=7)
+    assert (asked.micro_batch, asked.parts) == (7, 196)
+    most = found.most_images
+    assert fit(training("L/16"), machine("4090", devices=3), micro_batch=most).fits
+    assert not fit(training("L/16"), machine("4090", devices=3), micro_batch=most + 1).fits
+
+
+def test_what_would_fit_fits_and_is_the_least_change() -> None:
+    giant = training("G/14")
+    alone = machine("4090", devices=1)
+    assert not fit(giant, alone).fits
+    found = what_would_fit(giant, alone, None)
+    assert found is not None
+    assert found.parallel == "fsdp"
+    assert fit(giant, replace(alone, layout=found)).fits
+    fewer = Layout(found.devices // 2, "fsdp", True)
+    assert not fit(giant, replace(alone, layout=fewer)).fits
+    impossible = replace(giant, config=giant.config.with_settings(image_size=14 * 1024))
+    assert what_would_fit(impossible, machine("t4"), None) is None
+
+
+def test_without_hardware_nothing_is_said_of_fitting() -> None:
+    found = fit(training(), Machine(None, ALONE, 0.4, measured=1.0))
+    assert (found.fits, found.most_images, found.micro_batch) == (None, None, 1)
+
+
+def test_cores_to_decode() -> None:
+    assert decoding_cores(1001) == (2, 3)
+    assert decoding_cores(3) == (1, 1)
