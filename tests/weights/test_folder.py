@@ -129,6 +129,23 @@ def cut(folder: Path) -> None:
     os.truncate(path, path.stat().st_size - 100)
 
 
+def test_version_1_had_another_name_for_the_positions(
+    tmp_path: Path, tiny: Build, images: torch.Tensor
+) -> None:
+    """Nor had its config a family, nor the settings that came with version 2."""
+    model = tiny()
+    save_pretrained(model, tmp_path, labels=NAMES)
+    edit_weights(lambda w: w.update({"positions": w.pop("positions.table")}))(tmp_path)
+    young = ("family", "position_at", "mixer", "window", "trunk")
+    edit_card(lambda c: [c["model"].pop(name) for name in young])(tmp_path)
+    with pytest.raises(WeightsError, match=r"positions should be absent, and is \(1, 16, 10\)"):
+        from_pretrained(tmp_path)  # the card still says version 2
+    edit_card(lambda c: c.update(version=1))(tmp_path)
+    found = from_pretrained(tmp_path)
+    assert found.model.config == model.config
+    assert torch.equal(found.model(images), model(images))
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -145,16 +162,16 @@ def cut(folder: Path) -> None:
             r"extra.weight should be absent, and is \(2,\)",
         ),
         (cut, "model.safetensors is damaged"),
-        (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is damaged"),
-        (lambda f: (f / "model.safetensors").write_text("x" * 99), "safetensors is damaged"),
+        (lambda f: (f / "model.safetensors").write_bytes(b""), "model.safetensors is empty"),
+        (lambda f: (f / "model.safetensors").write_text("x" * 99), "no safetensors file"),
         (lambda f: (f / "config.json").write_text('{"a": '), "config.json is damaged"),
         (lambda f: (f / "config.json").write_text("[1]"), "config.json is damaged"),
         (lambda f: (f / "config.json").write_bytes(b"\xff\xfe"), "config.json is damaged"),
         (
-            lambda f: (f / "config.json").write_text('{"model_type": "vit", "hidden_size": 768}'),
-            "was not written by patchwords",
+            lambda f: (f / "config.json").write_text('{"format": "others", "hidden_size": 768}'),
+            "of no kind known here",
         ),
-        (edit_card(lambda c: c.update(version=2)), r"newer patchwords \(version 2\)"),
+        (edit_card(lambda c: c.update(version=3)), r"newer patchwords \(version 3\)"),
         (edit_card(lambda c: c.update(version="x")), "config.json is damaged"),
         (edit_card(lambda c: c.pop("version")), "config.json is damaged"),
         (edit_card(lambda c: (c.pop("model"), c.pop("labels"))), "lacks labels, model"),
@@ -179,7 +196,7 @@ def test_damage_is_one_line(
 
 
 def test_what_is_no_model(tmp_path: Path, tiny: Build) -> None:
-    with pytest.raises(WeightsError, match=r"no weights at .*nowhere: give a run folder or a"):
+    with pytest.raises(WeightsError, match=r"no weights at .*nowhere: there is no such file"):
         from_pretrained(tmp_path / "nowhere")
     with pytest.raises(WeightsError, match=r"is no model folder: it lacks config.json and"):
         from_pretrained(tmp_path)
@@ -190,5 +207,5 @@ def test_what_is_no_model(tmp_path: Path, tiny: Build) -> None:
     (tmp_path / "half" / "model.safetensors").unlink()
     with pytest.raises(WeightsError, match="is no model folder"):
         from_pretrained(tmp_path / "half")
-    with pytest.raises(WeightsError, match="is no model folder"):
+    with pytest.raises(WeightsError, match="weights end in"):
         from_pretrained(tmp_path / "half" / "config.json")

@@ -1,0 +1,184 @@
+"""Arrays of one of Google's files under one set of names, whichever program wrote them.
+
+Among the files are those of vision_transformer before and after Flax changed its numbering, of
+big_vision (a tower among others, all layers in one array, positions outside of the encoder), and
+of big_transfer and its successor. What changes in value is said; nothing changes in what a model
+computes.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from patchwords.errors import WeightsError
+from patchwords.weights.google_names import ATTENTION, BIT_ROOT, MAP_HEAD, POSITIONS
+
+# Where the parameters are: Flax's optimizer, big_vision's image tower and whole state, bare.
+PREFIXES = ("opt/target/", "params/img/", "params/", "img/", "")
+ROOTS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel", BIT_ROOT)
+
+BLOCK = r"(Transformer/encoderblock(?:_\d+)?)"
+UNIT = r"(block\d+/unit\d+)"
+# (what a key may be, what it is called here). A key is changed by all that match, in this order.
+RENAMES = (
+    (r"(.*)/standardized_conv2d_\d+/(.*)", r"\1/standardized_conv2d/\2"),
+    # Flax's numbering by kind -> by submodule
+    (rf"{BLOCK}/LayerNorm_1/(.*)", r"\1/LayerNorm_2/\2"),
+    (rf"{BLOCK}/{ATTENTION}_0/(.*)", rf"\1/{ATTENTION}_1/\2"),
+    (rf"{BLOCK}/MlpBlock_0/(.*)", r"\1/MlpBlock_3/\2"),
+    (r"(?:Transformer/)?pos_embedding", POSITIONS),
+    (rf"(probe|(?:MlpBlock|LayerNorm|{ATTENTION})_0/.*)", rf"{MAP_HEAD}/\1"),  # before MAPHead
+    # big_vision's models/bit_paper.py (and bit_jax) -> TensorFlow's
+    (r"root_block/conv_root/kernel", BIT_ROOT),
+    (r"norm-pre-head/scale", "resnet/group_norm/gamma"),
+    (r"norm-pre-head/bias", "resnet/group_norm/beta"),
+)
+BIT_RENAMES = (
+    *(
+        rename
+        for i, letter in enumerate("abc", 1)
+        for rename in (
+            (rf"{UNIT}/conv{i}/kernel", rf"resnet/\1/{letter}/standardized_conv2d/kernel"),
+            (rf"{UNIT}/gn{i}/scale", rf"resnet/\1/{letter}/group_norm/gamma"),
+            (rf"{UNIT}/gn{i}/bias", rf"resnet/\1/{letter}/group_norm/beta"),
+        )
+    ),
+    (rf"{UNIT}/conv_proj/kernel", r"resnet/\1/a/proj/standardized_conv2d/kernel"),
+    (r"(?:conv_)?head/(kernel|bias)", r"resnet/head/conv2d/\1"),
+)
+GROUP_NORM = re.compile(r".*\bgn(?:\d|_root|_proj)/(?:scale|bias)|resnet/.*group_norm/\w+")
+SCANNED = re.compile(r"Transformer/encoderblock/(.*)")
+MOST_LAYERS = 1000  # in one array; big_vision's largest model has 56
+FLAX_NUMBERS = re.compile(r".*Transformer/encoderblock(?:_\d+)?/MlpBlock_0/.*")
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The parameters of one model under the names of google_names.py."""
+
+    stem: str  # of the file, for messages
+    arrays: dict[str, np.ndarray]
+    called: dict[str, str]  # what the file calls them
+    aside: tuple[str, ...] = ()  # keys of the file that are of no such model
+    big_vision: bool = False  # who wrote it
+    tower: bool = False  # one of several in the file, as of CLIP
+    notes: list[str] = field(default_factory=list)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.arrays
+
+    def shape(self, key: str, axes: int) -> tuple[int, ...]:
+        """Of an array that must be there; raises WeightsError."""
+        if key not in self.arrays:
+            raise WeightsError(f"{self.stem}: there is no array {key}, and the model needs it")
+        shape = self.arrays[key].shape
+        if len(shape) != axes:
+            raise WeightsError(
+                f"{self.stem}: {self.called[key]} should have {axes} axes, and is {list(shape)}"
+            )
+        return shape
+
+    def numbers(self, module: str, first: int) -> int:
+        """How many modules there are of this name, which ends in a number, from `first` up."""
+        matches = (re.match(rf"{module}(\d+)/", key) for key in self.arrays)
+        found = {int(match[1][:9]) for match in matches if match}  # longer ones are missed anyway
+        for number in range(first, first + len(found)):
+            if number not in found:
+                raise WeightsError(
+                    f"{self.stem}: {module}{number} is missing, and they run up to {max(found)}"
+                )
+        return len(found)
+
+
+def tree_of(arrays: Mapping[str, np.ndarray], stem: str) -> Tree:
+    """Finds the model among the arrays of a file. Raises WeightsError."""
+    prefix, root = find_root(arrays, stem)
+    bit = root in ROOTS[2:]
+    tree = Tree(
+        stem,
+        {},
+        {},
+        aside=tuple(key for key in arrays if not key.startswith(prefix)),
+        big_vision=by_big_vision(arrays, root),
+        tower=prefix.endswith("img/"),
+    )
+    for key, array in arrays.items():
+        if key.startswith(prefix):
+            name = renamed(key.removeprefix(prefix), bit)
+            for one, part in unscanned(name, array):
+                if one in tree.arrays:
+                    raise WeightsError(f"{stem}: {key} and {tree.called[one]} are the same weights")
+                tree.arrays[one], tree.called[one] = flat(one, part), key
+    give_class_token_a_row(tree)
+    return tree
+
+
+def find_root(arrays: Mapping[str, np.ndarray], stem: str) -> tuple[str, str]:
+    """(what stands before the names, the first array of the model)"""
+    plain = {renamed(key, bit=False): key for key in arrays}
+    for prefix in PREFIXES:
+        for root in ROOTS:
+            if prefix + root in arrays or prefix + root in plain:
+                return prefix, root
+    some = ", ".join(list(arrays)[:3]) or "nothing"
+    raise WeightsError(
+        f"{stem} is no ViT, hybrid or BiT of Google's: it has no {ROOTS[0]} and no {BIT_ROOT}, but "
+        f"{some[:120]}"
+    )
+
+
+def by_big_vision(arrays: Mapping[str, np.ndarray], root: str) -> bool:
+    """Its ResNets have roots of their own; its ViTs are numbered as Flax does today, and have no
+    module for positions."""
+    if root in ("conv_root/kernel", "root_block/conv_root/kernel"):
+        return True
+    numbered = any(map(FLAX_NUMBERS.fullmatch, arrays))
+    return numbered and not any("posembed_input" in key for key in arrays)
+
+
+def renamed(key: str, bit: bool) -> str:
+    for pattern, name in (*RENAMES, *(BIT_RENAMES if bit else ())):
+        if match := re.fullmatch(pattern, key):
+            key = match.expand(name)
+    return key
+
+
+def unscanned(name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+    """All layers in one array, [L, ...], as `nn.scan` has them -> each layer's own."""
+    match = SCANNED.fullmatch(name)
+    if match is None or array.ndim < 2 or len(array) > MOST_LAYERS:
+        return [(name, array)]  # where it is none of a model's, and will be missed
+    return [(f"Transformer/encoderblock_{i}/{match[1]}", part) for i, part in enumerate(array)]
+
+
+def flat(name: str, array: np.ndarray) -> np.ndarray:
+    """GroupNorm's parameters are [1, 1, 1, C] in files before Flax 0.3.6; the rest is as it is."""
+    if name.startswith("resnet/head/conv2d/kernel") and array.ndim == 2:
+        return array[None, None]  # [1, 1, I, O], as TensorFlow has it
+    if GROUP_NORM.fullmatch(name) and array.shape[:-1] == (1, 1, 1):
+        return array.reshape(-1)
+    return array
+
+
+def give_class_token_a_row(tree: Tree) -> None:
+    """big_vision adds positions before it puts the class token in front: its position is zero."""
+    table = tree.arrays.get(POSITIONS)
+    if table is None or table.ndim != 3 or "cls" not in tree:
+        return
+    rows = table.shape[1]
+    if is_square(rows) and not (rows > 1 and is_square(rows - 1)):
+        none = np.zeros_like(table[:, :1])  # [1, 1, D]
+        tree.arrays[POSITIONS] = np.concatenate([none, table], axis=1)
+        tree.notes.append(
+            "the file has no position for the class token: it is added before; ours is zero, which "
+            "gives the same"
+        )
+
+
+def is_square(count: int) -> bool:
+    return math.isqrt(count) ** 2 == count

@@ -1,0 +1,161 @@
+"""From what a user calls the weights to files on this machine, and whose files they are.
+
+| source | whose |
+|---|---|
+| run folder, model folder | ours |
+| folder with config.json that has `model_type` | Hugging Face |
+| folder with config.json that has `architecture` and `pretrained_cfg` | timm |
+| .npz | Google: vision_transformer, big_vision, big_transfer |
+| .safetensors, .pth, .pt, .bin, .tar | timm, with the model's name where the file does not say |
+| imagenet21k/ViT-B_16, AugReg stems, howto-i21k-B/16, augreg:B/16, BiT-M-R50x1, https: | the web |
+| owner/name, hf-hub:owner/name, timm/NAME, vit_base_patch16_224.augreg_in21k | the hub |
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from patchwords.errors import ConfigError, WeightsError
+from patchwords.model.variants import resolve
+from patchwords.weights.download import fetch
+from patchwords.weights.published import AUGREG, BASELINES, INDEX, STORAGE, address, best_of_index
+
+Kind = Literal["patchwords", "huggingface", "timm", "google"]
+STATE_FILES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
+HUB = re.compile(r"(?:hf[-_]hub:)?([\w.-]+/[\w.-]+)")
+TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit)\w*(?:\.\w+)?)")
+OURS = ("config.json", "model.safetensors")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Weights on this machine."""
+
+    kind: Kind
+    path: Path  # a folder, or a file for google and where weights are alone
+    name: str  # what they are called: the stem of the file, the hub's id
+    alone: bool = False  # a file of tensors, which does not say what they are of
+
+
+def locate(source: str | Path) -> Place:
+    """Find the weights, fetching them if need be. Raises WeightsError in one line."""
+    path, text = Path(source), str(source)
+    if path.exists():
+        return local(path)
+    if text.startswith("augreg:"):
+        stem = best_of_index(text.removeprefix("augreg:"), fetch(INDEX))
+        return Place("google", fetch(f"{STORAGE}/vit_models/augreg/{stem}.npz"), stem)
+    url = text if text.startswith(("https://", "http://")) else address(text)
+    if url is not None:
+        return local(fetch(url))
+    if text.startswith(("/", "./", "../", "~")) or path.suffix in {".npz", *STATE_FILES}:
+        raise WeightsError(f"no weights at {text}: there is no such file or folder")
+    refuse_architecture(text)
+    if match := TIMM_NAME.fullmatch(text):
+        return from_hub(f"timm/{match[1]}")
+    if match := HUB.fullmatch(text):
+        return from_hub(match[1])
+    raise WeightsError(
+        f"no weights at {text}: give a run folder, a model folder, a file, a hub id (owner/name), "
+        f"or a published name such as {', '.join([next(iter(AUGREG)), next(iter(BASELINES))])}"
+    )
+
+
+def refuse_architecture(text: str) -> None:
+    """ViT-B/16 looks like the hub's owner/name, but is an architecture, of which there are many."""
+    if not re.fullmatch(r"(?:[\w+-]*-)?(?:[RA][\w+]*[+-])?(?:ViT-)?[A-Za-z]{1,2}/\d+", text):
+        return
+    try:
+        name = resolve(text).name
+    except ConfigError:
+        return
+    raise WeightsError(
+        f"{text} names an architecture ({name}), not weights; say which: augreg:"
+        f"{name.replace('ViT-', '')} are AugReg's best, google/vit-base-patch16-224-in21k the "
+        "paper's on the hub"
+    )
+
+
+def local(path: Path) -> Place:
+    """Whose weights these are, by what lies there."""
+    if path.is_dir():
+        return folder(path)
+    if path.suffix == ".npz":
+        return Place("google", path, path.stem)
+    if path.suffix == ".onnx":
+        raise WeightsError(f"{path} is exported, so it can predict but not learn: name its run")
+    if path.name == OURS[1] and (path.parent / OURS[0]).is_file():
+        return folder(path.parent)
+    if path.suffix in STATE_FILES:
+        stem = path.name.removesuffix(".tar")
+        return Place("timm", path, stem.removesuffix(Path(stem).suffix), alone=True)
+    raise WeightsError(f"{path}: weights end in .npz, {', '.join(STATE_FILES)}, or are a folder")
+
+
+def folder(path: Path) -> Place:
+    """A run, or a folder as the hub has them."""
+    for inner in (path / "model", path):
+        if not (inner / OURS[0]).is_file():
+            continue
+        try:
+            table = json.loads((inner / OURS[0]).read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise WeightsError(f"{inner / OURS[0]} is damaged: {error}") from error
+        if not isinstance(table, dict):
+            raise WeightsError(f"{inner / OURS[0]} is damaged: it holds no table")
+        if table.get("format") == "patchwords":
+            return Place("patchwords", inner, path.name)
+        if "pretrained_cfg" in table or "architecture" in table:
+            return Place("timm", inner, path.name)
+        if "model_type" in table or "architectures" in table:
+            return Place("huggingface", inner, path.name)
+        raise WeightsError(
+            f"{inner / OURS[0]} is of no kind known here: it has none of format, pretrained_cfg, "
+            "model_type"
+        )
+    if (path / "config.yaml").is_file():
+        raise WeightsError(
+            f"{path} is a run that has not ended, so it has no model/ yet; go on with it by "
+            "--resume"
+        )
+    raise WeightsError(f"{path} is no model folder: it lacks {OURS[0]} and {OURS[1]}")
+
+
+def from_hub(repository: str) -> Place:
+    """The files of a model on the hub, by its own library, which caches, resumes and checks."""
+    import huggingface_hub
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+    )
+
+    patterns = ["config.json", "preprocessor_config.json", "model*.safetensors", "*.index.json"]
+    try:
+        found = Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
+        if not any(found.glob("*.safetensors")):
+            huggingface_hub.snapshot_download(repository, allow_patterns="pytorch_model*.bin")
+    except GatedRepoError as error:
+        raise WeightsError(
+            f"{repository} asks for your consent: give it at https://huggingface.co/{repository}, "
+            "then log in with: hf auth login"
+        ) from error
+    except (RepositoryNotFoundError, HFValidationError) as error:
+        raise WeightsError(
+            f"there is no {repository} on the Hugging Face hub, or it is private (then log in "
+            "with: hf auth login)"
+        ) from error
+    except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        raise WeightsError(
+            f"{repository} is not in the cache, and the Hugging Face hub cannot be reached: on "
+            f"another machine fetch config.json and model.safetensors from "
+            f"https://huggingface.co/{repository}, put them into one folder, and give its path"
+        ) from error
+    place = folder(found)
+    return Place(place.kind, place.path, repository)

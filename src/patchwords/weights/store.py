@@ -1,0 +1,133 @@
+"""Weights from anywhere and for anyone: `from_pretrained` and `save_pretrained`."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import WeightsError
+from patchwords.model.checks import height_width
+from patchwords.model.family import Model
+from patchwords.model.variants import resolve
+from patchwords.weights.adapt import adapt, load
+from patchwords.weights.archive import read_npz
+from patchwords.weights.folder import read_folder, write_folder
+from patchwords.weights.foreign import numbered
+from patchwords.weights.formats import Format
+from patchwords.weights.google import read_google, write_google
+from patchwords.weights.huggingface import read_huggingface, write_huggingface
+from patchwords.weights.loaded import Loaded
+from patchwords.weights.locate import Place, locate
+from patchwords.weights.npz import save_npz
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.timm import read_timm, write_timm
+
+
+def from_pretrained(
+    source: str | Path,
+    *,
+    architecture: str | None = None,
+    num_classes: int | None = None,
+    image_size: int | Sequence[int] | None = None,
+    **settings: Any,
+) -> Pretrained:
+    """A trained model with its preprocessing and class names, in eval mode.
+
+    Args:
+        source: a run folder, a model folder, a file, a hub id or a published name; see
+            `weights.locate`. What is not on this machine is fetched.
+        architecture: the model's name, for a file that does not tell it.
+        num_classes: the head is replaced by zeros, for so many classes.
+        image_size: one number or (height, width); positions are resized to it.
+        settings: other fields of the config that weights do not fix, as classifier or dropout.
+
+    `changes` of the result says what was reset, resized or left aside. Raises WeightsError.
+    """
+    loaded = read(locate(source), architecture)
+    model, changes = load(loaded.config, loaded.weights), list(loaded.notes)
+    labels, preprocess = loaded.labels, loaded.preprocess
+    size = None if image_size is None else height_width(image_size)
+    if num_classes is not None or size is not None or settings:
+        model, changed = adapt(model, num_classes=num_classes, image_size=size, **settings)
+        changes += changed
+    if num_classes is not None:
+        labels = numbered(num_classes)
+    if size is not None:
+        preprocess = replace(preprocess, image_size=size)
+    return Pretrained(
+        model=model.eval(),
+        preprocess=preprocess,
+        labels=labels,
+        architecture=loaded.architecture,
+        changes=tuple(changes),
+    )
+
+
+def read(place: Place, architecture: str | None = None) -> Loaded:
+    """The model in parts. Raises WeightsError, also for weights of another architecture."""
+    if place.kind == "patchwords":
+        loaded = read_folder(place.path)
+    elif place.kind == "huggingface":
+        loaded = read_huggingface(place.path)
+    elif place.kind == "google":
+        loaded = read_google(read_npz(place.path), place.name)
+    else:  # only a file by itself needs to be told
+        loaded = read_timm(place.path, (architecture or place.name) if place.alone else None)
+    found = loaded.architecture
+    if architecture in {None, found} or found is None or resolve(str(architecture)).name == found:
+        return loaded
+    raise WeightsError(
+        f"{place.path} holds weights of {found}, but {architecture} was asked for: leave that out"
+    )
+
+
+def save_pretrained(
+    model: Model,
+    path: str | Path,
+    *,
+    labels: Sequence[str] | None = None,
+    preprocess: Preprocess | None = None,
+    architecture: str | None = None,
+    format: Format = "patchwords",
+) -> Path:
+    """Write the model where `from_pretrained`, or another program, finds it.
+
+    Args:
+        path: a folder; a file NAME.npz for the format google. Files are replaced atomically.
+        labels: names of the classes, in the order of the logits; "0", "1", ... by default.
+        preprocess: how images are made; a centre crop of the model's image size by default.
+        architecture: the name that the model was created by.
+        format: patchwords, huggingface, timm or google.
+
+    Raises WeightsError for a model that the format cannot express.
+    """
+    classes = model.config.num_classes
+    names = tuple(labels) if labels is not None else numbered(classes)
+    if len(names) != classes:
+        raise WeightsError(f"{len(names)} labels for a model of {classes} classes")
+    if preprocess is None:
+        preprocess = Preprocess.from_dict(
+            {"image_size": model.config.image_size, "channels": model.config.channels}
+        )
+    for note in WRITERS[format](Pretrained(model, preprocess, names, architecture), Path(path)):
+        warnings.warn(note, stacklevel=2)
+    return Path(path)
+
+
+def write_google_file(pretrained: Pretrained, path: Path) -> list[str]:
+    """The arrays as NAME.npz, which has no place for labels and preprocessing."""
+    save_npz(path, write_google(pretrained.model))
+    return [] if pretrained.labels == numbered(len(pretrained.labels)) else [NAMELESS]
+
+
+NAMELESS = "an .npz file has no place for names of classes and for preprocessing: keep them apart"
+WRITERS: dict[Format, Callable[[Pretrained, Path], list[str]]] = {
+    "patchwords": write_folder,
+    "huggingface": write_huggingface,
+    "timm": write_timm,
+    "google": write_google_file,
+}

@@ -1,0 +1,418 @@
+"""Files of timm, read and written. What compares with timm itself is skipped where it is not."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import safetensors.torch
+import torch
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import WeightsError
+from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config, Model, build
+from patchwords.model.resnet_config import ResNetConfig
+from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
+from patchwords.model.vit import ViT
+from patchwords.weights.adapt import load
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.timm import read_state, read_timm, write_timm
+from patchwords.weights.timm_args import HYBRIDS, mlp_ratio, resnet_args, vit_args
+from patchwords.weights.timm_preprocess import crop_pct, read_cfg, write_cfg
+
+try:
+    import timm
+    from timm.data import create_transform, resolve_data_config
+except Exception:  # a timm that does not fit the torch at hand fails in many ways
+    timm = None
+with_timm = pytest.mark.skipif(timm is None, reason="timm is not there, or does not import")
+
+CLOSE = 1e-9  # in float64, where orders of summation differ by 1e-14 or so
+LABELS = ("daisy", "dandelion", "rose", "sunflower", "tulip", "oak", "ash")
+TRUNK = replace(OFFICIAL, standardise="var+1e-8", group_norm_eps=1e-5)  # as timm has it
+SMALL = ViTConfig(width=10, depth=1, heads=2, mlp_width=23, image_size=(64, 96), num_classes=7)
+HELD: dict[str, Config] = {
+    "plain": SMALL,
+    "erf": SMALL.with_settings(gelu="erf", dropout=0.1, drop_path=0.2),
+    "gap": SMALL.with_settings(classifier="gap", patch_size=8),
+    "map": SMALL.with_settings(classifier="map"),
+    "no positions": SMALL.with_settings(position="none"),
+    "grey": SMALL.with_settings(channels=1),
+    "root alone": SMALL.with_settings(patch_size=8, trunk=replace(TRUNK, units=())),
+    "hybrid": SMALL.with_settings(patch_size=1, trunk=replace(TRUNK, units=(2, 2, 2, 2))),
+    "BiT": ResNetConfig(replace(BIT, standardise="var+1e-8"), (64, 96), num_classes=7),
+}
+
+
+def drawn(model: Any) -> Any:
+    """Every parameter drawn, so that nothing can cancel."""
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.3, generator=generator)
+    return model.eval()
+
+
+def images(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+
+def written(model: Model, folder: Path, **settings: Any) -> tuple[Preprocess, list[str]]:
+    config = model.config
+    preprocess = Preprocess(config.image_size, channels=config.channels, **settings)  # type: ignore[arg-type]
+    return preprocess, write_timm(Pretrained(model, preprocess, LABELS), folder)
+
+
+@pytest.mark.parametrize("kind", HELD)
+def test_a_model_goes_to_timm_and_back(kind: str, tmp_path: Path) -> None:
+    ours = drawn(build(HELD[kind]))
+    preprocess, notes = written(ours, tmp_path, crop_fraction=0.8)
+    found = read_timm(tmp_path)
+    state = ours.state_dict()
+    assert found.weights.keys() == state.keys()
+    assert all(torch.equal(found.weights[name], value) for name, value in state.items())
+    config = found.config
+    if isinstance(config, ViTConfig):
+        config = config.with_settings(resize="bilinear-corners")
+    assert config == ours.config
+    assert found.preprocess == preprocess
+    assert found.labels == LABELS
+    assert notes == []
+    assert found.notes == ()
+
+
+@with_timm
+@pytest.mark.parametrize("kind", HELD)
+def test_timm_opens_what_was_written(kind: str, tmp_path: Path) -> None:
+    ours = drawn(build(HELD[kind]))
+    written(ours, tmp_path)
+    theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).double().eval()
+    x = images(2, ours.config.channels, 64, 96)
+    with torch.no_grad():
+        assert (theirs(x) - ours.double()(x)).abs().max() < CLOSE
+    told = resolve_data_config({}, model=theirs)
+    assert tuple(told["input_size"]) == (ours.config.channels, 64, 96)
+    assert (told["crop_mode"], told["interpolation"]) == ("center", "bilinear")
+
+
+TINY = {
+    "img_size": (12, 20),
+    "patch_size": 4,
+    "embed_dim": 10,
+    "depth": 2,
+    "num_heads": 2,
+    "mlp_ratio": 2.3,
+    "num_classes": 7,
+}
+
+
+@with_timm
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("vit_base_patch16_224", TINY),
+        ("vit_base_patch16_224", {**TINY, "act_layer": "gelu_tanh", "qkv_bias": False}),
+        ("vit_base_patch16_224", {**TINY, "class_token": False, "global_pool": "map"}),
+        ("vit_medium_patch16_gap_240", TINY),  # class_token=False, LayerScale, no biases of q, k, v
+        ("deit3_small_patch16_224", TINY),  # LayerScale, no position for the class token
+        ("vit_tiny_r_s16_p8_224", {"img_size": (64, 96), "depth": 1, "num_classes": 7}),
+        ("vit_small_r26_s32_224", {"img_size": (64, 96), "depth": 1, "num_classes": 7}),
+        ("resnetv2_50x1_bit", {"num_classes": 7}),
+    ],
+)
+def test_logits_are_those_of_timm(name: str, settings: dict[str, Any]) -> None:
+    theirs = drawn(timm.create_model(name, pretrained=False, **settings)).double()
+    args = {key: value for key, value in settings.items() if key != "num_classes"}
+    table = {"architecture": name, "model_args": args, "pretrained_cfg": {"crop_pct": 0.9}}
+    found = read_state(theirs.state_dict(), name, table, Path("file"))
+    ours = load(found.config, found.weights)
+    x = images(2, 3, *args.get("img_size", (70, 51)))
+    with torch.no_grad():
+        assert (theirs(x) - ours(x)).abs().max() < CLOSE
+
+
+@with_timm
+@pytest.mark.parametrize("mode", [{"resize": "squash"}, {"crop_fraction": 28 / 36}])
+def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
+    """Of a square photo under 4 times the size: else rounding of the crop shows, as for others."""
+    from PIL import Image
+
+    noise = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize((97, 97), Image.Resampling.BICUBIC)
+    preprocess = Preprocess((28, 28), **mode)
+    cfg = write_cfg(preprocess)
+    told = resolve_data_config({}, pretrained_cfg=cfg)
+    theirs = create_transform(**told)(image)
+    pixels = torch.from_numpy(preprocess(image).copy()).permute(2, 0, 1)
+    levels = (preprocess.normalise(pixels[None])[0] - theirs).abs() * 127.5
+    assert levels.max() < 1.01  # where a filter ends up between two levels
+    assert levels.mean() < 0.01
+
+
+# --- in
+
+
+def state_of(model: ViT) -> dict[str, torch.Tensor]:
+    """Under timm's names, as in its files."""
+    from patchwords.weights import timm_names
+    from patchwords.weights.renaming import rename
+
+    return rename(model.state_dict(), timm_names.VIT)[0]
+
+
+def table(image_size: tuple[int, int] = (12, 20), **args: Any) -> dict[str, Any]:
+    return {
+        "model_args": {"num_heads": 2, "img_size": image_size, **args},
+        "pretrained_cfg": {"crop_pct": 0.9},
+    }
+
+
+NAME = "vit_base_patch16_224"
+
+
+def test_layer_scale_is_folded(tiny: Callable[..., ViT], images: torch.Tensor) -> None:
+    """Gammas on each branch do what projections with their rows times gamma do."""
+    model = tiny(gelu="erf").double()
+    state = state_of(model)
+    gammas = {
+        f"blocks.{block}.ls{branch}.gamma": torch.linspace(0.1, 2.0, 10).double() + branch
+        for block in (0, 1)
+        for branch in (1, 2)
+    }
+    found = read_state(state | gammas, NAME, table(), Path("file"))
+    assert any("LayerScale is folded" in note for note in found.notes)
+    older = {
+        name.replace(".ls", ".gamma_").removesuffix(".gamma"): value
+        for name, value in gammas.items()
+    }
+    again = read_state(state | older, NAME, table(), Path("file"))
+    assert all(torch.equal(again.weights[name], value) for name, value in found.weights.items())
+
+    x = model.tokens(images.double())
+    for index, block in enumerate(model.encoder.blocks):
+        first, second = (gammas[f"blocks.{index}.ls{branch}.gamma"] for branch in (1, 2))
+        x = x + first * block.attention(block.norm1(x), (3, 5))  # type: ignore[operator]
+        x = x + second * block.mlp(block.norm2(x))  # type: ignore[operator]
+    wanted = model.forward_head(model.encoder.norm(x))
+    folded = load(found.config, found.weights).eval()
+    assert (folded(images.double()) - wanted).abs().max() < CLOSE
+
+
+def test_a_class_token_without_position_gets_one_of_zeros(tiny: Callable[..., ViT]) -> None:
+    state = state_of(tiny(gelu="erf"))
+    state["pos_embed"] = state["pos_embed"][:, 1:]
+    found = read_state(state, NAME, table(), Path("file")).weights["positions.table"]
+    assert found.shape == (1, 16, 10)
+    assert found[:, 0].count_nonzero() == 0
+    assert torch.equal(found[:, 1:], state["pos_embed"])
+
+
+def test_the_tanh_layer_of_older_files_is_kept(tiny: Callable[..., ViT]) -> None:
+    model = tiny(gelu="erf", representation_size=9)
+    state = state_of(model)
+    assert "pre_logits.fc.weight" in state
+    found = read_state(state, NAME, table(), Path("file"))
+    assert found.config == model.config.with_settings(resize="bicubic-antialias")
+
+
+def test_a_file_without_a_classifier_gets_one_of_zeros(tiny: Callable[..., ViT]) -> None:
+    state = {name: value for name, value in state_of(tiny()).items() if "head" not in name}
+    found = read_state(state, NAME, table(), Path("file"))
+    assert found.config.num_classes == 1000
+    assert found.weights["head.linear.weight"].count_nonzero() == 0
+    assert any("no classifier" in note for note in found.notes)
+
+
+def test_a_file_alone_is_read_by_the_name_of_its_architecture(tmp_path: Path) -> None:
+    model = drawn(build(ViTConfig(depth=1, gelu="erf", num_classes=3, patch_size=32)))
+    safetensors.torch.save_file(state_of(model), tmp_path / "weights.safetensors")
+    torch.save({"state_dict": state_of(model)}, tmp_path / "weights.pth")
+    for file in ("weights.safetensors", "weights.pth"):
+        found = read_timm(tmp_path / file, "vit_base_patch32_224.augreg_in21k")
+        assert found.config == model.config.with_settings(resize="bicubic-antialias")
+        assert found.preprocess.interpolation == "bicubic"
+        assert any("config.json" in note for note in found.notes)
+    with pytest.raises(WeightsError, match="which architecture"):
+        read_timm(tmp_path / "weights.pth")
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("reg_token", "register tokens"),
+        ("dist_token", "distillation token"),
+        ("fc_norm.weight", "LayerNorm behind the pooling"),
+        ("norm_pre.weight", "CLIP"),
+        ("blocks.0.attn.q_norm.weight", "normalised queries"),
+        ("blocks.0.mlp.fc1_g.weight", "SwiGLU"),
+        ("rope.freqs", "rotary"),
+        ("blocks.0.something", "a part that ours has not"),
+    ],
+)
+def test_parts_of_other_models_are_refused(extra: str, says: str, tiny: Callable[..., ViT]) -> None:
+    state = state_of(tiny()) | {extra: torch.zeros(10)}
+    with pytest.raises(WeightsError) as caught:
+        read_state(state, NAME, table(), Path("file"))
+    assert extra in str(caught.value)
+    assert says in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        ({"act_layer": "quick_gelu"}, "act_layer is 'quick_gelu'"),
+        ({"norm_layer": "rmsnorm"}, "norm_layer is 'rmsnorm'"),
+        ({"block_fn": "ParallelScalingBlock"}, "block_fn"),
+        ({"pool_include_prefix": True}, "pool_include_prefix"),
+        ({"global_pool": "avg"}, "global_pool is 'avg', and the tensors are for 'token'"),
+        ({"global_pool": "max"}, "global_pool is 'max'"),
+        ({"num_heads": 3}, "width 10 does not split into 3 heads"),
+        ({"img_size": 20}, "positions.table should be"),
+        ({"img_size": "large"}, "image_size 'large'"),
+    ],
+)
+def test_what_the_tensors_do_not_show_is_looked_at(
+    args: dict[str, Any], says: str, tiny: Callable[..., ViT], tmp_path: Path
+) -> None:
+    safetensors.torch.save_file(state_of(tiny()), tmp_path / "model.safetensors")
+    text = json.dumps({"architecture": NAME, **table(**{"img_size": (12, 20), **args})})
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(WeightsError) as caught:
+        read_timm(tmp_path)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+JUNK = (None, -1, 0.5, float("inf"), 10**12, "x", [], {"a": 1})
+
+
+def test_damaged_tables_give_one_line(tmp_path: Path) -> None:
+    """Each field in turn is junk: the model is read as if it were well, or refused."""
+    written(drawn(build(SMALL)), tmp_path)
+    whole = json.loads((tmp_path / "config.json").read_text())
+    inside = [(part, field) for part in ("model_args", "pretrained_cfg") for field in whole[part]]
+    refusals = []
+    for part, field in [("", field) for field in whole] + inside:
+        for junk in JUNK:
+            table = whole | {part: whole[part] | {field: junk}} if part else whole | {field: junk}
+            (tmp_path / "config.json").write_text(json.dumps(table))
+            try:
+                read_timm(tmp_path)
+            except WeightsError as error:
+                refusals.append(str(error))
+    assert len(refusals) > 40
+    assert "\n" not in "".join(refusals)
+
+
+@pytest.mark.parametrize(
+    "name", ["vit_base_patch16_clip_224.openai", "vit_small_patch14_dinov2", "resnet50", "swin_t"]
+)
+def test_other_architectures_are_refused_by_name(name: str, tiny: Callable[..., ViT]) -> None:
+    with pytest.raises(WeightsError, match="is not known to compute what ours does"):
+        read_state(state_of(tiny()), name, table(), Path("file"))
+
+
+def test_labels_are_in_words_where_there_are_words_for_all(tiny: Callable[..., ViT]) -> None:
+    state, keys = state_of(tiny()), [f"n{i}" for i in range(7)]
+    words = dict(zip(keys, LABELS, strict=True))
+    labelled = {**table(), "label_names": keys, "label_descriptions": words}
+    assert read_state(state, NAME, labelled, Path("file")).labels == LABELS
+    labelled["label_descriptions"] = words | {"n0": "ash"}  # two classes of one name
+    assert read_state(state, NAME, labelled, Path("file")).labels == tuple(keys)
+    del labelled["label_names"]
+    assert read_state(state, NAME, labelled, Path("file")).labels == tuple("0123456")
+
+
+# --- out
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"position": "2d"}, "not '2d'"),
+        ({"position_at": "every"}, "at 'every'"),
+        ({"mixer": "pooling"}, "not 'pooling'"),
+        ({"representation_size": 9}, "tanh layer"),
+        ({"norm_eps": 1e-12}, "epsilon of 1e-6, not 1e-12"),
+        ({"patch_size": 1, "trunk": TrunkConfig(units=(3, 4, 9))}, "var\\+1e-8"),
+        ({"patch_size": 1, "trunk": replace(TRUNK, units=(1,))}, "units"),
+    ],
+)
+def test_what_timm_cannot_hold_is_refused(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(WeightsError, match=says):
+        vit_args(SMALL.with_settings(**{"width": 12, **settings}))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"units": (2, 2, 2, 2)}, "it has resnetv2_50x1_bit"),
+        ({"width_factor": 2}, "times 2"),
+        ({"standardise": "std+1e-5"}, "var\\+1e-8"),
+        ({"pool_padding": "lowest"}, "pooling by zeros"),
+        ({"form": "post"}, "form is 'pre'"),
+    ],
+)
+def test_other_resnets_are_refused(settings: dict[str, Any], says: str) -> None:
+    trunk = {"standardise": "var+1e-8", **settings}
+    with pytest.raises(WeightsError, match=says):
+        resnet_args(ResNetConfig(num_classes=7).with_settings(**trunk))
+
+
+def test_bit_of_its_authors_is_written_with_larger_weights(tmp_path: Path) -> None:
+    """The epsilon of its standardisation is 1e-10 and timm's 1e-8; 10w gives the same there."""
+    ours = drawn(build(ResNetConfig(image_size=(32, 32), num_classes=7)))
+    _, notes = written(ours, tmp_path)
+    assert any("10 times as large" in note for note in notes)
+    found = read_timm(tmp_path)
+    assert found.config.trunk == replace(ours.config.trunk, standardise="var+1e-8")
+    for name, value in ours.state_dict().items():
+        times = 10 if name.startswith("trunk.") and value.ndim == 4 else 1
+        assert torch.equal(found.weights[name], value * times)
+
+
+def test_every_size_of_an_mlp_has_a_ratio() -> None:
+    """timm has int(width * ratio)."""
+    for width in (*range(1, 60), 192, 384, 768, 1408, 1664):
+        for mlp_width in range(1, 5 * width, 7):
+            assert int(width * mlp_ratio(width, mlp_width)) == mlp_width
+
+
+def test_every_crop_has_a_percentage() -> None:
+    """timm has floor(side / crop_pct)."""
+    for side in (32, 56, 96, 224, 240, 384, 448):
+        for whole in range(side, 2 * side):
+            assert math.floor(side / crop_pct(side, side / whole)) == whole
+
+
+@pytest.mark.parametrize(
+    ("cfg", "says"),
+    [
+        ({"interpolation": "lanczos"}, "'lanczos'"),
+        ({"crop_mode": "border", "crop_pct": 1.0}, "'border'"),
+        ({"crop_mode": "squash", "crop_pct": 0.9}, "'squash' with crop_pct 0.9"),
+    ],
+)
+def test_what_is_not_quite_the_same_is_noted(cfg: dict[str, Any], says: str) -> None:
+    _, notes = read_cfg(cfg, (28, 28), 3)
+    assert len(notes) == 1
+    assert says in notes[0]
+
+
+def test_what_a_cfg_leaves_out_is_as_in_timm() -> None:
+    preprocess, _ = read_cfg({}, (224, 224), 3)
+    assert preprocess.crop_fraction == 0.875
+    assert preprocess.interpolation == "bicubic"
+    assert preprocess.mean == (0.485, 0.456, 0.406)
+
+
+def test_the_hybrids_are_those_of_the_paper_and_of_augreg() -> None:
+    assert set(HYBRIDS) == {(), (2, 2, 2, 2), (3, 4, 9), (3, 4, 6, 3)}
