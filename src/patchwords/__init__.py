@@ -18,6 +18,7 @@ from patchwords.version import __version__
 if TYPE_CHECKING:
     from patchwords.data.preprocess import Preprocess
     from patchwords.model.create import create_model
+    from patchwords.model.resnet import ResNet
     from patchwords.model.variants import list_models
     from patchwords.model.vit import ViT
     from patchwords.weights.pretrained import Pretrained
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 PUBLIC = {
     "create_model": "patchwords.model.create",
     "list_models": "patchwords.model.variants",
+    "ResNet": "patchwords.model.resnet",
     "ViT": "patchwords.model.vit",
     "Preprocess": "patchwords.data.preprocess",
     "Pretrained": "patchwords.weights.pretrained",
@@ -36,6 +38,7 @@ PUBLIC = {
 __all__ = [
     "Preprocess",
     "Pretrained",
+    "ResNet",
     "ViT",
     "__version__",
     "create_model",

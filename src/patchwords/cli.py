@@ -21,10 +21,13 @@ from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 
 # verb -> (module in patchwords.commands, its dataclass, what it is for)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
     "doctor": ("doctor", "Doctor", "what is wrong with my data, before an hour of training"),
     "evaluate": ("evaluate", "Evaluate", "measure a trained model on images it has not seen"),
+    "export": ("export", "Export", "write a trained model as ONNX or OpenVINO"),
     "finetune": ("finetune", "Finetune", "train a ViT on your images and write a report"),
-    "models": ("models", "Models", "the models by name: tokens, parameters, MACs"),
+    "models": ("models", "Models", "the models by name: parameters, MACs, memory, parts"),
+    "plan": ("plan", "Plan", "what a training costs: compute, memory, days, data"),
     "predict": ("predict", "Predict", "what a trained model sees in new images"),
     "report": ("report", "Report", "write report.html of a run anew"),
 }

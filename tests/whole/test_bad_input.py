@@ -224,7 +224,7 @@ def finished(run: Path) -> None:
         (weights_that_are_not_there, "no weights at "),
         (weights_that_are_no_model, "is no model folder"),
         (damaged_weights, "model.safetensors is damaged"),
-        (weights_of_another_model, "--model ViT-S/16 and --weights "),
+        (weights_of_another_model, "weights of ViT-mu/4, but ViT-S/16 was asked for"),
         (nothing_to_resume, "holds no run to go on with"),
         (nothing_held_out, "no image is held out to measure the model on"),
         (nothing_held_out_of_copies, "no image is held out to measure the model on"),

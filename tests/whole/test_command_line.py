@@ -18,6 +18,7 @@ from patchwords.train.config import FinetuneConfig
 from patchwords.train.settings import flatten
 
 SOURCE = Path(patchwords.__file__).parent
+POSITIONAL = {"data", "file", "model", "images", "pattern", "run", "source", "target"}
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
@@ -72,13 +73,13 @@ def test_every_flag_of_a_verb_is_explained(verb: str) -> None:
     text = re.sub("[│╭╰─╮╯]", " ", done(verb, "--help"))
     _, *entries = re.split(r"\n +(?=--?[a-z])", text)
     explained = {
-        re.match("--?([a-z-]+)", entry)[1]: re.sub(  # type: ignore[index]
+        re.match("--?([a-z0-9-]+)", entry)[1]: re.sub(  # type: ignore[index]
             r"--[a-z-]+,?|\S*(STR|INT|FLOAT|PATH)\S*|\{.*?\}|\(default.*?\)", "", entry, flags=re.S
         ).split()
         for entry in entries
     }
     for flag in [flag[2:] for flag in flags(command)[2:]]:  # but --help and --debug
-        if flag not in {"data", "model", "images", "pattern", "run"} or verb == "finetune":
+        if flag not in POSITIONAL or verb == "finetune":
             assert flag == "data" or len(explained[flag]) >= 2, (verb, flag)
     assert command.__doc__.splitlines()[0] in text
     assert f"patchwords {verb}" in text
@@ -116,7 +117,7 @@ def test_every_setting_of_finetune_is_read_somewhere() -> None:
         ("--schedule cosin", "--schedule 'cosin' is not a choice; did you mean 'cosine'?"),
         ("--classes", "--classes lacks a value; leave it out, or say which"),
         ("--image-size", "--image-size lacks a value; leave it out, or say which"),
-        ("--train last", "--train 'last': choose all, head, or last:N with N blocks, as last:2"),
+        ("--train last", "--train 'last': choose all, head, or last:N with N layers, as last:2"),
         ("--epochs 2 --steps 3", "--epochs 2 and --steps 3 both say how long to train; give one"),
         ("--resume --overwrite", "--resume: say which run to go on with by --output RUN"),
         ("--resume --overwrite --output r", "--resume: r holds no run to go on with"),

@@ -178,7 +178,7 @@ def test_weights_of_the_same_classes_keep_their_head_by_name(
         *("finetune", photos, "--weights", run, "--steps", 1, "--lr", 1e-9, "--workers", 0),
         *("--precision", "fp32", "--batch-size", 8, "--output", tmp_path / "run"),
     )
-    assert "the head is kept: the weights know the classes of the data by name" in out
+    assert "the head is kept: the weights know the classes of the data" in out
     assert "Table 4" in out  # and the recipe is that of fine-tuning
     before, after = tensors(run), tensors(tmp_path / "run")
     # A single step at a rate of 1e-9 with a gradient of norm 1 moves nothing by more.
@@ -208,7 +208,7 @@ def test_another_image_size_resizes_the_positions_and_says_so(
         *("--precision", "fp32", "--batch-size", 8, "--output", tmp_path / "run"),
     )
     assert "positions resized from 4x4 to 6x6 patches" in out
-    assert tensors(tmp_path / "run")["positions"].shape == (1, 37, 32)
+    assert tensors(tmp_path / "run")["positions.table"].shape == (1, 37, 32)
     assert pw.from_pretrained(tmp_path / "run").preprocess.image_size == (24, 24)
 
 

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Protocol
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import tyro
 
 from patchwords.device import DeviceName, PrecisionName
 
 if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
     from patchwords.data.examples import Examples
+    from patchwords.export.engine import Exported
     from patchwords.weights.pretrained import Pretrained
+
+    Scores = Callable[[Tensor], np.ndarray]  # uint8 [B, C, H, W] -> probabilities [B, classes]
 
 
 @dataclass(frozen=True)
 class Predict:
     """Name the classes of images, the likeliest first.
 
-    MODEL is a run folder or a model folder. IMAGES are files, folders (with all that is in them)
-    and patterns such as 'new/*.jpg'. Images that cannot be read are named on stderr and left out.
+    MODEL is a run folder, a model folder, or a file that patchwords export wrote. IMAGES are files,
+    folders (with all that is in them) and patterns such as 'new/*.jpg'. Images that cannot be read
+    are named on stderr and left out.
 
     Exit code: 0 done, 2 when an image could not be read.
 
@@ -30,7 +37,7 @@ class Predict:
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder or a model folder"""
+    """a run folder, a model folder, or an exported .onnx or .xml"""
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")]
     """files, folders and patterns"""
     top_k: int = 5
@@ -43,8 +50,10 @@ class Predict:
     """write over an existing CSV"""
     batch_size: int = 32
     """images at once"""
+    engine: Literal["auto", "torch", "onnx", "openvino"] = "auto"
+    """what computes; auto goes by MODEL: a folder is PyTorch's"""
     device: DeviceName = "auto"
-    """where to compute"""
+    """where to compute; exported files run on the CPU"""
     precision: PrecisionName = "fp32"
     """of matrix products; bf16 is faster where the machine has it, and rounds the scores"""
     workers: int | None = None
@@ -71,14 +80,13 @@ def run(config: Predict) -> int:
     if config.csv is not None:
         refuse_csv(config.csv, config.overwrite)
     from patchwords.data.open import open_images
-    from patchwords.weights.store import from_pretrained
 
-    source = from_pretrained(config.model)
+    source, scores = open_model(config)
     examples = open_images(config.images)
     sink = choose_sink(config, len(examples))
     unreadable, whole = 0, False
     try:
-        for path, answers, reason in answer(config, source, examples):
+        for path, answers, reason in answer(config, source, scores, examples):
             if reason is None:
                 sink.add(path, answers)
             else:
@@ -90,24 +98,65 @@ def run(config: Predict) -> int:
     return 2 if unreadable else 0
 
 
+def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
+    """What knows the classes and the preprocessing, and the function that computes."""
+    from functools import partial
+
+    from patchwords.device import choose_device
+    from patchwords.errors import ConfigError
+
+    engine = engine_of(config)
+    if engine == "torch":
+        from patchwords.weights.store import from_pretrained
+
+        device = choose_device(config.device, config.precision)
+        source = from_pretrained(config.model)
+        source.model.to(device.torch_device)
+        return source, partial(source.scores, device=device)
+    from patchwords.export.engine import open_exported
+
+    if config.device == "cuda":
+        raise ConfigError(f"{config.model} runs on the CPU: leave --device out, or give a folder")
+    if engine == "onnx" and config.precision == "bf16":
+        raise ConfigError(f"--precision bf16 is not for {config.model}: ONNX computes as exported")
+    exported = open_exported(config.model, choose_device("cpu", config.precision).bf16)
+    return exported, exported.scores
+
+
+def engine_of(config: Predict) -> str:
+    """What the name of the model says; raises ConfigError where --engine says otherwise."""
+    from patchwords.errors import ConfigError
+    from patchwords.export.engine import SUFFIXES
+
+    path = Path(config.model)
+    found = "torch" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "torch")
+    if config.engine in ("auto", found):
+        return found
+    if found == "torch":
+        suffix = next(suffix for suffix, name in SUFFIXES.items() if name == config.engine)
+        raise ConfigError(
+            f"--engine {config.engine} runs an exported file, and {path} is none: make one with "
+            f"patchwords export {path} {path.name}{suffix}"
+        )
+    wants = "a run folder" if config.engine == "torch" else "another file; export writes it"
+    raise ConfigError(f"{path} runs with --engine {found}; --engine {config.engine} takes {wants}")
+
+
 def answer(
-    config: Predict, source: Pretrained, examples: Examples
+    config: Predict, source: Pretrained | Exported, scores: Scores, examples: Examples
 ) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
     """(path, best classes, None) of each image in turn, or (path, [], reason)."""
     from patchwords.data.loader import eval_batches
     from patchwords.data.workers import useful_workers
-    from patchwords.device import choose_device
+    from patchwords.weights.pretrained import name_best
 
-    device = choose_device(config.device, config.precision)
-    source.model.to(device.torch_device)
     workers = config.workers if config.workers is not None else useful_workers(examples)
     for batch in eval_batches(examples, source.preprocess, config.batch_size, workers):
         for index, reason in batch.bad:
             yield examples.keys[index], [], reason
         if len(batch.indices):
-            scores = source.scores(batch.images, device)  # [B, classes]
-            for index, row in zip(batch.indices.tolist(), scores, strict=True):
-                yield examples.keys[index], source.name(row, config.top_k), None
+            for index, row in zip(batch.indices.tolist(), scores(batch.images), strict=True):
+                yield examples.keys[index], name_best(row, source.labels, config.top_k), None
 
 
 def choose_sink(config: Predict, images: int) -> Sink:

@@ -1,0 +1,197 @@
+"""`patchwords export RUN FILE`: a trained model for ONNX Runtime or OpenVINO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from patchwords.data.examples import Examples
+    from patchwords.export.write import Written
+    from patchwords.weights.pretrained import Pretrained
+
+PHOTOS = 8  # to compare on, beside noise
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a trained model as ONNX or OpenVINO: for programs without PyTorch.
+
+    MODEL is a run folder or a model folder; FILE ends in .onnx, or in .xml for OpenVINO. Before it
+    is put in place it is compared with PyTorch, and refused if a logit differs by 1e-4. The names
+    of the classes and the preprocessing travel inside: patchwords predict FILE needs nothing else.
+
+    Example: patchwords export runs/photos photos.onnx
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder or a model folder"""
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """where to write: NAME.onnx, or NAME.xml for OpenVINO, with NAME.bin beside it"""
+    to: Literal["auto", "onnx", "openvino"] = "auto"
+    """what to write; auto goes by the end of the name"""
+    quantize: Literal["none", "int8"] = "none"
+    """int8 rounds the weights of matrix products: a quarter of the size, slightly other answers"""
+    calibrate: str | None = None
+    """labelled data to measure the accuracy on, in PyTorch and from the file: any DATA"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; positions are resized to it"""
+    opset: int = 20
+    """of ONNX's operators, 18 to 23; older programs need a lower one"""
+    overwrite: bool = False
+    """write over an existing FILE"""
+
+
+def run(config: Export) -> int:
+    from patchwords.export.write import export
+
+    check_target(config)
+    source = open_source(config)
+    examples = held_out(config, source)
+    written = export(
+        source,
+        config.file,
+        int8=config.quantize == "int8",
+        opset=config.opset,
+        overwrite=config.overwrite,
+        photos=photos(source, examples or recorded_images(config)),
+    )
+    show(config, source, written)
+    if examples is not None:
+        show_accuracy(config, source, examples)
+    show_use(config, source)
+    return 0
+
+
+def check_target(config: Export) -> None:
+    """Raises before the model is loaded."""
+    from patchwords.errors import ConfigError
+    from patchwords.export.onnx import OPSET
+    from patchwords.export.write import check
+
+    engine = check(config.file, overwrite=config.overwrite, opset=config.opset)
+    if config.to not in ("auto", engine):
+        suffix = {"onnx": ".onnx", "openvino": ".xml"}[config.to]
+        raise ConfigError(f"--to {config.to} writes NAME{suffix}, and {config.file} is none")
+    if engine == "openvino" and config.opset != OPSET:
+        raise ConfigError(f"--opset {config.opset} is for ONNX: OpenVINO has operators of its own")
+
+
+def open_source(config: Export) -> Pretrained:
+    from patchwords.weights.store import from_pretrained
+
+    size = config.image_size
+    if size is not None and len(size) == 1:
+        size = size * 2
+    source = from_pretrained(config.model, image_size=size)
+    for line in source.changes:
+        print(f"note: {line}")
+    return source
+
+
+def held_out(config: Export, source: Pretrained) -> Examples | None:
+    """The images of --calibrate that the run was not trained on."""
+    from patchwords.data.open import open_data
+    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
+
+    if config.calibrate is None:
+        return None
+    data = open_data(config.calibrate, need_labels=False)
+    examples = select(data, read_recorded(Path(config.model))).examples
+    return as_model_knows(examples, source.labels, config.calibrate)
+
+
+def recorded_images(config: Export) -> Examples | None:
+    """Images of the data that the run was made of, if they are still where they were."""
+    from patchwords.data.open import open_data
+    from patchwords.errors import PatchwordsError
+    from patchwords.evaluate.held_out import unite
+    from patchwords.train.run_folder import RunFolder
+    from patchwords.train.settings import read_yaml
+
+    run_folder = RunFolder(Path(config.model))
+    if not run_folder.config.is_file():
+        return None
+    try:
+        data = str(read_yaml(run_folder.config)["data"])
+        if data != "digits" and not Path(data).exists():  # nothing is fetched from the network
+            return None
+        return unite(list(open_data(data, need_labels=False).splits.values()))
+    except (PatchwordsError, KeyError):  # noise does without
+        return None
+
+
+def photos(source: Pretrained, examples: Examples | None) -> Tensor | None:
+    """Some of the images, spread over all: uint8 [B, C, H, W]."""
+    import numpy as np
+
+    from patchwords.data.loader import eval_batches
+
+    if not examples:
+        return None
+    chosen = np.unique(np.linspace(0, len(examples) - 1, PHOTOS).astype(int))
+    batch = next(iter(eval_batches(examples.select(chosen), source.preprocess, PHOTOS)))
+    return batch.images if len(batch.indices) else None
+
+
+def show(config: Export, source: Pretrained, written: Written) -> None:
+    height, width = source.preprocess.image_size
+    print(
+        f"{' and '.join(map(str, written.files))}: {written.bytes / 1e6:,.1f} MB; images "
+        f"[batch, {source.preprocess.channels}, {height}, {width}] -> logits "
+        f"[batch, {len(source.labels)}]"
+    )
+    scale = f"(logits up to {written.difference.scale:.2g})"
+    if written.quantized is None:
+        print(f"largest difference from PyTorch: {written.difference.largest:.1e} {scale}")
+        return
+    print(
+        f"largest difference from PyTorch: {written.difference.largest:.1e} in float32, "
+        f"{written.quantized.largest:.1e} in int8 {scale}"
+    )
+    if config.calibrate is None:
+        print("what int8 costs in accuracy is not known: --calibrate DATA measures it")
+
+
+def show_accuracy(config: Export, source: Pretrained, examples: Examples) -> None:
+    """Both accuracies, and how many images are answered otherwise."""
+    from patchwords.export.engine import open_exported
+
+    before = judged(source, source.model, examples)
+    after = judged(source, open_exported(config.file).model, examples)
+    images = before["evaluation"]["images"]
+    print(f"accuracy on {images:,} held-out images of {config.calibrate}:")
+    for name, found in (("PyTorch", before), (str(config.file), after)):
+        accuracy = found["evaluation"]["accuracy"]
+        print(
+            f"  {name}: {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
+            f"{accuracy['high']:.2%})"
+        )
+    other = int((before["answers"] != after["answers"]).sum())
+    print(f"  {other:,} of {images:,} images are answered otherwise")
+
+
+def judged(source: Pretrained, model: nn.Module, examples: Examples) -> dict[str, Any]:
+    from patchwords.data.workers import useful_workers
+    from patchwords.device import choose_device
+    from patchwords.evaluate.held_out import judge, predict
+
+    device = choose_device("cpu", "fp32")
+    found = predict(model, examples, source.preprocess, device, useful_workers(examples))
+    return {
+        "evaluation": judge(found, examples, source.labels, max_bad=0.01),
+        "answers": found.probabilities.argmax(1),
+    }
+
+
+def show_use(config: Export, source: Pretrained) -> None:
+    from patchwords.export.example import example
+
+    print(f"\nUse it: patchwords predict {config.file} photo.jpg")
+    print("or, without patchwords:\n")
+    print(example(config.file, source.preprocess))

@@ -1,0 +1,63 @@
+"""What travels inside an exported file: the names of classes and the preprocessing, as strings.
+
+An ONNX file holds the strings as `metadata_props`, OpenVINO's as `rt_info` under "patchwords".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import ConfigError, WeightsError
+from patchwords.version import __version__
+
+PRODUCER, VERSION = "patchwords", 1
+INPUT, OUTPUT = "images", "logits"  # of the graph
+NAMES = ("producer", "version", "architecture", "labels", "preprocess", "quantized")
+
+
+@dataclass(frozen=True)
+class Card:
+    """Who the classes are, and how a photo becomes the input."""
+
+    labels: tuple[str, ...]
+    preprocess: Preprocess
+    architecture: str | None = None  # the name that the model was created by
+    quantized: str | None = None  # "int8" where the weights are rounded
+
+    def to_strings(self) -> dict[str, str]:
+        """All values are strings, lists and tables among them JSON, in ASCII."""
+        values = (
+            f"{PRODUCER} {__version__}",
+            str(VERSION),
+            self.architecture,
+            json.dumps(self.labels),
+            json.dumps(self.preprocess.to_dict()),
+            self.quantized,
+        )
+        return {name: v for name, v in zip(NAMES, values, strict=True) if v is not None}
+
+    @classmethod
+    def from_strings(cls, values: Mapping[str, str], file: str) -> Card:
+        """The card of `to_strings`; raises WeightsError, which names the file."""
+        if values.get("producer", "").partition(" ")[0] != PRODUCER:
+            raise WeightsError(
+                f"{file} was not written by patchwords export: it names neither classes nor "
+                "preprocessing"
+            )
+        try:
+            if int(values["version"]) > VERSION:
+                raise WeightsError(f"{file} is of a newer patchwords ({values['producer']})")
+            labels = json.loads(values["labels"])
+            if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):
+                raise WeightsError(f"{file} is damaged: its labels are not a list of names")
+            return cls(
+                tuple(labels),
+                Preprocess.from_dict(json.loads(values["preprocess"])),
+                values.get("architecture"),
+                values.get("quantized"),
+            )
+        except (ConfigError, KeyError, ValueError, TypeError, AttributeError) as error:
+            raise WeightsError(f"{file} is damaged: {error!r} in what it says of itself") from error

@@ -1,0 +1,89 @@
+"""The lines of Python that use an exported file without patchwords and without PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.export.card import INPUT, OUTPUT, PRODUCER
+from patchwords.export.engine import SUFFIXES
+
+ONNX = """\
+import json
+
+import numpy as np
+import onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession({path!r})
+labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
+{image}
+logits = session.run(["{output}"], {{"{input}": images}})[0][0]
+{answer}
+"""
+OPENVINO = """\
+import json
+
+import numpy as np
+import openvino
+from PIL import Image, ImageOps
+
+core = openvino.Core()
+model = core.read_model({path!r})
+labels = json.loads(model.get_rt_info(["{producer}", "labels"]).astype(str))
+compiled = core.compile_model(model, "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}})
+{image}
+logits = compiled({{"{input}": images}})["{output}"][0]
+{answer}
+"""
+CROP = """\
+scale = max({resized[0]} / image.height, {resized[1]} / image.width)
+w, h = min({width} / scale, image.width), min({height} / scale, image.height)
+left, top = (image.width - w) / 2, (image.height - h) / 2
+box = left, top, left + w, top + h
+image = image.resize(({width}, {height}), {filter}, box, reducing_gap=2)"""
+SQUASH = "image = image.resize(({width}, {height}), {filter}, reducing_gap=2)"
+COLOUR = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
+GREY = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
+ANSWER = """\
+scores = np.exp(logits - logits.max())
+scores /= scores.sum()
+best = int(scores.argmax())
+print(labels[best], float(scores[best]))"""
+
+
+def example(path: Path, preprocess: Preprocess, photo: str = "photo.jpg") -> str:
+    """A program that names the likeliest class of a photo; NumPy and Pillow do the rest."""
+    template = {"onnx": ONNX, "openvino": OPENVINO}[SUFFIXES[path.suffix.lower()]]
+    return template.format(
+        path=str(path),
+        input=INPUT,
+        output=OUTPUT,
+        producer=PRODUCER,
+        image=image_lines(preprocess, photo),
+        answer=ANSWER,
+    ).rstrip("\n")
+
+
+def image_lines(preprocess: Preprocess, photo: str) -> str:
+    """What `Preprocess` does, written out with its numbers."""
+    height, width = preprocess.image_size
+    sizes = {
+        "height": height,
+        "width": width,
+        "resized": [round(side / preprocess.crop_fraction) for side in (height, width)],
+        "filter": f"Image.Resampling.{preprocess.interpolation.upper()}",
+    }
+    mean, std = (
+        f"np.float32({list(values)})[:, None, None]" for values in (preprocess.mean, preprocess.std)
+    )
+    return "\n".join(
+        [
+            f'image = ImageOps.exif_transpose(Image.open({photo!r})).convert("RGB")',
+            (CROP if preprocess.resize == "crop" else SQUASH).format(**sizes),
+            (COLOUR if preprocess.channels == 3 else GREY).format(**sizes),
+            f"mean = {mean}",
+            f"std = {std}",
+            "images = ((pixels / np.float32(255) - mean) / std)[None]",
+        ]
+    )

@@ -1,0 +1,76 @@
+"""The program that `patchwords export` prints runs by itself, and answers as PyTorch does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+from trees import make
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.export.example import example
+from patchwords.weights.pretrained import Pretrained
+
+ALONE = """\
+import sys
+for name in ("patchwords", "torch", "openvino_telemetry"):
+    sys.modules[name] = None
+"""
+
+
+@pytest.fixture
+def photo(tmp_path: Path) -> Path:
+    """37 x 61 pixels, none like its neighbour."""
+    pixels = np.random.default_rng(0).integers(0, 256, (61, 37, 3), dtype=np.uint8)
+    path = tmp_path / "photo.png"
+    Image.fromarray(pixels).save(path)
+    return path
+
+
+def answer(program: str) -> tuple[str, float]:
+    command = [sys.executable, "-X", "utf8", "-c", ALONE + program]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    label, score = result.stdout.strip().rsplit(" ", 1)
+    return label, float(score)
+
+
+@pytest.mark.parametrize("name", ["trees.onnx", "trees.xml"])
+def test_the_program_answers_as_pytorch(
+    files: Path, source: Pretrained, photo: Path, name: str
+) -> None:
+    best = source.predict(photo)[0]
+    label, score = answer(example(files / name, source.preprocess, str(photo)))
+    assert label == best["label"]
+    assert score == pytest.approx(best["score"], abs=1e-5)
+
+
+def test_the_program_in_the_documentation() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
+    assert f"```python\n{example(Path('photos.onnx'), Preprocess((224, 224)))}\n```" in page
+
+
+@pytest.mark.parametrize(
+    "preprocess",
+    [
+        {"resize": "squash", "interpolation": "bicubic"},
+        {"channels": 1, "mean": [0.2], "std": [0.7]},
+        {"crop_fraction": 1.0},
+    ],
+)
+def test_every_preprocessing_is_written_out(photo: Path, preprocess: dict[str, object]) -> None:
+    """The lines between opening the photo and asking the model."""
+    source = make(**preprocess)
+    text = example(Path("a.onnx"), source.preprocess, str(photo))
+    lines = text[text.index("image = ") : text.index("logits = ")]
+    found: dict[str, np.ndarray] = {}
+    exec(f"import numpy as np\nfrom PIL import Image, ImageOps\n{lines}", found)
+    pixels = source.preprocess(Image.open(photo))  # [H, W, C]
+    mean, std = (np.float32(values) for values in (source.preprocess.mean, source.preprocess.std))
+    wanted = ((pixels / np.float32(255) - mean) / std).transpose(2, 0, 1)[None]
+    assert found["images"].dtype == np.float32
+    np.testing.assert_allclose(found["images"], wanted, atol=1e-6)  # float32

@@ -1,0 +1,39 @@
+"""A small model of seven trees, every parameter drawn, with names that are hard to write down."""
+
+from __future__ import annotations
+
+import torch
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.model.config import ViTConfig
+from patchwords.model.family import Config, build
+from patchwords.weights.pretrained import Pretrained
+
+TINY = ViTConfig(
+    patch_size=4,
+    width=12,
+    depth=1,
+    heads=3,
+    mlp_width=23,
+    image_size=(12, 20),  # 3 x 5 patches
+    num_classes=7,
+)
+LABELS = ("ash", "birch", 'the "elm"', "Föhre", "<oak> & co", "a\nb", "木")
+PREPROCESS = {"crop_fraction": 0.8, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
+
+
+def make(config: Config = TINY, **preprocess: object) -> Pretrained:
+    """A model of this config with what it needs to answer for photos."""
+    model = build(config).eval()
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.normal_(0.0, 0.5, generator=generator)
+    settings = {**PREPROCESS, "image_size": config.image_size, **preprocess}
+    return Pretrained(model, Preprocess.from_dict(settings), LABELS, "ViT-tiny/4")
+
+
+def noise(count: int) -> torch.Tensor:
+    """uint8 [count, 3, 12, 20]"""
+    generator = torch.Generator().manual_seed(count)
+    return torch.randint(0, 256, (count, 3, 12, 20), generator=generator, dtype=torch.uint8)
