@@ -254,15 +254,14 @@ def photo(width: int, height: int) -> Image.Image:
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
 
 
-# Smaller than 4 times the model's images, which both resize in one step, and for the crop square,
-# where it falls on whole pixels: otherwise scores agree to 1e-4 or so, not to 1e-5.
+# Smaller than 4 times the model's images, which both resize in one step.
 @pytest.mark.parametrize(
     ("settings", "shapes"),
     [
         ({"resize": "squash"}, [(50, 40), (61, 97), (110, 90)]),
         ({"resize": "squash", "interpolation": "bicubic"}, [(50, 40), (61, 97)]),
-        ({"resize": "crop"}, [(50, 50), (97, 97)]),
-        ({"resize": "crop", "crop_fraction": 28 / 36, "interpolation": "bicubic"}, [(61, 61)]),
+        ({"resize": "crop"}, [(50, 50), (97, 83), (61, 101), (43, 29)]),
+        ({"resize": "crop", "crop_fraction": 28 / 36, "interpolation": "bicubic"}, [(61, 97)]),
     ],
 )
 def test_the_pipeline_gives_our_scores(
@@ -281,16 +280,16 @@ def test_the_pipeline_gives_our_scores(
             assert one["score"] == pytest.approx(wanted[one["label"]], abs=1e-5)
 
 
-def test_a_crop_off_the_pixels_is_nearly_the_same(tiny: Callable[..., ViT], tmp_path: Path) -> None:
-    """They round the corner of the crop: at most half a pixel, of a smooth photo few levels."""
+def test_a_large_photo_is_nearly_the_same(tiny: Callable[..., ViT], tmp_path: Path) -> None:
+    """They reduce it in one step and we in two: of a smooth photo that is less than a level."""
     ours = Pretrained(tiny(image_size=28), Preprocess((28, 28)), LABELS)
     write_huggingface(ours, tmp_path)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
-    image = photo(100, 75)
+    image = photo(400, 301)
     theirs = processor(image, return_tensors="np")["pixel_values"][0] * 127.5
     pixels = torch.from_numpy(ours.preprocess(image).copy()).permute(2, 0, 1)
     mine = ours.preprocess.normalise(pixels[None])[0].numpy() * 127.5
-    assert np.abs(theirs - mine).mean() < 4
+    assert np.abs(theirs - mine).mean() < 1
 
 
 @pytest.mark.parametrize(

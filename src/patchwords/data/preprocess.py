@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from patchwords.data.crop import Box, Interpolation, centre_box, cut
+from patchwords.data.crop import Interpolation, cut
 from patchwords.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from PIL import Image
 
 Resize = Literal["crop", "squash"]
+PANORAMA = 16  # times as many pixels as the model sees: far more than photos have left and right
 
 
 @dataclass(frozen=True)
@@ -86,29 +87,40 @@ class Preprocess:
     @property
     def smallest(self) -> int:
         """The shortest side, in pixels, below which a scaled decode would lose detail."""
-        return max(self.image_size) if self.resize == "squash" else max(self._resized)
+        return max(self.image_size) if self.resize == "squash" else max(self.covered)
 
     @property
-    def _resized(self) -> tuple[int, int]:
+    def covered(self) -> tuple[int, int]:
         """H, W that the resized image must cover before the centre crop."""
         height, width = self.image_size
         return round(height / self.crop_fraction), round(width / self.crop_fraction)
 
-    def box(self, width: int, height: int) -> Box:
-        """The part of an image of this size that the model sees."""
+    def resized(self, width: int, height: int) -> tuple[int, int]:
+        """(H, W) to which an image of this size is resized before the centre is cut out.
+
+        One side as `covered` says, the other in proportion and rounded down, as in torchvision.
+        """
         if self.resize == "squash":
-            return 0.0, 0.0, float(width), float(height)
-        scale = max(self._resized[0] / height, self._resized[1] / width)
-        h, w = (
-            min(side / scale, full)
-            for side, full in zip(self.image_size, (height, width), strict=True)
-        )
-        return centre_box(width, height, w, h)
+            return self.image_size
+        rows, columns = self.covered
+        if rows * width >= columns * height:  # the height decides
+            return rows, rows * width // height
+        return columns * height // width, columns
 
     def __call__(self, image: Image.Image) -> np.ndarray:
         """An RGB image -> uint8 [H, W, C], as evaluation sees it."""
-        box = self.box(image.width, image.height)
-        return self.pixels(cut(image, box, self.image_size, self.interpolation))
+        (height, width), (rows, columns) = self.image_size, self.resized(image.width, image.height)
+        # The corner is rounded down as in big_vision's ops_image.py and in transformers.
+        top, left = (rows - height) // 2, (columns - width) // 2
+        crop = left, top, left + width, top + height
+        if rows * columns > PANORAMA * height * width:  # the resized image could fill the memory
+            across, down = image.width / columns, image.height / rows
+            box = left * across, top * down, crop[2] * across, crop[3] * down
+            return self.pixels(cut(image, box, self.image_size, self.interpolation))
+        # In two steps, although one call of Pillow can do both, as above and in training: that call
+        # rounds a pixel in twenty otherwise, and other programs would give other scores.
+        whole = 0.0, 0.0, float(image.width), float(image.height)
+        return self.pixels(cut(image, whole, (rows, columns), self.interpolation).crop(crop))
 
     def pixels(self, image: Image.Image) -> np.ndarray:
         """An RGB image of the right size -> uint8 [H, W, C]."""

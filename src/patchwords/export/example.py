@@ -37,11 +37,14 @@ logits = compiled({{"{input}": images}})["{output}"][0]
 {answer}
 """
 CROP = """\
-scale = max({resized[0]} / image.height, {resized[1]} / image.width)
-w, h = min({width} / scale, image.width), min({height} / scale, image.height)
-left, top = (image.width - w) / 2, (image.height - h) / 2
-box = left, top, left + w, top + h
-image = image.resize(({width}, {height}), {filter}, box, reducing_gap=2)"""
+rows, columns = {covered[0]}, {covered[1]}
+if rows * image.width >= columns * image.height:
+    columns = rows * image.width // image.height
+else:
+    rows = columns * image.height // image.width
+image = image.resize((columns, rows), {filter}, reducing_gap=2)
+left, top = (columns - {width}) // 2, (rows - {height}) // 2
+image = image.crop((left, top, left + {width}, top + {height}))"""
 SQUASH = "image = image.resize(({width}, {height}), {filter}, reducing_gap=2)"
 COLOUR = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
 GREY = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
@@ -71,7 +74,7 @@ def image_lines(preprocess: Preprocess, photo: str) -> str:
     sizes = {
         "height": height,
         "width": width,
-        "resized": [round(side / preprocess.crop_fraction) for side in (height, width)],
+        "covered": preprocess.covered,
         "filter": f"Image.Resampling.{preprocess.interpolation.upper()}",
     }
     mean, std = (
