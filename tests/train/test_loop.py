@@ -20,6 +20,7 @@ from patchwords.train.loop import Callbacks, averaged, keep_final_weights, train
 from patchwords.train.optimizer import DecoupledSGD
 from patchwords.train.plan import Plan
 from patchwords.train.step import State, StepSettings
+from patchwords.train.task import Classification
 
 PLAN = Plan(
     images=23,
@@ -91,7 +92,7 @@ def go(
     )
     settings = StepSettings(choose_device("cpu", "fp32"), 0, lambda step: rate, clip=1e9)
     batches = range(state.step, plan.steps)
-    train(state, forward, batches, settings, plan, replace(calls, **other))
+    train(state, Classification(forward), batches, settings, plan, replace(calls, **other))
     return seen
 
 

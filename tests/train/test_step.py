@@ -17,6 +17,7 @@ from patchwords.train.average import Average
 from patchwords.train.optimizer import build_optimizer, freeze
 from patchwords.train.plan import Plan
 from patchwords.train.step import Measured, State, StepSettings, train_step
+from patchwords.train.task import Classification
 
 PLAN = Plan(101, 11, 13, "sgd", 0.1, "constant", 0, 0.0, 1, 1, 1)
 VIT = ViTConfig(
@@ -48,7 +49,7 @@ def forward_of(state: State) -> Callable[[Tensor], Tensor]:
 
 
 def step(state: State, settings: StepSettings = SETTINGS, forward: Any = None) -> Measured:
-    return train_step(state, forward or forward_of(state), *batch(), settings)
+    return train_step(state, Classification(forward or forward_of(state)), *batch(), settings)
 
 
 def weights(state: State) -> Tensor:
@@ -124,7 +125,7 @@ def test_parts_have_noise_of_their_own() -> None:
         logits.append(forward_of(state)(part))
         return logits[-1]
 
-    train_step(state, forward, images[:1].expand_as(images), targets, SETTINGS)
+    train_step(state, Classification(forward), images[:1].expand_as(images), targets, SETTINGS)
     assert len({tuple(row.flatten().tolist()) for row in logits}) == BATCH
 
 

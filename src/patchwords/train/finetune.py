@@ -26,7 +26,7 @@ from patchwords.train.progress import Display, duration
 from patchwords.train.run_folder import describe_data, write_json
 from patchwords.train.signals import StopSignal, stop_signals
 from patchwords.train.step import State, StepSettings
-from patchwords.train.task import balanced_weights
+from patchwords.train.task import Classification, balanced_weights
 from patchwords.weights.store import save_pretrained
 
 # (model, examples, preprocess, device, workers) -> {"split", "loss", "accuracy", "images"}
@@ -71,7 +71,7 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
             display.start(job.state.step, plan.steps)
             loop.train(
                 job.state,
-                forward,
+                classification(job, forward),
                 feed(job),
                 step_settings(job),
                 plan,
@@ -87,18 +87,20 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
         journal.close()
 
 
-def step_settings(job: Job) -> StepSettings:
+def classification(job: Job, forward: Callable[[Tensor], Tensor]) -> Classification:
     recipe, weights = job.config.recipe, None
     if recipe.balance == "loss":
         counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
         weights = balanced_weights(counts).float().to(job.device.torch_device)
+    return Classification(forward, recipe.label_smoothing, weights)
+
+
+def step_settings(job: Job) -> StepSettings:
     return StepSettings(
         device=job.device,
         seed=job.config.seed,
         rate=job.plan.rate,
-        clip=recipe.clip,
-        label_smoothing=recipe.label_smoothing,
-        class_weights=weights,
+        clip=job.config.recipe.clip,
     )
 
 

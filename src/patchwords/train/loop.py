@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from patchwords.errors import Diverged, Interrupted
 from patchwords.train.plan import Plan
 from patchwords.train.step import Measured, State, StepSettings, train_step
+from patchwords.train.task import Objective
 
 SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_every` is
 
@@ -29,7 +30,7 @@ class Recorder(Protocol):
 class Callbacks:
     """What the loop asks of others."""
 
-    prepare: Callable[[Any, int], tuple[Tensor, Tensor]]  # (batch, step) -> images, targets
+    prepare: Callable[[Any, int], tuple[Tensor, Any]]  # (batch, step) -> images, targets
     evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> loss, accuracy, images, split
     save: Callable[[State], None]
     record: Recorder
@@ -83,7 +84,7 @@ class Meter:
 
 def train(
     state: State,
-    forward: Callable[[Tensor], Tensor],
+    objective: Objective,
     batches: Iterable[Any],
     settings: StepSettings,
     plan: Plan,
@@ -100,7 +101,7 @@ def train(
         state.model.train()
         images, targets = calls.prepare(batch, state.step)
         if len(images):
-            meter.measured.append(train_step(state, forward, images, targets, settings))
+            meter.measured.append(train_step(state, objective, images, targets, settings))
         else:  # every image of the batch was unreadable: the step passes without an update
             state.step += 1
         meter.waited += waited

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from patchwords.device import Device
 from patchwords.noise import noise
 from patchwords.train.average import Average
-from patchwords.train.task import classification_loss, count_correct
+from patchwords.train.task import Objective
 
 
 @dataclass
@@ -64,8 +64,6 @@ class StepSettings:
     seed: int
     rate: Callable[[int], float]  # step -> learning rate
     clip: float
-    label_smoothing: float = 0.0
-    class_weights: Tensor | None = None  # [classes]
     rank: int = 0
 
 
@@ -82,19 +80,19 @@ class Measured:
 
 def train_step(
     state: State,
-    forward: Callable[[Tensor], Tensor],
+    objective: Objective,
     images: Tensor,
-    targets: Tensor,
+    targets: Any,
     settings: StepSettings,
 ) -> Measured:
-    """Images uint8 [B, C, H, W] and targets [B] or [B, classes] -> one update of `state`.
+    """Images uint8 [B, C, H, W] and what the objective wants of them -> one update of `state`.
 
-    `forward` normalises images and runs the model, compiled or wrapped as it may be. Where a GPU
-    runs out of memory, the batch is cut into twice as many parts and the step is done again.
+    Where a GPU runs out of memory, the batch is cut into twice as many parts and the step is done
+    again.
     """
     while True:
         try:
-            loss, correct = _gradients(state, forward, images, targets, settings)
+            loss, correct = _gradients(state, objective, images, targets, settings)
             break
         except torch.cuda.OutOfMemoryError:
             if state.micro_batch == 1:
@@ -117,28 +115,18 @@ def train_step(
 
 
 def _gradients(
-    state: State,
-    forward: Callable[[Tensor], Tensor],
-    images: Tensor,
-    targets: Tensor,
-    settings: StepSettings,
+    state: State, objective: Objective, images: Tensor, targets: Any, settings: StepSettings
 ) -> tuple[Tensor, Tensor]:
     """Accumulate the gradient of the batch's mean loss; -> ([] summed loss, [] correct)."""
     loss_sum = torch.zeros((), device=images.device)
     correct = torch.zeros((), device=images.device, dtype=torch.int64)
-    starts = range(0, len(images), state.micro_batch)
-    for part, start in enumerate(starts):
+    for part, start in enumerate(range(0, len(images), state.micro_batch)):
         torch.manual_seed(noise(settings.seed, "dropout", state.step, settings.rank, part))
-        wanted = targets[start : start + state.micro_batch]
+        chosen = slice(start, start + state.micro_batch)
         with settings.device.autocast():
-            logits = forward(images[start : start + state.micro_batch])
-        loss = classification_loss(
-            logits,
-            wanted,
-            label_smoothing=settings.label_smoothing,
-            class_weights=settings.class_weights,
-        ).sum()
+            losses, right = objective(images[chosen], targets[chosen])
+        loss = losses.sum()
         (loss / len(images)).backward()
         loss_sum += loss.detach()
-        correct += count_correct(logits.detach(), wanted)
+        correct += right
     return loss_sum, correct

@@ -1,10 +1,48 @@
-"""The objective: what a batch of images costs the model."""
+"""The objective: what a batch of images costs the model.
+
+Sizes: B images, C channels, H W image.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+
+class Objective(Protocol):
+    """Runs the model on images and says what it got wrong.
+
+    `targets` belong to the images, one each: a slice of both is a smaller batch.
+    """
+
+    def __call__(self, images: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
+        """uint8 [B, C, H, W] and targets -> ([B] losses in float32, [] how many were right)"""
+        ...
+
+
+@dataclass(frozen=True)
+class Classification:
+    """One class for each image."""
+
+    forward: Callable[[Tensor], Tensor]  # uint8 images -> logits, compiled or wrapped as it may be
+    label_smoothing: float = 0.0
+    class_weights: Tensor | None = None  # [classes]
+
+    def __call__(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """Targets [B], or after MixUp and CutMix [B, classes]."""
+        logits = self.forward(images)
+        losses = classification_loss(
+            logits,
+            targets,
+            label_smoothing=self.label_smoothing,
+            class_weights=self.class_weights,
+        )
+        return losses, count_correct(logits.detach(), targets)
 
 
 def classification_loss(
