@@ -14,6 +14,7 @@ from patchwords.data.batch_augment import augment_batch
 from patchwords.data.examples import TRAIN, Examples
 from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
+from patchwords.data.prefetch import prefetch
 from patchwords.device import Device
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.job import Job
@@ -24,12 +25,21 @@ def feed(job: Job) -> Iterator[Batch]:
     """The batches from the step that the run has reached to the last one."""
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
+    mixed = config.data_settings.shuffle_shards
     order = train_plan(
-        len(train), plan.batch_size, config.seed, state.step, plan.steps, weights=weights
+        len(train),
+        plan.batch_size,
+        config.seed,
+        state.step,
+        plan.steps,
+        weights=weights,
+        shards=train.shards,
+        group=mixed,
     )
     view = TrainView(job.start.preprocess, config.augment, config.seed)
     pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
-    batches = train_batches(train, view, order, job.workers, pin)
+    ahead = prefetch(train, config.seed, mixed)
+    batches = train_batches(train, view, order, job.workers, pin, ahead)
     return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
 
 

@@ -5,49 +5,63 @@ Evaluators are passed in as functions, because training stands below them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from patchwords.data.examples import TRAIN, VALIDATION, Examples
+from patchwords.data.examples import VALIDATION, Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
 from patchwords.device import Device
 from patchwords.errors import Interrupted
 from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint, loop
+from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.feed import Prepare, feed
+from patchwords.train.feed import feed
 from patchwords.train.job import Job, prepare
-from patchwords.train.journal import Journal
+from patchwords.train.journal import Journal, read_rows
+from patchwords.train.peak import seconds_at_peak
+from patchwords.train.probe import fewshot_images
 from patchwords.train.progress import Display, duration
 from patchwords.train.run_folder import describe_data, write_json
 from patchwords.train.signals import StopSignal, stop_signals
+from patchwords.train.spikes import Spikes
 from patchwords.train.step import State, StepSettings
-from patchwords.train.task import Classification, balanced_weights
 from patchwords.weights.store import save_pretrained
 
 # (model, examples, preprocess, device, workers) -> {"split", "loss", "accuracy", "images"}
 Evaluate = Callable[[nn.Module, Examples, Preprocess, Device, int], dict[str, Any]]
+# (model, drawn, held out, preprocess, device, workers) -> {"accuracy", "images"}
+FewShot = Callable[[nn.Module, Examples, Examples, Preprocess, Device, int], dict[str, Any]]
 
 
-def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
+def run(
+    config: FinetuneConfig, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> Job:
     """Train as the config says; the run folder then holds all but the final evaluation.
 
     Raises ConfigError, DataError and WeightsError before anything is written; Diverged and
     Interrupted leave a checkpoint to go on from.
     """
-    job = prepare(config, display)
+    return carry_out(prepare(config, display, Classify()), evaluate, display, fewshot)
+
+
+def carry_out(
+    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> Job:
+    """Train what is ready, as `run` does."""
     if job.state.step < job.plan.steps and not job.state.stopped:
-        train_to_end(job, evaluate, display)
+        train_to_end(job, evaluate, display, fewshot)
     kept = loop.keep_final_weights(job.state)
     write_json(job.folder.data, describe_data(job.data, job.state.skipped))
     save_pretrained(
         job.start.model,
         job.folder.model,
-        labels=job.data.classes,
+        labels=job.aim.classes(job.data),
         preprocess=job.start.preprocess,
         architecture=job.start.name,
     )
@@ -55,14 +69,13 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
     return job
 
 
-def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
+def train_to_end(
+    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> None:
     """Wire data, step and loop together and run them."""
-    config, plan, normalise = job.config, job.plan, job.start.preprocess.normalise
-    model = torch.compile(job.start.model) if config.machine.compile else job.start.model
-
-    def forward(images: Tensor) -> Tensor:
-        return model(normalise(images))
-
+    plan, learner = job.plan, job.state.model
+    if job.config.machine.compile:
+        learner = cast(nn.Module, torch.compile(learner))
     gpus = [torch.cuda.current_device()] if job.device.type == "cuda" else []
     journal = Journal(job.folder.metrics, job.resumed_at)
     try:
@@ -71,11 +84,11 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
             display.start(job.state.step, plan.steps)
             loop.train(
                 job.state,
-                classification(job, forward),
+                job.aim.objective(job, learner),
                 feed(job),
                 step_settings(job),
                 plan,
-                callbacks(job, evaluate, journal, display, stop),
+                callbacks(job, evaluate, fewshot, journal, display, stop),
             )
     except Interrupted as error:
         raise Interrupted(f"{error}; go on with: {job.going_on}", error.exit_code) from error
@@ -85,14 +98,6 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
         ) from error
     finally:
         journal.close()
-
-
-def classification(job: Job, forward: Callable[[Tensor], Tensor]) -> Classification:
-    recipe, weights = job.config.recipe, None
-    if recipe.balance == "loss":
-        counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
-        weights = balanced_weights(counts).float().to(job.device.torch_device)
-    return Classification(forward, recipe.label_smoothing, weights)
 
 
 def step_settings(job: Job) -> StepSettings:
@@ -105,10 +110,16 @@ def step_settings(job: Job) -> StepSettings:
 
 
 def callbacks(
-    job: Job, evaluate: Evaluate, journal: Journal, display: Display, stop: StopSignal
+    job: Job,
+    evaluate: Evaluate,
+    fewshot: FewShot | None,
+    journal: Journal,
+    display: Display,
+    stop: StopSignal,
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
+    spikes = Spikes(row["loss"] for row in read_rows(job.folder.metrics) if row["kind"] == "train")
     about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
 
     def save(state: State) -> None:
@@ -119,13 +130,32 @@ def callbacks(
         measured = evaluate(model, validation, preprocess, device, job.workers)
         return {"split": VALIDATION, **measured}
 
+    def show_train(row: Mapping[str, Any]) -> None:
+        display.train(row)
+        if note := spikes.note(row):
+            journal.write(note)
+            display.note(note)
+
     return loop.Callbacks(
-        prepare=Prepare(job.config, device, len(job.data.classes)),
+        prepare=job.aim.preparation(job),
         evaluate=on_validation if validation is not None and len(validation) else None,
         save=save,
         record=journal,
-        show_train=display.train,
+        show_train=show_train,
         show_evaluation=display.evaluation,
         stop_signal=stop,
         patience=job.config.recipe.early_stop,
+        fewshot=live_fewshot(job, fewshot),
+        seconds_at_peak=seconds_at_peak(job.start.model, job.device),
     )
+
+
+def live_fewshot(job: Job, fewshot: FewShot | None) -> Callable[[], dict[str, Any]] | None:
+    """The few-shot accuracy of the model as it is now; None where --fewshot-every is not given."""
+    images = fewshot_images(job.config, job.data)
+    if images is None:
+        return None
+    assert fewshot is not None, "the caller has to say how few-shot accuracy is measured"
+    start, shots = job.start, job.config.machine.fewshot_shots
+    measure = partial(fewshot, start.model, *images, start.preprocess, job.device, job.workers)
+    return lambda: {"shots": shots, **measure()}

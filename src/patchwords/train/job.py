@@ -7,8 +7,10 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from patchwords.data.examples import TRAIN, Data
+from patchwords.data.examples import ALL, TRAIN, Data
+from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
+from patchwords.data.prefetch import refuse_small_cache
 from patchwords.data.split import divide, fingerprint, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
@@ -16,12 +18,14 @@ from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint
+from patchwords.train.aim import Aim
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
 from patchwords.train.memory import choose_micro_batch
 from patchwords.train.optimizer import build_optimizer, freeze
 from patchwords.train.plan import Plan, plan_of
+from patchwords.train.probe import fewshot_images
 from patchwords.train.progress import Display
 from patchwords.train.recipes import fill
 from patchwords.train.run_folder import (
@@ -59,6 +63,7 @@ class Job:
     folder: RunFolder
     state: State
     resumed_at: int | None  # step of the checkpoint that the run goes on from
+    aim: Aim
 
     @property
     def workers(self) -> int:
@@ -72,11 +77,11 @@ class Job:
     @property
     def going_on(self) -> str:
         """The command that goes on with the run."""
-        words = ["patchwords", "finetune", self.config.data, "--output", str(self.folder.path)]
-        return shlex.join([*words, "--resume"])
+        config, folder = self.config, str(self.folder.path)
+        return shlex.join(["patchwords", config.verb, config.data, "--output", folder, "--resume"])
 
 
-def prepare(config: FinetuneConfig, display: Display) -> Job:
+def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
     """Resolve and show every setting; write down what the run is, or find where it stopped."""
     config.check()
     asked = config
@@ -84,30 +89,33 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
         output = Path(config.output)
         refuse_taken(RunFolder(output), resume=config.resume, overwrite=config.overwrite)
     device = choose_device(config.machine.device, config.machine.precision)
-    data = load_data(config)
+    data = load_data(config, need_labels=aim.objective_name == "supervised")
+    fewshot_images(config, data)  # refuses what cannot be measured
     origin = load_origin(config)
     config, choices = fill(
         config,
         images=len(data.splits[TRAIN]),
-        from_weights=origin is not None,
+        from_weights=origin is not None and config.verb == "finetune",
         model=choose_model_name(config, origin),
         family=choose_family(config, origin),
+        objective=aim.objective_name,
     )
-    start, more = prepare_start(config, data, origin)
+    config, settled = aim.settle(config, data, origin)
+    start, more = prepare_start(config, data, origin, aim.classes(data))
     output = Path(config.output) if config.output else default_output(config.data, start.name)
     refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
     plan = plan_of(config, len(data.splits[TRAIN]))
-    state = build_state(config, plan, start, device)
+    state = build_state(config, plan, start, device, aim)
     config = resolve(config, plan, start, device, state, output)
     folder = claim(output, resume=config.resume, overwrite=config.overwrite)
     resumed_at = restore(state, start, folder, config, data, display) if config.resume else None
     if resumed_at is None:
-        introduce(config, start, data, device, [*choices, *more], display)
+        introduce(config, start, data, device, [*settled, *choices, *more], display)
         write_record(folder, config, asked, data, device)
-    return Job(config, data, start, plan, device, folder, state, resumed_at)
+    return Job(config, data, start, plan, device, folder, state, resumed_at, aim)
 
 
-def load_data(config: FinetuneConfig) -> Data:
+def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
     """Open the source and hold images out."""
     settings = config.data_settings
     data = open_data(
@@ -115,7 +123,15 @@ def load_data(config: FinetuneConfig) -> Data:
         image_column=settings.image_column,
         label_column=settings.label_column,
         classes=settings.classes,
+        need_labels=need_labels,
+        cache_size=settings.cache_size,
     )
+    if settings.exclude is not None:
+        data = exclude(data, settings.exclude)
+    for examples in data.splits.values():
+        refuse_small_cache(examples, settings.shuffle_shards)
+    if not {ALL, TRAIN} & data.splits.keys():
+        raise DataError(f"{data.source}: has images for {', '.join(data.splits)}, none for train")
     data = divide(data, seed=config.seed, validation=settings.validation, test=settings.test)
     if not any(len(part) for name, part in data.splits.items() if name != TRAIN):
         raise DataError(
@@ -132,10 +148,13 @@ def default_output(data: str, model: str) -> Path:
     return free_name(Path("runs") / f"{stem}-{model.replace('/', '-')}")
 
 
-def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device) -> State:
+def build_state(
+    config: FinetuneConfig, plan: Plan, start: Start, device: Device, aim: Aim
+) -> State:
     """The model on its device, with an optimizer for the weights that learn."""
     shape, recipe = start.model.config, config.recipe
-    model = start.model.to(device.torch_device)
+    start.model.to(device.torch_device)
+    model = aim.learner(start, config)
     freeze(model, recipe.train, shape)
     return State(
         model=model,

@@ -72,7 +72,7 @@ class Measured:
     """Of one step, still on the device: to read it is to wait, so the loop seldom does."""
 
     loss: Tensor  # [] sum over the images
-    correct: Tensor  # [] count
+    correct: Tensor  # [] count, in which an image may have a share
     grad_norm: Tensor  # [] before clipping
     images: int
     rate: float
@@ -119,7 +119,7 @@ def _gradients(
 ) -> tuple[Tensor, Tensor]:
     """Accumulate the gradient of the batch's mean loss; -> ([] summed loss, [] correct)."""
     loss_sum = torch.zeros((), device=images.device)
-    correct = torch.zeros((), device=images.device, dtype=torch.int64)
+    correct = torch.zeros((), device=images.device)
     for part, start in enumerate(range(0, len(images), state.micro_batch)):
         torch.manual_seed(noise(settings.seed, "dropout", state.step, settings.rank, part))
         chosen = slice(start, start + state.micro_batch)
