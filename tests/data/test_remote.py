@@ -7,11 +7,11 @@ from pathlib import Path
 
 import fsspec
 import pytest
-from storage import Server, serving
 
 from patchwords.data import remote
 from patchwords.data.remote import download, is_remote, matching
 from patchwords.errors import ConfigError, StorageError
+from storage import Server, serving
 
 CONTENT = bytes(range(251)) * 4001  # about 1 MB, of no round size
 
