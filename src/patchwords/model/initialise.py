@@ -20,6 +20,9 @@ from patchwords.noise import torch_generator
 # The standard deviation of a normal cut at two standard deviations (jax.nn.initializers).
 TRUNCATED_STD = 0.87962566103423978
 
+# What a parameter is drawn by where that is not its name: a seed keeps its weights when we rename.
+DRAWN_AS = {"positions.table": "positions"}
+
 Rule = Callable[[Tensor, torch.Generator], object]  # fills a tensor in place
 
 
@@ -115,5 +118,5 @@ def initial_values(name: str, shape: Sequence[int], config: Config, seed: int) -
         raise LookupError(f"{len(matching)} rules initialise the parameter {name!r}, not one")
     values = torch.empty(tuple(shape), dtype=torch.float32, device="cpu")
     with torch.no_grad():
-        matching[0](values, torch_generator(seed, "init", name))
+        matching[0](values, torch_generator(seed, "init", DRAWN_AS.get(name, name)))
     return values
