@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import pytest
 import torch
 from torch.nn import functional
-from torch.profiler import ProfilerActivity, profile
 
+from memory_peak import measured_peak
 from patchwords.model.cost import activation_bytes
 from patchwords.model.create import create_model
-from patchwords.model.family import Model
 from patchwords.model.variants import resolve
 
 # Name, batch, settings. 48 pixels are 12 x 12 patches.
@@ -53,29 +51,6 @@ def exact(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
             return function(x.float(), *rest, **named)
 
     monkeypatch.setattr(place, name, in_float32)
-
-
-def measured_peak(model: Model, images: torch.Tensor, mixed: bool) -> int:
-    """Bytes that forward and backward take beyond the weights and their gradients."""
-
-    def step() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-            logits = model(images)
-        logits.float().square().sum().backward()
-
-    model.train()
-    step()  # makes the gradients
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            step()
-    assert seen.profiler is not None
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
 
 
 @pytest.mark.usefixtures("like_a_gpu")

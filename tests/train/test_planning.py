@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint as again
 
+from memory_peak import measured_peak
 from patchwords.errors import ConfigError
 from patchwords.model.cost import Config, activation_bytes, parameters
 from patchwords.model.create import create_model
@@ -267,28 +266,6 @@ class Checkpointed(nn.Module):
 
     def forward(self, *given: Any) -> Tensor:
         return again(self.layer, *given, use_reentrant=False)  # type: ignore[no-any-return]
-
-
-def measured_peak(model: nn.Module, images: Tensor, mixed: bool) -> int:
-    """Bytes that forward and backward take beyond the weights and their gradients."""
-
-    def run() -> None:
-        with torch.autocast("cpu", torch.bfloat16, enabled=mixed):
-            logits = model(images)
-        logits.float().square().sum().backward()
-
-    run()  # makes the gradients
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as seen:
-            run()
-    assert seen.profiler is not None
-    events = [e for e in seen.profiler.kineto_results.events() if e.name() == "[memory]"]
-    now = peak = 0
-    for event in sorted(events, key=lambda e: e.start_ns()):
-        now += event.nbytes()
-        peak = max(peak, now)
-    return peak
 
 
 def checkpoint_layers(model: nn.Module) -> None:

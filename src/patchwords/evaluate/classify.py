@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from patchwords.data.examples import Examples
 from patchwords.errors import ConfigError, did_you_mean
@@ -50,28 +51,40 @@ def classify(
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}")
     device = torch.device(device)
-    indices, labels, probabilities = [], [], []
-    bad: list[tuple[int, str]] = []
+
+    def ask(images: Tensor) -> Tensor:
+        return model(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
+
     with (
         evaluating(model),
-        torch.inference_mode(),
         torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
     ):
+        return Predictions(*collect(ask, batches, device))
+
+
+def collect(
+    ask: Callable[[Tensor], Tensor], batches: Iterable[Batch], device: torch.device
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, str]]]:
+    """What `ask` makes of every readable image, uint8 [B, C, H, W] -> [B, V], batch by batch.
+
+    -> positions in the examples [n], labels [n], values [n, V], and which images could not be read.
+    """
+    indices, labels, values = [], [], []
+    bad: list[tuple[int, str]] = []
+    with torch.inference_mode():
         for batch in batches:
             bad += batch.bad
             if not len(batch.indices):  # nothing in it could be read
                 continue
-            images = batch.images.to(device, non_blocking=True)  # [B, C, H, W] uint8
-            logits = model(preprocess.normalise(images))  # [B, classes]
-            probabilities.append(logits.float().softmax(-1).cpu().numpy())  # softmax in float32
+            values.append(ask(batch.images.to(device, non_blocking=True)).cpu().numpy())
             indices.append(batch.indices.numpy())
             labels.append(batch.labels.numpy())
     nothing = np.empty(0, dtype=np.int64)
-    return Predictions(
-        indices=np.concatenate([nothing, *indices]),
-        labels=np.concatenate([nothing, *labels]),
-        probabilities=np.concatenate(probabilities or [np.empty((0, 0), dtype=np.float32)]),
-        bad=bad,
+    return (
+        np.concatenate([nothing, *indices]),
+        np.concatenate([nothing, *labels]),
+        np.concatenate(values or [np.empty((0, 0), dtype=np.float32)]),
+        bad,
     )
 
 

@@ -9,14 +9,13 @@ from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import torch
-from torch import nn
+from torch import Tensor, nn
 
 from patchwords.data.examples import Examples
 from patchwords.data.loader import eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.evaluate.classify import evaluating
+from patchwords.evaluate.classify import collect, evaluating
 from patchwords.model.family import Model
 
 BATCH = 64
@@ -39,23 +38,12 @@ def represent(
 
     It draws no random number, and every module gets its training mode back.
     """
-    model = cast(Model, model)
-    indices, labels, values = [], [], []
-    bad: list[tuple[int, str]] = []
-    with evaluating(model), torch.inference_mode(), device.autocast():
-        for batch in eval_batches(examples, preprocess, BATCH, workers):
-            bad += batch.bad
-            if not len(batch.indices):  # nothing in it could be read
-                continue
-            images = batch.images.to(device.torch_device, non_blocking=True)  # [B, C, H, W] uint8
-            features = model.forward_features(preprocess.normalise(images))
-            values.append(model.forward_head(features, pre_logits=True).float().cpu().numpy())
-            indices.append(batch.indices.numpy())
-            labels.append(batch.labels.numpy())
-    nothing = np.empty(0, dtype=np.int64)
-    return Features(
-        indices=np.concatenate([nothing, *indices]),
-        labels=np.concatenate([nothing, *labels]),
-        values=np.concatenate(values or [np.empty((0, 0), dtype=np.float32)]),
-        bad=bad,
-    )
+    frozen = cast(Model, model)
+
+    def ask(images: Tensor) -> Tensor:
+        features = frozen.forward_features(preprocess.normalise(images))
+        return frozen.forward_head(features, pre_logits=True).float()
+
+    with evaluating(model), device.autocast():
+        batches = eval_batches(examples, preprocess, BATCH, workers)
+        return Features(*collect(ask, batches, device.torch_device))
