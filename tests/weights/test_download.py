@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import resource
 import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.errors import WeightsError
+from patchwords.errors import ConfigError, WeightsError
 from patchwords.weights import download
 
 CONTENT = bytes(range(251)) * 4001  # about 1 MB, of no round size
@@ -127,6 +128,17 @@ def test_two_at_once_fetch_it_once(server: Server) -> None:
         thread.join()
     assert found == [CONTENT] * 5
     assert server.asked == [None]
+
+
+def test_a_disk_that_takes_no_more_is_not_taken_for_the_network(server: Server) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (100_003, before[1]))
+    try:
+        with pytest.raises(ConfigError, match=r"a\.npz cannot be written"):
+            download.fetch(url(server))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert download.fetch(url(server)).read_bytes() == CONTENT
 
 
 def test_what_is_not_there_says_so(server: Server) -> None:

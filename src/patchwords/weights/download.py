@@ -70,7 +70,7 @@ def _complete(url: str, path: Path, part: Path, file: IO[bytes]) -> None:
             coming = answer.headers.get("Content-Length")
             length = have + int(coming) if coming else 0  # 0: the server does not say
             for chunk in _shown(answer, path.name, have, length):
-                file.write(chunk)
+                _write(file, chunk, path)
             digest = _md5(answer.headers.get_all("x-goog-hash") or [])
     except urllib.error.HTTPError as error:
         if error.code == http.client.REQUESTED_RANGE_NOT_SATISFIABLE and have:
@@ -79,9 +79,7 @@ def _complete(url: str, path: Path, part: Path, file: IO[bytes]) -> None:
         if error.code == http.client.NOT_FOUND:
             raise WeightsError(f"there is no {url}: see the spelling of its name") from error
         raise WeightsError(f"{url}: the server says {error.code} {error.reason}") from error
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, OSError) as error:
-        if isinstance(error, OSError) and error.filename:
-            raise  # of the disk, not of the network
+    except (OSError, http.client.HTTPException) as error:  # URLError and TimeoutError are OSErrors
         raise WeightsError(_unreachable(url, path, error)) from error
     file.flush()
     found = part.stat().st_size
@@ -95,6 +93,14 @@ def _complete(url: str, path: Path, part: Path, file: IO[bytes]) -> None:
         raise WeightsError(f"{url} came damaged (its MD5 sum is wrong); run the command again")
     os.replace(part, path)
     return None
+
+
+def _write(file: IO[bytes], chunk: bytes, path: Path) -> None:
+    """A fault of the disk is told from one of the network here, where it is met."""
+    try:
+        file.write(chunk)
+    except OSError as error:
+        raise explain(error, path) from error
 
 
 def _unreachable(url: str, path: Path, error: Exception) -> str:
