@@ -52,6 +52,7 @@ def run(config: Finetune) -> int:
     config.check()
     from rich.console import Console
 
+    from patchwords.distributed import speaks
     from patchwords.errors import Interrupted
     from patchwords.evaluate.final import evaluate_job
     from patchwords.evaluate.held_out import measure
@@ -59,8 +60,10 @@ def run(config: Finetune) -> int:
     from patchwords.train.finetune import run as train
     from patchwords.train.progress import Display
 
-    display = Display(Console(stderr=config.json))
+    display = Display(Console(stderr=config.json, quiet=not speaks()))
     job = train(config, measure, display)
+    if not speaks():  # of several processes, the main one measures and reports
+        return 0
     try:
         split, examples, evaluation = evaluate_job(job)
         page = write_report(job.folder.path, examples)

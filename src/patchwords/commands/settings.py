@@ -14,7 +14,10 @@ from patchwords.train.settings import flatten, read_yaml, unflatten
 Command = TypeVar("Command")
 
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
-FREE_ON_RESUME = {"output", "resume", "overwrite", "config", "json", "workers", "device"}
+FREE_ON_RESUME = {
+    *("output", "resume", "overwrite", "config", "json"),
+    *("workers", "device", "parallel", "checkpoint_activations"),
+}
 
 
 def parse_with_files(command: type[Command], words: Sequence[str], program: str) -> Command:

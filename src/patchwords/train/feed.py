@@ -15,6 +15,7 @@ from patchwords.data.examples import TRAIN, Examples
 from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
 from patchwords.device import Device
+from patchwords.distributed import concatenate, together, world
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.job import Job
 from patchwords.train.task import balanced_weights
@@ -24,8 +25,16 @@ def feed(job: Job) -> Iterator[Batch]:
     """The batches from the step that the run has reached to the last one."""
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
+    here = world()
     order = train_plan(
-        len(train), plan.batch_size, config.seed, state.step, plan.steps, weights=weights
+        len(train),
+        plan.batch_size,
+        config.seed,
+        state.step,
+        plan.steps,
+        weights=weights,
+        rank=here.rank,
+        world=here.size,
     )
     view = TrainView(job.start.preprocess, config.augment, config.seed)
     pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
@@ -44,9 +53,13 @@ def sample_weights(train: Examples) -> np.ndarray:
 def refuse_bad(
     batches: Iterable[Batch], train: Examples, skipped: dict[str, str], max_bad: float
 ) -> Iterator[Batch]:
-    """Note the images that could not be read; raises DataError past the share that is allowed."""
-    for batch in batches:
-        for index, reason in batch.bad:
+    """Note the images that could not be read; raises DataError past the share that is allowed.
+
+    All processes note those of all, so that they stop at the same one.
+    """
+    rest = iter(batches)
+    while (batch := together(lambda: next(rest, None))) is not None:
+        for index, reason in concatenate(batch.bad):
             skipped[train.keys[index]] = reason
         refuse_too_many_bad(skipped.items(), len(train), "training images", max_bad)
         yield batch

@@ -14,14 +14,16 @@ from torch import Tensor, nn
 from patchwords.data.examples import TRAIN, VALIDATION, Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
-from patchwords.device import Device
+from patchwords.device import Device, choose_device
+from patchwords.distributed import by_main, from_main, joined, world
 from patchwords.errors import Interrupted
 from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint, loop
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import Prepare, feed
 from patchwords.train.job import Job, prepare
-from patchwords.train.journal import Journal
+from patchwords.train.journal import Journal, Silence
+from patchwords.train.parallel import plain
 from patchwords.train.progress import Display, duration
 from patchwords.train.run_folder import describe_data, write_json
 from patchwords.train.signals import StopSignal, stop_signals
@@ -39,10 +41,20 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
     Raises ConfigError, DataError and WeightsError before anything is written; Diverged and
     Interrupted leave a checkpoint to go on from.
     """
-    job = prepare(config, display)
-    if job.state.step < job.plan.steps and not job.state.stopped:
-        train_to_end(job, evaluate, display)
-    kept = loop.keep_final_weights(job.state)
+    device = choose_device(config.machine.device, config.machine.precision)
+    with joined(device.type == "cuda"):
+        job = prepare(from_main(config), display)
+        if job.state.step < job.plan.steps and not job.state.stopped:
+            train_to_end(job, evaluate, display)
+        kept = loop.keep_final_weights(job.state)
+        plain(job.start.model)
+        by_main(lambda: write_model(job))
+    display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
+    return job
+
+
+def write_model(job: Job) -> None:
+    """The trained model, and what became of the data."""
     write_json(job.folder.data, describe_data(job.data, job.state.skipped))
     save_pretrained(
         job.start.model,
@@ -51,20 +63,17 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
         preprocess=job.start.preprocess,
         architecture=job.start.name,
     )
-    display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
-    return job
 
 
 def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
     """Wire data, step and loop together and run them."""
-    config, plan, normalise = job.config, job.plan, job.start.preprocess.normalise
-    model = torch.compile(job.start.model) if config.machine.compile else job.start.model
+    plan, normalise, model = job.plan, job.start.preprocess.normalise, job.state.forward
 
     def forward(images: Tensor) -> Tensor:
         return model(normalise(images))
 
     gpus = [torch.cuda.current_device()] if job.device.type == "cuda" else []
-    journal = Journal(job.folder.metrics, job.resumed_at)
+    journal = open_journal(job)
     try:
         # The step seeds torch's generators; the caller's are given back as they were.
         with torch.random.fork_rng(gpus), stop_signals() as stop, display:
@@ -87,6 +96,11 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
         journal.close()
 
 
+def open_journal(job: Job) -> Journal | Silence:
+    """The main process keeps the record."""
+    return Journal(job.folder.metrics, job.resumed_at) if world().is_main else Silence()
+
+
 def classification(job: Job, forward: Callable[[Tensor], Tensor]) -> Classification:
     recipe, weights = job.config.recipe, None
     if recipe.balance == "loss":
@@ -101,18 +115,24 @@ def step_settings(job: Job) -> StepSettings:
         seed=job.config.seed,
         rate=job.plan.rate,
         clip=job.config.recipe.clip,
+        rank=world().rank,
     )
 
 
 def callbacks(
-    job: Job, evaluate: Evaluate, journal: Journal, display: Display, stop: StopSignal
+    job: Job,
+    evaluate: Evaluate,
+    journal: loop.Recorder,
+    display: Display,
+    stop: StopSignal,
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
     about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
 
     def save(state: State) -> None:
-        checkpoint.save(job.folder.checkpoints, state.step, {**state.to_dict(), **about})
+        folder = job.folder.checkpoints
+        by_main(lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about}))
 
     def on_validation(model: nn.Module) -> dict[str, Any]:
         assert validation is not None

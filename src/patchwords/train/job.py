@@ -9,9 +9,11 @@ from pathlib import Path
 
 from patchwords.data.examples import TRAIN, Data
 from patchwords.data.open import open_data
+from patchwords.data.plan import refuse_uneven
 from patchwords.data.split import divide, fingerprint, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
+from patchwords.distributed import World, by_main, from_main, launch, may_restart, together, world
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.model.family import config_to_dict
@@ -21,9 +23,10 @@ from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
 from patchwords.train.memory import choose_micro_batch
 from patchwords.train.optimizer import build_optimizer, freeze
+from patchwords.train.parallel import checkpoint_activations, compile_layers, wrap
 from patchwords.train.plan import Plan, plan_of
 from patchwords.train.progress import Display
-from patchwords.train.recipes import fill
+from patchwords.train.recipes import Choice, fill
 from patchwords.train.run_folder import (
     RunFolder,
     claim,
@@ -66,24 +69,64 @@ class Job:
         return (
             asked
             if asked is not None
-            else useful_workers(self.data.splits[TRAIN], self.device.type == "cuda")
+            else useful_workers(
+                self.data.splits[TRAIN], self.device.type == "cuda", world().local_size
+            )
         )
 
     @property
     def going_on(self) -> str:
         """The command that goes on with the run."""
         words = ["patchwords", "finetune", self.config.data, "--output", str(self.folder.path)]
-        return shlex.join([*words, "--resume"])
+        return start_words(world()) + shlex.join([*words, "--resume"])
+
+
+def start_words(here: World) -> str:
+    """What stands before the command where it is started as several processes."""
+    if here.size == 1:
+        return ""
+    nodes = "" if here.size == here.local_size else "... "  # what says where the others are
+    return f"torchrun {nodes}--nproc-per-node {here.local_size} -m "
 
 
 def prepare(config: FinetuneConfig, display: Display) -> Job:
-    """Resolve and show every setting; write down what the run is, or find where it stopped."""
+    """Resolve and show every setting; write down what the run is, or find where it stopped.
+
+    All processes come to the same decisions; the main one claims the folder and writes.
+    """
     config.check()
     asked = config
-    if config.output is not None:  # before the data are opened: that may take a while
-        output = Path(config.output)
-        refuse_taken(RunFolder(output), resume=config.resume, overwrite=config.overwrite)
+    by_main(lambda: refuse_early(asked))
     device = choose_device(config.machine.device, config.machine.precision)
+    config, data, start, choices = together(lambda: decide(asked))
+    output = from_main(Path(config.output or default_output(config.data, start.name)))
+    refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
+    plan = plan_of(config, len(data.splits[TRAIN]))
+    state = build_state(config, plan, start, device)
+    done = resolve(config, plan, start, device, state, output)
+    by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
+    folder, resumed_at = RunFolder(output), None
+    if done.resume:
+        resumed_at = together(lambda: restore(state, start, folder, done, data, display))
+    if resumed_at is None:
+        introduce(done, start, data, device, choices, display)
+        by_main(lambda: write_record(folder, done, asked, data, device))
+    return Job(done, data, start, plan, device, folder, state, resumed_at)
+
+
+def refuse_early(config: FinetuneConfig) -> None:
+    """Raise ConfigError before the data are opened, which may take a while."""
+    if config.output is not None:
+        output = RunFolder(Path(config.output))
+        refuse_taken(output, resume=config.resume, overwrite=config.overwrite)
+    elif may_restart():
+        raise ConfigError(
+            "--max-restarts: say --output, so that a restart finds the run that it goes on with"
+        )
+
+
+def decide(config: FinetuneConfig) -> tuple[FinetuneConfig, Data, Start, list[Choice]]:
+    """The recipe filled in, the data open, the model built; and why each setting is as it is."""
     data = load_data(config)
     origin = load_origin(config)
     config, choices = fill(
@@ -93,18 +136,10 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
         model=choose_model_name(config, origin),
         family=choose_family(config, origin),
     )
+    assert config.recipe.batch_size is not None
+    refuse_uneven(config.recipe.batch_size, world().size)
     start, more = prepare_start(config, data, origin)
-    output = Path(config.output) if config.output else default_output(config.data, start.name)
-    refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
-    plan = plan_of(config, len(data.splits[TRAIN]))
-    state = build_state(config, plan, start, device)
-    config = resolve(config, plan, start, device, state, output)
-    folder = claim(output, resume=config.resume, overwrite=config.overwrite)
-    resumed_at = restore(state, start, folder, config, data, display) if config.resume else None
-    if resumed_at is None:
-        introduce(config, start, data, device, [*choices, *more], display)
-        write_record(folder, config, asked, data, device)
-    return Job(config, data, start, plan, device, folder, state, resumed_at)
+    return config, data, start, [*choices, *more]
 
 
 def load_data(config: FinetuneConfig) -> Data:
@@ -134,14 +169,25 @@ def default_output(data: str, model: str) -> Path:
 
 def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device) -> State:
     """The model on its device, with an optimizer for the weights that learn."""
-    shape, recipe = start.model.config, config.recipe
+    shape, recipe, machine, here = start.model.config, config.recipe, config.machine, world()
     model = start.model.to(device.torch_device)
     freeze(model, recipe.train, shape)
+    if machine.checkpoint_activations:
+        checkpoint_activations(model)
+    if machine.compile:
+        compile_layers(model)
     return State(
         model=model,
         optimizer=build_optimizer(model, plan, shape, recipe.layer_decay),
         average=Average(model, recipe.ema) if recipe.ema else None,
-        micro_batch=choose_micro_batch(shape, plan.batch_size, device, config.machine.grad_accum),
+        micro_batch=choose_micro_batch(
+            shape,
+            plan.batch_size // here.size,
+            device,
+            machine.grad_accum,
+            machine.checkpoint_activations,
+        ),
+        wrapped=wrap(model, here),
     )
 
 
@@ -153,7 +199,7 @@ def resolve(
         config.machine,
         device=device.type,
         precision=device.precision,
-        grad_accum=-(-plan.batch_size // state.micro_batch),
+        grad_accum=-(-(plan.batch_size // world().size) // state.micro_batch),
     )
     return replace(
         config,
@@ -204,6 +250,8 @@ def write_record(
     write_json(folder.data, describe_data(data, {}))
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
     record = describe_environment(device.describe(), about)
+    record["processes"] = world().size
+    record["launch"] = launch()  # by which a restart knows its own run
     record["started"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # What was asked for at first, so that the same command can go on with the run.
     record["asked"] = read_asked(folder) if config.resume else not_default(asked)

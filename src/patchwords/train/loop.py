@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from patchwords.distributed import gather_numbers
 from patchwords.errors import Diverged, Interrupted
 from patchwords.train.plan import Plan
 from patchwords.train.step import Measured, State, StepSettings, train_step
@@ -100,16 +101,15 @@ def train(
         clock = time.perf_counter()
         state.model.train()
         images, targets = calls.prepare(batch, state.step)
-        if len(images):
-            meter.measured.append(train_step(state, objective, images, targets, settings))
-        else:  # every image of the batch was unreadable: the step passes without an update
-            state.step += 1
+        measured = train_step(state, objective, images, targets, settings)
+        if measured is not None:
+            meter.measured.append(measured)
         meter.waited += waited
         state.seconds += time.perf_counter() - clock + waited
         ends = state.step == plan.steps
-        stop = calls.stop_signal()
-        evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
         late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
+        stop, late = agreed(calls.stop_signal(), late)
+        evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
         saves = state.step % plan.save_every == 0 or ends or late or stop is not None
         if meter.measured and (state.step % plan.log_every == 0 or evaluates or saves):
             row = meter.row(state, plan)  # raises Diverged: before anything is saved
@@ -127,6 +127,12 @@ def train(
             return
         if stop is not None:
             raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
+
+
+def agreed(stop: int | None, late: bool) -> tuple[int | None, bool]:
+    """What any process has been told, and whether a save is due, for all: they stop at one step."""
+    stops, lates = zip(*gather_numbers([stop or 0, late]), strict=True)
+    return max(stops) or None, bool(lates[0])
 
 
 def refuse_not_finite(state: State) -> None:
