@@ -78,19 +78,24 @@ def joined(cuda: bool) -> Iterator[World]:
     if here.size == 1:
         yield here
         return
-    import torch
+    import torch.distributed as group
 
     if cuda:
         _take_gpu(here)
-    group = torch.distributed
-    group.init_process_group("cpu:gloo,cuda:nccl" if cuda else "gloo", timeout=TIMEOUT)
+    group.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=_meeting_place(here),
+        rank=here.rank,
+        world_size=here.size,
+        timeout=TIMEOUT,
+    )
     try:
         yield here
     except PatchwordsError:  # raised by all
         group.destroy_process_group()
         raise
     except RuntimeError as error:
-        if isinstance(error, torch.distributed.DistError) or any(s in str(error) for s in LOST):
+        if isinstance(error, group.DistError) or any(s in str(error) for s in LOST):
             raise ProcessLost(
                 f"process {here.rank} of {here.size} has lost another one, which died or was "
                 "stopped; the last checkpoint holds"
@@ -98,6 +103,20 @@ def joined(cuda: bool) -> Iterator[World]:
         raise
     else:
         group.destroy_process_group()
+
+
+def _meeting_place(here: World) -> Any:
+    """The store in which processes find one another, and none that was there before a restart.
+
+    torchrun keeps its store over restarts, with the addresses of processes that are gone. On one
+    machine all processes count the restarts alike; on several the user has torchrun make a new
+    store each time (docs/distributed.md).
+    """
+    from torch.distributed import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
+    return PrefixStore(f"start-{restarts()}", store) if here.size == here.local_size else store
 
 
 def _take_gpu(here: World) -> None:

@@ -1,4 +1,7 @@
-"""Settings from files: --config gives defaults, --resume takes those of the run it goes on with."""
+"""Settings from files: --config gives defaults, --resume takes those of the run it goes on with.
+
+What torchrun starts anew after a process died (--max-restarts) goes on as if told to --resume.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from patchwords.cli import parse
+from patchwords.distributed import launch, restarts
 from patchwords.errors import ConfigError
-from patchwords.train.run_folder import RunFolder, read_asked
+from patchwords.train.run_folder import RunFolder, read_asked, read_launch
 from patchwords.train.settings import flatten, read_yaml, unflatten
 
 Command = TypeVar("Command")
@@ -32,7 +36,8 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
         default = from_file(command, given.config, program)
         default = forget_other_duration(default, flatten(given))
         given = parse(command, words, program, default)
-    if not given.resume:
+    again = restarted(given.output)
+    if not (given.resume or again):
         return given
     if given.output is None:
         raise ConfigError("--resume: say which run to go on with by --output RUN")
@@ -43,9 +48,19 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     in_file = {} if given.config is None else read_yaml(given.config)
     over = unflatten(stored, {name: flatten(default)[name] for name in in_file})
     now = flatten(parse(command, words, program, over))
+    if again:
+        now |= {"resume": True, "overwrite": False}
     asked = {**flatten(command()), **read_asked(run)}
     refuse_changes(flatten(stored), asked, now, given.output)
     return unflatten(stored, {name: now[name] for name in (*FREE_ON_RESUME, "data")})
+
+
+def restarted(output: str | None) -> bool:
+    """Whether torchrun has started this very run anew, after one of its processes died."""
+    if not restarts() or output is None:
+        return False
+    run = RunFolder(Path(output))
+    return run.config.is_file() and read_launch(run) == launch()
 
 
 def from_file(command: type[Command], path: Path, program: str) -> Command:

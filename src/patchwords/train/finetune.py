@@ -15,7 +15,7 @@ from patchwords.data.examples import TRAIN, VALIDATION, Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
 from patchwords.device import Device, choose_device
-from patchwords.distributed import by_main, from_main, joined, world
+from patchwords.distributed import by_main, gather, joined, world
 from patchwords.errors import Interrupted
 from patchwords.model.family import config_to_dict
 from patchwords.train import checkpoint, loop
@@ -43,7 +43,7 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
     """
     device = choose_device(config.machine.device, config.machine.precision)
     with joined(device.type == "cuda"):
-        job = prepare(from_main(config), display)
+        job = prepare(as_one(config), display)
         if job.state.step < job.plan.steps and not job.state.stopped:
             train_to_end(job, evaluate, display)
         kept = loop.keep_final_weights(job.state)
@@ -51,6 +51,15 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
         by_main(lambda: write_model(job))
     display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
     return job
+
+
+def as_one(config: FinetuneConfig) -> FinetuneConfig:
+    """The settings that all processes go by: those of one that goes on with a run, if any does.
+
+    Where torchrun starts the processes anew, only those of the machine that failed may know.
+    """
+    configs = gather(config)
+    return next((found for found in configs if found.resume), configs[0])
 
 
 def write_model(job: Job) -> None:

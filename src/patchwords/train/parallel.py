@@ -49,12 +49,12 @@ def plain(model: nn.Module) -> None:
 def wrap(model: nn.Module, here: World) -> nn.Module:
     """What a training step calls in place of the model: DDP's wrapper, in several processes.
 
-    The reducer's defaults are kept, the buckets of 25 MB among them. There are no buffers to
-    broadcast, and every weight that learns takes part in every step.
+    Its defaults are kept, the buckets of 25 MB among them: every weight that learns takes part in
+    every step.
     """
     if here.size == 1:
         return model
-    return DistributedDataParallel(model, broadcast_buffers=False)
+    return DistributedDataParallel(model)
 
 
 def is_replicated(forward: nn.Module) -> bool:

@@ -1,0 +1,216 @@
+"""One process of several, without torchrun: `python ranks.py FOLDER SCENE...`.
+
+Each scene is a function; what it gives is written to FOLDER/SCENE-RANK.json, for the test to
+compare. All scenes of a launch share its process group, as starting processes takes longer than
+training does.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from tiny_run import VIT, assemble, config_of, digits, go, go_on
+
+from patchwords.data.augment import Augment
+from patchwords.data.examples import TRAIN, Data
+from patchwords.data.plan import train_plan
+from patchwords.distributed import joined, together, world
+from patchwords.errors import DataError, PatchwordsError
+
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.job import Job
+
+STEPS, BATCH = 9, 12
+NO_DROPOUT = VIT.with_settings(dropout=0.0, drop_path=0.0)
+
+
+def even_config(**machine: Any) -> FinetuneConfig:
+    """Nothing that depends on the number of processes: no dropout, no mixing of neighbours."""
+    config = config_of(augment=Augment(randaugment=(1, 5.0), erase=0.3))
+    recipe = replace(config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.1)
+    settings = replace(config.machine, eval_every=4, save_every=5, log_every=1, **machine)
+    share = replace(config.data_settings, max_bad=0.5)
+    return replace(config, recipe=recipe, machine=settings, data_settings=share)
+
+
+def bad_samples() -> set[int]:
+    """Step 3 has no image at all, step 5 none for the second of two, step 7 one less."""
+    config, images = even_config(), len(digits().splits[TRAIN])
+    steps = list(train_plan(images, BATCH, config.seed, 0, STEPS))
+    samples = [[place.sample for place in places] for places in steps]
+    return {*samples[3], *samples[5][BATCH // 2 :], samples[7][0]}
+
+
+class Damaged:
+    """A reader of which some rows are gone."""
+
+    def __init__(self, reader: Callable[[int], bytes], rows: set[int]) -> None:
+        self.reader, self.rows = reader, rows
+
+    def __call__(self, row: int) -> bytes:
+        if row in self.rows:
+            raise DataError(f"row {row} is gone")
+        return self.reader(row)
+
+
+def with_bad_images(data: Data, bad: set[int]) -> Data:
+    train = data.splits[TRAIN]
+    damaged = Damaged(train.reader, {int(train.rows[sample]) for sample in bad})
+    return replace(data, splits={**data.splits, TRAIN: replace(train, reader=damaged)})
+
+
+def result(job: Job) -> dict[str, Any]:
+    """What is compared: the weights, and what only the state knows."""
+    weights = torch.cat([v.double().flatten() for v in job.state.model.state_dict().values()])
+    average = torch.cat([v.double().flatten() for v in job.state.average.weights.values()])
+    return {
+        "weights": weights.tolist(),
+        "average": average.tolist(),
+        "skipped": job.state.skipped,
+        "micro_batch": job.state.micro_batch,
+    }
+
+
+def even(folder: Path) -> dict[str, Any]:
+    return result(go(assemble(folder, even_config(), NO_DROPOUT)))
+
+
+def uneven(folder: Path) -> dict[str, Any]:
+    job = assemble(folder, even_config(), NO_DROPOUT)
+    return result(go(replace(job, data=with_bad_images(job.data, bad_samples()))))
+
+
+def too_many_bad(folder: Path) -> dict[str, Any]:
+    config = even_config()
+    few = replace(config, data_settings=replace(config.data_settings, max_bad=0.13))
+    job = assemble(folder, few, NO_DROPOUT)
+    return error_of(lambda: go(replace(job, data=with_bad_images(job.data, bad_samples()))))
+
+
+def small_gpu(folder: Path) -> dict[str, Any]:
+    """The memory of process 1 holds two images."""
+    job = assemble(folder, even_config(), NO_DROPOUT)
+    called = job.state.model.forward
+
+    def forward(images: torch.Tensor) -> torch.Tensor:
+        if world().rank == 1 and len(images) > 2 and job.state.model.training:
+            raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+        return called(images)
+
+    job.state.model.forward = forward
+    return result(go(job))
+
+
+def breaks_in_one(folder: Path) -> dict[str, Any]:
+    """A user's error that one process alone meets is that of all."""
+    job = assemble(folder, even_config(), NO_DROPOUT)
+    here = world().rank
+
+    def evaluate(*args: Any) -> dict[str, Any]:
+        return together(lambda: fail() if here == 1 else {})
+
+    def fail() -> dict[str, Any]:
+        raise DataError("only here")
+
+    return error_of(lambda: go(job, evaluate))
+
+
+def error_of(action: Callable[[], object]) -> dict[str, Any]:
+    try:
+        action()
+    except PatchwordsError as error:
+        return {"error": f"{type(error).__name__}: {error}"}
+    return {"error": None}
+
+
+def first_part(folder: Path) -> dict[str, Any]:
+    """Up to the checkpoint of step 5, as if killed then; with dropout and all."""
+    config = even_config()
+    shorter = replace(config, recipe=replace(config.recipe, schedule="constant"))
+    job = assemble(folder, shorter, NO_DROPOUT)
+
+    def evaluate(*args: Any) -> dict[str, Any]:
+        if job.state.step > 5:
+            raise DataError("killed")
+        return {"split": "validation", "loss": 1.0, "accuracy": 0.5, "images": 3}
+
+    return error_of(lambda: go(job, evaluate))
+
+
+def second_part(folder: Path) -> dict[str, Any]:
+    config = even_config()
+    return result(go_on(folder, replace(config, recipe=replace(config.recipe, schedule="constant")), NO_DROPOUT))
+
+
+SCENES = {
+    scene.__name__: scene
+    for scene in (even, uneven, too_many_bad, small_gpu, breaks_in_one, first_part, second_part)
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def environments(size: int) -> list[dict[str, str]]:
+    """What torchrun would tell each of `size` processes."""
+    port = str(free_port())
+    shared = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+        "WORLD_SIZE": str(size),
+        "LOCAL_WORLD_SIZE": str(size),
+    }
+    return [{**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)} for rank in range(size)]
+
+
+def start(size: int, words: Sequence[object]) -> list[subprocess.Popen[str]]:
+    """`python WORDS` in every process."""
+    return [
+        subprocess.Popen(
+            [sys.executable, *map(str, words)],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for environment in environments(size)
+    ]
+
+
+def play(folder: Path, size: int, scenes: Sequence[str]) -> Mapping[str, list[dict[str, Any]]]:
+    """The scenes in `size` processes; -> what each gave, by rank."""
+    folder.mkdir(exist_ok=True)
+    processes = start(size, [__file__, folder, *scenes])
+    for process in processes:
+        out, err = process.communicate(timeout=120)
+        assert process.returncode == 0, (out, err)
+    return {
+        scene: [json.loads((folder / f"{scene}-{rank}.json").read_text()) for rank in range(size)]
+        for scene in scenes
+    }
+
+
+def main(folder: Path, scenes: Sequence[str]) -> None:
+    torch.set_num_threads(1)
+    with joined(cuda=False) as here:
+        for scene in scenes:
+            found = SCENES[scene](folder / scene)
+            (folder / f"{scene}-{here.rank}.json").write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])
