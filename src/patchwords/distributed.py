@@ -72,10 +72,11 @@ def speaks() -> bool:
 def joined(cuda: bool) -> Iterator[World]:
     """Inside, the processes of the run can talk; with `cuda` each has a GPU of its own.
 
+    Where they can already, nothing is done.
     Raises ProcessLost where another process dies meanwhile, or does not answer in half an hour.
     """
     here = world()
-    if here.size == 1:
+    if here.size == 1 or _talking():
         yield here
         return
     import torch.distributed as group

@@ -7,36 +7,56 @@ training does.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import io
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
+from rich.console import Console
 from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
+from patchwords.cli import main
+from patchwords.commands import finetune
 from patchwords.data.augment import Augment
 from patchwords.data.examples import TRAIN, Data
 from patchwords.data.plan import train_plan
 from patchwords.distributed import joined, together, world
 from patchwords.errors import DataError, PatchwordsError
-
+from patchwords.evaluate.held_out import measure
 from patchwords.train.config import FinetuneConfig
+from patchwords.train.finetune import run
 from patchwords.train.job import Job
+from patchwords.train.progress import Display
+from patchwords.train.sharding import whole
+from patchwords.train.step import State, train_step
 
 STEPS, BATCH = 9, 12
+WORDS = (
+    *("digits", "--model", "ViT-mu/4", "--image-size", 16, "--batch-size", 32, "--steps", 40),
+    *("--dropout", 0.1, "--ema", 0.9, "--mixup", 0.2, "--log-every", 1, "--eval-every", 20),
+    *("--save-every", 7, "--device", "cpu", "--precision", "fp32", "--workers", 0),
+)
 NO_DROPOUT = VIT.with_settings(dropout=0.0, drop_path=0.0)
 
 
 def even_config(**machine: Any) -> FinetuneConfig:
     """Nothing that depends on the number of processes: no dropout, no mixing of neighbours."""
     config = config_of(augment=Augment(randaugment=(1, 5.0), erase=0.3))
-    recipe = replace(config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.1)
+    recipe = replace(
+        config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.1
+    )
     settings = replace(config.machine, eval_every=4, save_every=5, log_every=1, **machine)
     share = replace(config.data_settings, max_bad=0.5)
     return replace(config, recipe=recipe, machine=settings, data_settings=share)
@@ -70,13 +90,16 @@ def with_bad_images(data: Data, bad: set[int]) -> Data:
 
 def result(job: Job) -> dict[str, Any]:
     """What is compared: the weights, and what only the state knows."""
-    weights = torch.cat([v.double().flatten() for v in job.state.model.state_dict().values()])
-    average = torch.cat([v.double().flatten() for v in job.state.average.weights.values()])
+    tables = (job.state.model.state_dict(), job.state.average.weights)
+    weights, average = (
+        torch.cat([whole(value).double().flatten() for value in table.values()]) for table in tables
+    )
     return {
         "weights": weights.tolist(),
         "average": average.tolist(),
         "skipped": job.state.skipped,
         "micro_batch": job.state.micro_batch,
+        "best": job.state.best and (job.state.best["step"], job.state.best["accuracy"]),
     }
 
 
@@ -132,28 +155,99 @@ def error_of(action: Callable[[], object]) -> dict[str, Any]:
     return {"error": None}
 
 
-def first_part(folder: Path) -> dict[str, Any]:
-    """Up to the checkpoint of step 5, as if killed then; with dropout and all."""
-    config = even_config()
-    shorter = replace(config, recipe=replace(config.recipe, schedule="constant"))
-    job = assemble(folder, shorter, NO_DROPOUT)
+def with_moments(parallel: str = "ddp") -> FinetuneConfig:
+    """Adam's state has more in it, a number that is of no weight's shape among it."""
+    config = even_config(parallel=parallel)
+    recipe = replace(config.recipe, optimizer="adamw", lr=3e-3, early_stop=9)
+    return replace(config, recipe=recipe)
+
+
+def whole_way(folder: Path) -> dict[str, Any]:
+    return result(go(assemble(folder, with_moments(), NO_DROPOUT)))
+
+
+def first_part(folder: Path, parallel: str = "ddp") -> dict[str, Any]:
+    """Up to the checkpoint of step 5, and on to 8, as if killed then."""
+    job = assemble(folder, with_moments(parallel), NO_DROPOUT)
 
     def evaluate(*args: Any) -> dict[str, Any]:
         if job.state.step > 5:
             raise DataError("killed")
-        return {"split": "validation", "loss": 1.0, "accuracy": 0.5, "images": 3}
+        return measure(*args)
 
     return error_of(lambda: go(job, evaluate))
 
 
-def second_part(folder: Path) -> dict[str, Any]:
-    config = even_config()
-    return result(go_on(folder, replace(config, recipe=replace(config.recipe, schedule="constant")), NO_DROPOUT))
+def second_part(folder: Path, parallel: str = "ddp") -> dict[str, Any]:
+    return result(go_on(folder, with_moments(parallel), NO_DROPOUT))
 
 
-SCENES = {
-    scene.__name__: scene
-    for scene in (even, uneven, too_many_bad, small_gpu, breaks_in_one, first_part, second_part)
+def sharded(folder: Path) -> dict[str, Any]:
+    return result(go(assemble(folder, even_config(parallel="fsdp"), NO_DROPOUT)))
+
+
+def sharded_uneven(folder: Path) -> dict[str, Any]:
+    job = assemble(folder, even_config(parallel="fsdp"), NO_DROPOUT)
+    return result(go(replace(job, data=with_bad_images(job.data, bad_samples()))))
+
+
+def spoken(*words: object) -> dict[str, Any]:
+    """`patchwords WORDS` in this process: its exit code, and what it prints as an error."""
+    with (
+        contextlib.redirect_stderr(io.StringIO()) as err,
+        contextlib.redirect_stdout(io.StringIO()),
+    ):
+        code = main([str(word) for word in words])
+    return {"code": code, "err": err.getvalue()}
+
+
+def batch_of_33(folder: Path) -> dict[str, Any]:
+    return spoken("finetune", *WORDS, "--batch-size", 33, "--output", folder)
+
+
+def told_to_stop(folder: Path) -> dict[str, Any]:
+    """SIGTERM reaches process 1, which writes nothing, in the midst of step 9."""
+
+    def step(state: State, *others: Any) -> Any:
+        if world().rank == 1 and state.step == 8:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return train_step(state, *others)
+
+    with mock.patch("patchwords.train.loop.train_step", step):
+        return spoken("finetune", *WORDS, "--output", folder)
+
+
+def undisturbed(folder: Path, *more: object) -> dict[str, Any]:
+    """The whole run, but for its report; -> digest of its model, or of none in process 1."""
+    config = finetune.parse([*map(str, (*WORDS, *more)), "--output", str(folder)])
+    quiet = Display(Console(quiet=True))
+    run(config, measure, quiet)
+    return {"sha256": digest(folder)}
+
+
+def digest(folder: Path) -> str:
+    return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
+
+
+SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
+    "even": even,
+    "whole_way": whole_way,
+    "uneven": uneven,
+    "too_many_bad": too_many_bad,
+    "small_gpu": small_gpu,
+    "breaks_in_one": breaks_in_one,
+    "replicated_first": first_part,
+    "replicated_then_replicated": second_part,
+    "replicated_then_sharded": partial(second_part, parallel="fsdp"),
+    "batch_of_33": batch_of_33,
+    "told_to_stop": told_to_stop,
+    "undisturbed": undisturbed,
+    "undisturbed_shares": lambda folder: undisturbed(folder, "--parallel", "fsdp"),
+    "sharded": sharded,
+    "sharded_uneven": sharded_uneven,
+    "sharded_first": partial(first_part, parallel="fsdp"),
+    "sharded_then_replicated": second_part,
+    "sharded_then_sharded": partial(second_part, parallel="fsdp"),
 }
 
 
@@ -204,7 +298,7 @@ def play(folder: Path, size: int, scenes: Sequence[str]) -> Mapping[str, list[di
     }
 
 
-def main(folder: Path, scenes: Sequence[str]) -> None:
+def take_part(folder: Path, scenes: Sequence[str]) -> None:
     torch.set_num_threads(1)
     with joined(cuda=False) as here:
         for scene in scenes:
@@ -213,4 +307,4 @@ def main(folder: Path, scenes: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2:])
+    take_part(Path(sys.argv[1]), sys.argv[2:])

@@ -6,6 +6,7 @@ Evaluators are passed in as functions, because training stands below them.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -17,8 +18,8 @@ from patchwords.data.split import fingerprint
 from patchwords.device import Device, choose_device
 from patchwords.distributed import by_main, gather, joined, world
 from patchwords.errors import Interrupted
-from patchwords.model.family import config_to_dict
-from patchwords.train import checkpoint, loop
+from patchwords.model.family import build, config_to_dict
+from patchwords.train import checkpoint, loop, shares
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import Prepare, feed
 from patchwords.train.job import Job, prepare
@@ -26,6 +27,7 @@ from patchwords.train.journal import Journal, Silence
 from patchwords.train.parallel import plain
 from patchwords.train.progress import Display, duration
 from patchwords.train.run_folder import describe_data, write_json
+from patchwords.train.sharding import is_sharded, whole
 from patchwords.train.signals import StopSignal, stop_signals
 from patchwords.train.step import State, StepSettings
 from patchwords.train.task import Classification, balanced_weights
@@ -47,7 +49,7 @@ def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
         if job.state.step < job.plan.steps and not job.state.stopped:
             train_to_end(job, evaluate, display)
         kept = loop.keep_final_weights(job.state)
-        plain(job.start.model)
+        job = with_whole_model(job)
         by_main(lambda: write_model(job))
     display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
     return job
@@ -60,6 +62,18 @@ def as_one(config: FinetuneConfig) -> FinetuneConfig:
     """
     configs = gather(config)
     return next((found for found in configs if found.resume), configs[0])
+
+
+def with_whole_model(job: Job) -> Job:
+    """The job with a model that has all weights, and nothing done to its layers."""
+    model = job.start.model
+    if not is_sharded(job.state.model):
+        plain(model)
+        return job
+    weights = {name: whole(value) for name, value in model.state_dict().items()}
+    copy = build(model.config).to(job.device.torch_device)
+    copy.load_state_dict(weights)
+    return replace(job, start=replace(job.start, model=copy))
 
 
 def write_model(job: Job) -> None:
@@ -141,6 +155,8 @@ def callbacks(
 
     def save(state: State) -> None:
         folder = job.folder.checkpoints
+        if is_sharded(state.model):
+            return shares.save(folder, state, about)
         by_main(lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about}))
 
     def on_validation(model: nn.Module) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from patchwords.distributed import World, by_main, from_main, launch, may_restar
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.model.family import config_to_dict
-from patchwords.train import checkpoint
+from patchwords.train import checkpoint, shares
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
@@ -39,6 +39,7 @@ from patchwords.train.run_folder import (
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
+from patchwords.train.sharding import shard
 from patchwords.train.start import (
     DEFAULT_MODEL,
     Start,
@@ -116,6 +117,8 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
 
 def refuse_early(config: FinetuneConfig) -> None:
     """Raise ConfigError before the data are opened, which may take a while."""
+    if config.recipe.batch_size is not None:
+        refuse_uneven(config.recipe.batch_size, world().size)
     if config.output is not None:
         output = RunFolder(Path(config.output))
         refuse_taken(output, resume=config.resume, overwrite=config.overwrite)
@@ -176,6 +179,9 @@ def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device
         checkpoint_activations(model)
     if machine.compile:
         compile_layers(model)
+    sharded = machine.parallel == "fsdp" and here.size > 1
+    if sharded:
+        shard(model, device, here)
     return State(
         model=model,
         optimizer=build_optimizer(model, plan, shape, recipe.layer_decay),
@@ -187,7 +193,7 @@ def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device
             machine.grad_accum,
             machine.checkpoint_activations,
         ),
-        wrapped=wrap(model, here),
+        wrapped=None if sharded else wrap(model, here),
     )
 
 
@@ -222,7 +228,9 @@ def restore(
     display: Display,
 ) -> int | None:
     """Load the newest whole checkpoint of a run that goes on; -> its step, None without one."""
-    saved = checkpoint.load_latest(folder.checkpoints, display.say)
+    saved = checkpoint.load_latest(
+        folder.checkpoints, display.say, lambda found: shares.read(found, state)
+    )
     if saved is None:
         display.say("the run was stopped before its first checkpoint: starting from the first step")
         return None

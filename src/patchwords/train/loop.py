@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from patchwords.distributed import gather_numbers
 from patchwords.errors import Diverged, Interrupted
 from patchwords.train.plan import Plan
+from patchwords.train.sharding import gathered, share
 from patchwords.train.step import Measured, State, StepSettings, train_step
 from patchwords.train.task import Objective
 
@@ -137,8 +138,9 @@ def agreed(stop: int | None, late: bool) -> tuple[int | None, bool]:
 
 def refuse_not_finite(state: State) -> None:
     """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
-    norms = torch._foreach_norm([value.detach() for value in state.model.parameters()])
-    if not torch.stack(norms).isfinite().all():
+    norms = torch._foreach_norm([share(value.detach()) for value in state.model.parameters()])
+    finite = bool(torch.stack(norms).isfinite().all())
+    if not all(here for (here,) in gather_numbers([finite])):
         raise Diverged(
             f"the weights are not finite any more after step {state.step}; the last finite "
             "checkpoint is kept; try a lower --lr or more --warmup-steps"
@@ -161,7 +163,8 @@ def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
     """Measure the weights that would be kept now; note the best where early stopping wants it."""
     assert calls.evaluate is not None
     with averaged(state):
-        result = calls.evaluate(state.model)
+        with gathered(state.model):
+            result = calls.evaluate(state.model)
         row = {
             "kind": "evaluation",
             "step": state.step,

@@ -24,6 +24,7 @@ from patchwords.distributed import gather_numbers, sum_over
 from patchwords.noise import noise
 from patchwords.train.average import Average
 from patchwords.train.parallel import held_back, is_replicated
+from patchwords.train.sharding import whole
 from patchwords.train.task import Objective
 
 REHEARSALS = 2  # the second has the optimizer's state in memory, too
@@ -126,7 +127,7 @@ def train_step(
             _cut(state)
         loss, correct = sums
     learning = [p for p in state.model.parameters() if p.requires_grad]
-    norm = nn.utils.clip_grad_norm_(learning, settings.clip)  # App. B.1: global norm 1
+    norm = whole(nn.utils.clip_grad_norm_(learning, settings.clip))  # App. B.1: global norm 1
     rate = settings.rate(state.step)
     for group in state.optimizer.param_groups:
         group["lr"] = rate * group["scale"]

@@ -1,0 +1,76 @@
+"""FSDP: every process holds its share of every weight, and a layer is gathered when it works.
+
+Layers are those of parallel.py. A block of a ViT is gathered in the precision of the products;
+what is in no layer (embedding, positions, head) and the units of a ResNet, whose weights are
+standardised, in float32, and autocast takes them from there. So the products are those of DDP;
+only the scales of a block's LayerNorms, its biases and its relative positions are rounded to
+bfloat16, where that is the precision. Gradients are summed in float32, and shares are float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from patchwords.device import Device
+from patchwords.distributed import World
+from patchwords.model.encoder import Block
+from patchwords.train.parallel import layers_of
+
+
+def shard(model: nn.Module, device: Device, here: World) -> None:
+    """Divide the weights among all processes, in place; names and optimizer rules stay."""
+    mesh = init_device_mesh(device.type, (here.size,))
+    exact = MixedPrecisionPolicy(cast_forward_inputs=False)
+    rounded = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for layer in layers_of(model):
+        policy = rounded if device.bf16 and isinstance(layer, Block) else exact
+        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    fully_shard(model, mesh=mesh, mp_policy=exact, reshard_after_forward=False)
+
+
+def is_sharded(model: nn.Module) -> bool:
+    return isinstance(model, FSDPModule)
+
+
+@contextmanager
+def gathered(model: nn.Module) -> Iterator[None]:
+    """Inside, all weights are in every process, so that each may call the model as often as it is
+    due: evaluation need not keep step."""
+    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    kept = {module: module is model for module in modules}  # the root stays gathered in a step
+    for module in modules:
+        module.set_reshard_after_forward(False, recurse=False)
+        module.unshard()
+    try:
+        yield
+    finally:
+        for module in modules:
+            module.set_reshard_after_forward(not kept[module], recurse=False)
+            module.reshard()
+
+
+def share(tensor: Tensor) -> Tensor:
+    """What this process holds of it, a view; a tensor that is not divided is held whole."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """All of it, in every process."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def divided_as(tensor: Tensor, like: Tensor | None) -> Tensor:
+    """A tensor that every process has whole, as the shares that `like` is in."""
+    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+        return tensor
+    full = tensor.to(like.device)
+    return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
