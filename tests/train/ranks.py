@@ -99,7 +99,7 @@ def result(job: Job) -> dict[str, Any]:
         "average": average.tolist(),
         "skipped": job.state.skipped,
         "micro_batch": job.state.micro_batch,
-        "best": job.state.best and (job.state.best["step"], job.state.best["accuracy"]),
+        "best": job.state.best and [job.state.best["step"], job.state.best["accuracy"]],
     }
 
 

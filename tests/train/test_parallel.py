@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
-from collections.abc import Mapping
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +28,7 @@ LATER = (
     *("replicated_then_replicated", "replicated_then_sharded"),
     *("sharded_then_replicated", "sharded_then_sharded"),
 )
+PATIENCE = 120.0  # seconds for processes to get somewhere; they need ten or so
 Found = Mapping[str, list[dict[str, Any]]]
 
 
@@ -139,3 +145,57 @@ def test_a_checkpoint_of_two_goes_on_in_another_number(
     for scene in LATER:
         assert found[scene][0]["best"] == one["whole_way"][0]["best"]
         assert losses(place / scene) == pytest.approx(whole, rel=1e-5)
+
+
+def steps(run: Path) -> int:
+    rows = read_rows(run / "metrics.jsonl")
+    return int(rows[-1]["step"]) if rows else 0
+
+
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str]) -> None:
+    until = time.monotonic() + PATIENCE
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+def torchrun(*words: object) -> subprocess.Popen[str]:
+    command = ("torch.distributed.run", "--standalone", "--nproc-per-node", 2, *words)
+    return subprocess.Popen(
+        [sys.executable, "-m", *map(str, command)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def worker(parent: int, rank: int) -> int:
+    """The process that torchrun runs as this rank; Linux tells."""
+    children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    for child in map(int, children):
+        variables = Path(f"/proc/{child}/environ").read_bytes().split(b"\0")
+        if b"RANK=%d" % rank in variables:
+            return child
+    raise AssertionError(children)
+
+
+def test_a_killed_run_comes_back_and_ends_as_an_undisturbed_one(
+    folder: Path, two: Found, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    command = ("-m", "patchwords", "finetune", *ranks.WORDS, "--output", run, "--overwrite")
+    process = torchrun("--max-restarts", 1, *command)
+    wait_for(lambda: steps(run) >= 17, process)
+    os.kill(worker(process.pid, 1), signal.SIGKILL)
+    out, err = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, (out, err)
+    assert "going on after step" in out
+    assert "Traceback" not in err
+    assert err.count("patchwords: process 0 of 2 has lost another one") == 1
+    assert (run / "report.html").is_file()
+    assert ranks.digest(run) == two["undisturbed"][0]["sha256"]
+    rows = [(row["kind"], row["step"], row["loss"]) for row in read_rows(run / "metrics.jsonl")]
+    whole = read_rows(folder / "two" / "undisturbed" / "metrics.jsonl")
+    assert rows == [(row["kind"], row["step"], row["loss"]) for row in whole]

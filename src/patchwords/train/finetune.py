@@ -19,7 +19,7 @@ from patchwords.device import Device, choose_device
 from patchwords.distributed import by_main, gather, joined, world
 from patchwords.errors import Interrupted
 from patchwords.model.family import build, config_to_dict
-from patchwords.train import checkpoint, loop, shares
+from patchwords.train import checkpoint, loop
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import Prepare, feed
 from patchwords.train.job import Job, prepare
@@ -156,6 +156,8 @@ def callbacks(
     def save(state: State) -> None:
         folder = job.folder.checkpoints
         if is_sharded(state.model):
+            from patchwords.train import shares
+
             return shares.save(folder, state, about)
         by_main(lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about}))
 

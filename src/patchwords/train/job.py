@@ -6,6 +6,7 @@ import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 from patchwords.data.examples import TRAIN, Data
 from patchwords.data.open import open_data
@@ -17,7 +18,7 @@ from patchwords.distributed import World, by_main, from_main, launch, may_restar
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.model.family import config_to_dict
-from patchwords.train import checkpoint, shares
+from patchwords.train import checkpoint
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
@@ -39,7 +40,7 @@ from patchwords.train.run_folder import (
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
-from patchwords.train.sharding import shard
+from patchwords.train.sharding import is_sharded, shard
 from patchwords.train.start import (
     DEFAULT_MODEL,
     Start,
@@ -229,7 +230,7 @@ def restore(
 ) -> int | None:
     """Load the newest whole checkpoint of a run that goes on; -> its step, None without one."""
     saved = checkpoint.load_latest(
-        folder.checkpoints, display.say, lambda found: shares.read(found, state)
+        folder.checkpoints, display.say, lambda found: read(found, state)
     )
     if saved is None:
         display.say("the run was stopped before its first checkpoint: starting from the first step")
@@ -248,6 +249,15 @@ def restore(
     state.load_dict(saved)
     display.say(f"going on after step {state.step:,} of {config.recipe.steps:,}")
     return state.step
+
+
+def read(found: Path, state: State) -> dict[str, Any]:
+    """What is in one checkpoint folder, divided among processes as the state is."""
+    if (found / "state.pt").exists() and not is_sharded(state.model):
+        return checkpoint.load(found)
+    from patchwords.train import shares
+
+    return shares.read(found, state)
 
 
 def write_record(

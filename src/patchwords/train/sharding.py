@@ -5,18 +5,19 @@ what is in no layer (embedding, positions, head) and the units of a ResNet, whos
 standardised, in float32, and autocast takes them from there. So the products are those of DDP;
 only the scales of a block's LayerNorms, its biases and its relative positions are rounded to
 bfloat16, where that is the precision. Gradients are summed in float32, and shares are float32.
+
+torch's FSDP takes a second to import, so that is left to those who use it: elsewhere its modules
+and tensors are known by the methods that they alone have.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from patchwords.device import Device
 from patchwords.distributed import World
@@ -26,6 +27,9 @@ from patchwords.train.parallel import layers_of
 
 def shard(model: nn.Module, device: Device, here: World) -> None:
     """Divide the weights among all processes, in place; names and optimizer rules stay."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
     mesh = init_device_mesh(device.type, (here.size,))
     exact = MixedPrecisionPolicy(cast_forward_inputs=False)
     rounded = MixedPrecisionPolicy(
@@ -38,15 +42,14 @@ def shard(model: nn.Module, device: Device, here: World) -> None:
 
 
 def is_sharded(model: nn.Module) -> bool:
-    return isinstance(model, FSDPModule)
+    return hasattr(model, "unshard")
 
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
     """Inside, all weights are in every process, so that each may call the model as often as it is
     due: evaluation need not keep step."""
-    modules = [module for module in model.modules() if isinstance(module, FSDPModule)]
-    kept = {module: module is model for module in modules}  # the root stays gathered in a step
+    modules: list[Any] = [module for module in model.modules() if is_sharded(module)]
     for module in modules:
         module.set_reshard_after_forward(False, recurse=False)
         module.unshard()
@@ -54,23 +57,30 @@ def gathered(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module in modules:
-            module.set_reshard_after_forward(not kept[module], recurse=False)
+            # As `shard` has it: the root stays gathered from the forward to the backward pass.
+            module.set_reshard_after_forward(module is not model, recurse=False)
             module.reshard()
 
 
-def share(tensor: Tensor) -> Tensor:
+def is_divided(tensor: Any) -> bool:
+    return hasattr(tensor, "to_local")
+
+
+def share(tensor: Any) -> Tensor:
     """What this process holds of it, a view; a tensor that is not divided is held whole."""
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    return tensor.to_local() if is_divided(tensor) else tensor
 
 
-def whole(tensor: Tensor) -> Tensor:
+def whole(tensor: Any) -> Tensor:
     """All of it, in every process."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return tensor.full_tensor() if is_divided(tensor) else tensor
 
 
-def divided_as(tensor: Tensor, like: Tensor | None) -> Tensor:
+def divided_as(tensor: Tensor, like: Any) -> Tensor:
     """A tensor that every process has whole, as the shares that `like` is in."""
-    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+    if not is_divided(like) or tensor.shape != like.shape:
         return tensor
+    from torch.distributed.tensor import distribute_tensor
+
     full = tensor.to(like.device)
     return distribute_tensor(full, like.device_mesh, like.placements, src_data_rank=None)
