@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import ranks
 import torch
+from scenes import BATCH, SCENES, WORDS, digest
 
 from patchwords.train.journal import read_rows
 from patchwords.weights.store import from_pretrained
@@ -22,7 +23,7 @@ from patchwords.weights.store import from_pretrained
 TWO = (
     *("even", "uneven", "small_gpu", "too_many_bad", "breaks_in_one", "batch_of_33"),
     *("told_to_stop", "undisturbed", "undisturbed_shares", "sharded", "sharded_uneven"),
-    *("replicated_first", "sharded_first"),
+    *("every_kind", "replicated_first", "sharded_first"),
 )
 LATER = (
     *("replicated_then_replicated", "replicated_then_sharded"),
@@ -46,7 +47,7 @@ def two(folder: Path) -> Found:
 def one(folder: Path) -> Found:
     (folder / "one").mkdir()
     scenes = ("even", "uneven", "whole_way")
-    return {scene: [ranks.SCENES[scene](folder / "one" / scene)] for scene in scenes}
+    return {scene: [SCENES[scene](folder / "one" / scene)] for scene in scenes}
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
@@ -81,7 +82,7 @@ def test_two_processes_are_one(
 
 
 def test_uneven_is_uneven(one: Found) -> None:
-    assert len(one["uneven"][0]["skipped"]) == ranks.BATCH + ranks.BATCH // 2 + 1
+    assert len(one["uneven"][0]["skipped"]) == BATCH + BATCH // 2 + 1
 
 
 def test_out_of_memory_in_one_cuts_the_parts_of_all(two: Found) -> None:
@@ -130,6 +131,12 @@ def test_shares_end_as_a_whole_model(folder: Path, two: Found) -> None:
     assert names == {"plain.pt", ".metadata", "sha256", "__0_0.distcp", "__1_0.distcp"}
 
 
+def test_every_kind_of_model_can_be_held_in_shares(two: Found) -> None:
+    print(two["every_kind"][0])
+    for kind, difference in two["every_kind"][0].items():
+        assert difference < 1e-6, kind
+
+
 @pytest.mark.parametrize("count", [1, 3])
 def test_a_checkpoint_of_two_goes_on_in_another_number(
     folder: Path, one: Found, two: Found, count: int
@@ -138,7 +145,7 @@ def test_a_checkpoint_of_two_goes_on_in_another_number(
     for scene in LATER:
         shutil.copytree(folder / "two" / f"{scene.split('_')[0]}_first", place / scene)
     if count == 1:
-        found = {scene: [ranks.SCENES[scene](place / scene)] for scene in LATER}
+        found = {scene: [SCENES[scene](place / scene)] for scene in LATER}
     else:
         found = dict(ranks.play(place, count, LATER))
     whole = losses(folder / "one" / "whole_way")
@@ -185,7 +192,7 @@ def test_a_killed_run_comes_back_and_ends_as_an_undisturbed_one(
     folder: Path, two: Found, tmp_path: Path
 ) -> None:
     run = tmp_path / "run"
-    command = ("-m", "patchwords", "finetune", *ranks.WORDS, "--output", run, "--overwrite")
+    command = ("-m", "patchwords", "finetune", *WORDS, "--output", run, "--overwrite")
     process = torchrun("--max-restarts", 1, *command)
     wait_for(lambda: steps(run) >= 17, process)
     os.kill(worker(process.pid, 1), signal.SIGKILL)
@@ -195,7 +202,7 @@ def test_a_killed_run_comes_back_and_ends_as_an_undisturbed_one(
     assert "Traceback" not in err
     assert err.count("patchwords: process 0 of 2 has lost another one") == 1
     assert (run / "report.html").is_file()
-    assert ranks.digest(run) == two["undisturbed"][0]["sha256"]
+    assert digest(run) == two["undisturbed"][0]["sha256"]
     rows = [(row["kind"], row["step"], row["loss"]) for row in read_rows(run / "metrics.jsonl")]
     whole = read_rows(folder / "two" / "undisturbed" / "metrics.jsonl")
     assert rows == [(row["kind"], row["step"], row["loss"]) for row in whole]

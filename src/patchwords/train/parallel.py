@@ -7,16 +7,19 @@ by FSDP. Names of parameters stay as they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from patchwords.distributed import World
 from patchwords.model.encoder import Block
 from patchwords.model.trunk import Unit
+
+VARIANTS = 8  # of a layer's graph: training and evaluation, whole batches and smaller ones
 
 
 def layers_of(model: nn.Module) -> list[nn.Module]:
@@ -30,13 +33,32 @@ def checkpoint_activations(model: nn.Module) -> None:
     What is drawn the second time is what was drawn the first time: the generators' states are kept.
     """
     for layer in layers_of(model):
-        layer.forward = partial(checkpoint, layer.forward, use_reentrant=False)
+        layer.forward = checkpointed(layer.forward)
 
 
-def compile_layers(model: nn.Module) -> None:
-    """Compile each layer: as they are alike, the work is done once or twice, not for each."""
-    for layer in layers_of(model):
-        layer.compile()
+def checkpointed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """A function of its own and not a partial one, into which the compiler would not look."""
+
+    def twice(*inputs: Any) -> Tensor:
+        result: Tensor = checkpoint(forward, *inputs, use_reentrant=False)
+        return result
+
+    return twice
+
+
+def compile_layers(model: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
+    """Compile each layer; where they are alike, that is done once, and not for each.
+
+    Stochastic depth makes them differ; the compiler's limit would then leave all but the first
+    eight as they are.
+    """
+    import torch._dynamo
+
+    layers = layers_of(model)
+    limit = torch._dynamo.config.recompile_limit
+    torch._dynamo.config.recompile_limit = max(limit, VARIANTS * len(layers))
+    for layer in layers:
+        layer.compile(backend=backend)
 
 
 def plain(model: nn.Module) -> None:

@@ -1,10 +1,9 @@
 """FSDP: every process holds its share of every weight, and a layer is gathered when it works.
 
-Layers are those of parallel.py. A block of a ViT is gathered in the precision of the products;
-what is in no layer (embedding, positions, head) and the units of a ResNet, whose weights are
-standardised, in float32, and autocast takes them from there. So the products are those of DDP;
-only the scales of a block's LayerNorms, its biases and its relative positions are rounded to
-bfloat16, where that is the precision. Gradients are summed in float32, and shares are float32.
+In float32 a layer (parallel.py) is gathered as a whole. In bfloat16 its mixer and its MLP are, each
+in bfloat16, as autocast would round them for its products; the rest (LayerNorms, embedding,
+positions, head) and the units of a ResNet, whose weights are standardised, are gathered in float32.
+So what is computed is what DDP computes. Gradients are summed in float32, and shares are float32.
 
 torch's FSDP takes a second to import, so that is left to those who use it: elsewhere its modules
 and tensors are known by the methods that they alone have.
@@ -12,6 +11,7 @@ and tensors are known by the methods that they alone have.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -36,9 +36,14 @@ def shard(model: nn.Module, device: Device, here: World) -> None:
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
     for layer in layers_of(model):
-        policy = rounded if device.bf16 and isinstance(layer, Block) else exact
-        fully_shard(layer, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+        if device.bf16 and isinstance(layer, Block):
+            for part in (layer.attention, layer.mlp):
+                fully_shard(part, mesh=mesh, mp_policy=rounded, reshard_after_forward=True)
+        else:
+            fully_shard(layer, mesh=mesh, mp_policy=exact, reshard_after_forward=True)
     fully_shard(model, mesh=mesh, mp_policy=exact, reshard_after_forward=False)
+    # What a layer gives may be a view, but the model changes none in place.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
 
 
 def is_sharded(model: nn.Module) -> bool:

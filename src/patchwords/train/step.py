@@ -5,15 +5,16 @@ Sizes: B images in this process's share of the batch, C channels, H W image. The
 generator's state.
 
 Several processes each take their share of the batch, cut into parts; the loss is the mean over the
-images of all shares, which may differ in number where images could not be read. A process whose
-images were all bad takes part with none, since the exchange of gradients waits for everybody.
+images of all shares, which may differ in number where images could not be read. As the exchange of
+gradients waits for everybody, a process that has no image for a part takes a blank one, whose loss
+does not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -119,9 +120,9 @@ def train_step(
     batch = (images, targets, counts)
     if is_replicated(state.forward):
         _rehearse(state, objective, batch, settings)
-        loss, correct = _gradients(state, objective, batch, settings)
+        loss, correct = accumulate_gradients(state, objective, batch, settings)
     elif len(counts) > 1:  # FSDP exchanges in every pass, so nothing can be tried
-        loss, correct = _gradients(state, objective, batch, settings)
+        loss, correct = accumulate_gradients(state, objective, batch, settings)
     else:
         while (sums := _try(state, objective, batch, settings)) is None:
             _cut(state)
@@ -167,9 +168,9 @@ def _try(
     settings: StepSettings,
     exchange: bool = True,
 ) -> tuple[Tensor, Tensor] | None:
-    """As `_gradients`; None where a GPU's memory does not hold a part."""
+    """As `accumulate_gradients`; None where a GPU's memory does not hold a part."""
     try:
-        return _gradients(state, objective, batch, settings, exchange)
+        return accumulate_gradients(state, objective, batch, settings, exchange)
     except torch.cuda.OutOfMemoryError:
         if state.micro_batch == 1:
             raise
@@ -183,7 +184,7 @@ def _cut(state: State) -> None:
     state.micro_batch = (state.micro_batch + 1) // 2
 
 
-def _gradients(
+def accumulate_gradients(
     state: State,
     objective: Objective,
     batch: Batch,
@@ -205,10 +206,30 @@ def _gradients(
         chosen = slice(part * state.micro_batch, (part + 1) * state.micro_batch)
         last = exchange and part == parts - 1
         with nullcontext() if last else held_back(state.forward):
-            with settings.device.autocast():
-                losses, right = objective(images[chosen], targets[chosen])
-            loss = losses.sum()
+            loss, right = _ask(objective, images[chosen], targets[chosen], settings)
             (loss / mean_share).backward()
         loss_sum += loss.detach()
         correct += right
     return loss_sum, correct
+
+
+def _ask(
+    objective: Objective, images: Tensor, targets: Any, settings: StepSettings
+) -> tuple[Tensor, Tensor]:
+    """([] summed loss, [] correct). Of no images both are 0, but every weight has a gradient."""
+    with settings.device.autocast():
+        if len(images):
+            losses, right = objective(images, targets)
+            return losses.sum(), right
+        losses, right = objective(blank(images), blank(targets))
+        return 0 * losses.sum(), 0 * right
+
+
+def blank(values: Any) -> Any:
+    """One of what there are none of, all zeros: in a tensor [0, ...], or a table of such."""
+    if isinstance(values, Tensor):
+        return values.new_zeros((1, *values.shape[1:]))
+    if isinstance(values, tuple):
+        return tuple(blank(value) for value in values)
+    tables = {name: blank(value) for name, value in vars(values).items()}
+    return replace(values, **tables)
