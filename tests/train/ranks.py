@@ -21,6 +21,9 @@ from scenes import SCENES
 from patchwords.distributed import joined
 
 
+PATIENCE = 180.0  # seconds for all scenes of a launch; they take fifteen or so
+
+
 def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -59,9 +62,13 @@ def play(folder: Path, size: int, scenes: Sequence[str]) -> Mapping[str, list[di
     """The scenes in `size` processes; -> what each gave, by rank."""
     folder.mkdir(exist_ok=True)
     processes = start(size, [__file__, folder, *scenes])
-    for process in processes:
-        out, err = process.communicate(timeout=120)
-        assert process.returncode == 0, (out, err)
+    try:
+        for process in processes:
+            out, err = process.communicate(timeout=PATIENCE)
+            assert process.returncode == 0, (out, err)
+    finally:  # one that waits for another that is gone
+        for process in processes:
+            process.kill()
     return {
         scene: [json.loads((folder / f"{scene}-{rank}.json").read_text()) for rank in range(size)]
         for scene in scenes

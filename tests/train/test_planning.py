@@ -143,6 +143,12 @@ def test_every_hardware_has_a_source_and_dense_peaks(gpu: str) -> None:
         assert 1.9 < row.bf16 / row.fp32 < 31  # with sparsity the largest would be 60
 
 
+def test_names_that_leave_something_open_mean_the_usual_card() -> None:
+    assert find_hardware("A100") is HARDWARE["a100-80gb"]
+    assert find_hardware("v100") is HARDWARE["v100-32gb"]
+    assert find_hardware("RTX 4090") is HARDWARE["4090"]
+
+
 def test_hardware_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="did you mean 'h100'"):
         find_hardware("h1000")

@@ -114,7 +114,7 @@ def test_the_head_is_kept_by_name_or_by_number() -> None:
         rows, said = rows_of_head(labels, ("a", "b", "c"))
         assert rows == [0, 1, 2]
         assert said is not None
-        assert "number 0 is taken for a" in said
+        assert "so 0 is taken for a" in said
     for labels in (("0", "1"), ("1", "2", "3"), ("1", "0", "2"), ("a", "b", "x"), ("a", "b")):
         assert rows_of_head(labels, ("a", "b", "c")) == (None, None)
 

@@ -86,8 +86,12 @@ class Preprocess:
 
     @property
     def smallest(self) -> int:
-        """The shortest side, in pixels, below which a scaled decode would lose detail."""
-        return max(self.image_size) if self.resize == "squash" else max(self.covered)
+        """The shortest side, in pixels, below which an image must not be decoded.
+
+        Twice the size that it is resized to: so pixels are those of other programs for photos up to
+        four times that size, and close to them for larger ones, which are decoded at half.
+        """
+        return 2 * max(self.image_size if self.resize == "squash" else self.covered)
 
     @property
     def covered(self) -> tuple[int, int]:

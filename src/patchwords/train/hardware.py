@@ -131,6 +131,8 @@ HARDWARE: dict[str, Hardware] = {
     ),
 }
 
+USUAL = {"a100": "a100-80gb", "v100": "v100-32gb"}  # where a name leaves the memory open
+
 
 def find_hardware(name: str) -> Hardware:
     """The device of that name, in any case; raises ConfigError with the nearest name."""
@@ -140,6 +142,7 @@ def find_hardware(name: str) -> Hardware:
             "--gpu cpu: no peak says how fast a CPU trains; measure images per second in a short "
             "run, and give --measured in place of --gpu"
         )
+    key = USUAL.get(key, key.removeprefix("rtx-"))
     if key not in HARDWARE:
         hint = did_you_mean(key, HARDWARE) or f"; choose from {', '.join(HARDWARE)}"
         raise ConfigError(f"--gpu {name}: not in the table of hardware{hint}")

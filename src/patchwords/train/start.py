@@ -100,8 +100,9 @@ def prepare_start(
     preprocess, choices = choose_preprocess(
         config, data, model.config.image_size, origin.preprocess
     )
-    said = [*origin.changes, *changes, *([numbers] if numbers else [])]
-    return Start(name, model, preprocess, tuple(said)), choices
+    if numbers:
+        changes[0] = numbers
+    return Start(name, model, preprocess, (*origin.changes, *changes)), choices
 
 
 def rows_of_head(
@@ -117,8 +118,8 @@ def rows_of_head(
     count = len(labels)
     if len(classes) == count and labels in {numbered(count), numbered(count, "LABEL_")}:
         return list(range(count)), (
-            f"the weights number their {count} classes instead of naming them: number 0 is taken "
-            f"for {classes[0]}, and so on"
+            f"the head is kept: the weights number their {count} classes instead of naming them, "
+            f"so 0 is taken for {classes[0]}, and so on"
         )
     return None, None
 

@@ -4,8 +4,8 @@ ViTImageProcessor squashes the image to a size; BitImageProcessor resizes the sh
 the centre out. Pixels are rescaled, then normalised: (x * factor - mean) / std.
 Source: image_processing_backends.py and models/{vit,bit,deit}/image_processing_*.py, version 5.23.
 
-They reduce a large photo in one step where we take two (a JPEG from twice the size on, others from
-four times): scores then differ in the third digit or so. Else the pixels are the same.
+They reduce a large photo, from four times the size on, in one step where we take two: scores then
+differ in the third digit or so. Else the pixels are the same.
 """
 
 from __future__ import annotations
