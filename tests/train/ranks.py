@@ -20,7 +20,6 @@ from scenes import SCENES
 
 from patchwords.distributed import joined
 
-
 PATIENCE = 180.0  # seconds for all scenes of a launch; they take fifteen or so
 
 

@@ -132,7 +132,6 @@ def test_shares_end_as_a_whole_model(folder: Path, two: Found) -> None:
 
 
 def test_every_kind_of_model_can_be_held_in_shares(two: Found) -> None:
-    print(two["every_kind"][0])
     for kind, difference in two["every_kind"][0].items():
         assert difference < 1e-6, kind
 
