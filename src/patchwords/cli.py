@@ -23,13 +23,17 @@ from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 # verb -> (module in patchwords.commands, its dataclass, what it is for)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
+    "dedup": ("dedup", "Dedup", "which images to pre-train on are in somebody's test set"),
     "doctor": ("doctor", "Doctor", "what is wrong with my data, before an hour of training"),
     "evaluate": ("evaluate", "Evaluate", "measure a trained model on images it has not seen"),
     "export": ("export", "Export", "write a trained model as ONNX or OpenVINO"),
     "finetune": ("finetune", "Finetune", "train a ViT on your images and write a report"),
+    "index": ("index", "Index", "write down what is in shards, to stream them from afar"),
     "models": ("models", "Models", "the models by name: parameters, MACs, memory, parts"),
     "plan": ("plan", "Plan", "what a training costs: compute, memory, days, data"),
     "predict": ("predict", "Predict", "what a trained model sees in new images"),
+    "pretrain": ("pretrain", "Pretrain", "train what fine-tuning starts from, by masks or classes"),
+    "recipes": ("recipes", "Recipes", "published recipes by name: source, settings, cost"),
     "report": ("report", "Report", "write report.html of a run anew"),
 }
 EPILOG = """\

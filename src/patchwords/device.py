@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import resource
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -99,6 +101,19 @@ def free_memory(device: torch.device) -> int:
     used = _number(Path("/sys/fs/cgroup/memory.current"))
     cache = _number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file")  # given up when needed
     return min(free, max(0, limit - used + cache)) if limit else free
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process has held at once, on the GPU or of the main memory."""
+    import torch
+
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    here = _number(Path("/proc/self/status"), "VmHWM:") * 1024
+    if here:
+        return here
+    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _number(path: Path, after: str = "") -> int:

@@ -23,6 +23,13 @@ class DataError(PatchwordsError):
     """The data cannot be read, or cannot be trained on as asked."""
 
 
+class StorageError(PatchwordsError):
+    """Data that lies elsewhere cannot be reached, or is not what its index says it is.
+
+    No DataError: that an image cannot be read is a fault of the image, and leaves it out.
+    """
+
+
 class WeightsError(PatchwordsError):
     """A file of weights is damaged, or does not fit the model."""
 

@@ -29,14 +29,22 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise explain(error, path) from error
 
 
-def refuse_csv(csv: Path, overwrite: bool) -> None:
-    """Raise ConfigError before the work, rather than after it, where --csv cannot be written."""
+def cache_folder() -> Path:
+    """PATCHWORDS_CACHE, or patchwords/ in the user's cache folder."""
+    if chosen := os.environ.get("PATCHWORDS_CACHE"):
+        return Path(chosen)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "patchwords"
+
+
+def refuse_csv(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
+    """Raise ConfigError before the work, rather than after it, where the file cannot be written."""
     if csv.is_dir():
-        raise ConfigError(f"--csv {csv} is a folder; give the name of a file in it")
+        raise ConfigError(f"{flag} {csv} is a folder; give the name of a file in it")
     if csv.exists() and not overwrite:
-        raise ConfigError(f"--csv {csv} exists; add --overwrite, or choose another name")
+        raise ConfigError(f"{flag} {csv} exists; add --overwrite, or choose another name")
     if not csv.parent.is_dir():
-        raise ConfigError(f"--csv {csv}: the folder {csv.parent} does not exist; make it first")
+        raise ConfigError(f"{flag} {csv}: the folder {csv.parent} does not exist; make it first")
 
 
 def explain(error: OSError, path: Path) -> PatchwordsError:

@@ -95,9 +95,15 @@ def write_metrics(path: Path) -> None:
     for step in range(1, 401):
         row = {"kind": "train", "step": step, "epoch": step / 40, "loss": 2 / step, "lr": 0.01}
         speed = {"images_per_second": 97, "data_wait": 0.05, "seconds": 93.2 * step / 400}
+        speed |= {"utilisation": 0.37, "memory": 1_234_000_000}
         rows.append({**row, "accuracy": 1 - 1 / step, **speed})
         if step % 100 == 0:
             score = {"loss": 0.5, "accuracy": 0.5 + step / 1000, "images": 53}
             where = {"kind": "evaluation", "split": "validation", "step": step, "epoch": step / 40}
             rows.append({**where, **score})
+            few = {"shots": 5, "accuracy": 0.3 + step / 2000, "images": 47}
+            rows.append({"kind": "fewshot", "step": step, "epoch": step / 40, **few})
+        if step in {123, 321}:
+            spike = {"about": "loss spike", "text": "loss spike: 9", "loss": 9.0}
+            rows.append({"kind": "note", "step": step, "epoch": step / 40, **spike})
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))

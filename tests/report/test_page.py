@@ -98,6 +98,38 @@ def test_the_headline_says_how_good_on_what_and_against_what(run: Given) -> None
     assert page.has("96 x 64 px")
 
 
+def test_what_the_run_took_and_how_its_representation_grew(run: Given) -> None:
+    page = page_of(*run)
+    assert page.has("Share of peak speed 37 %")
+    assert page.has("Peak memory 1.23 GB")
+    assert page.has("97 images per second, 37 % of what the device's matrix products reach, 5 % of")
+    labels = [a.get("aria-label") for tag, a in page.tags if tag == "svg"]
+    assert "Few-shot accuracy over the training steps: 5-shot" in labels
+    assert "step 400: 5-shot 50 %" in " ".join(page.words.split())
+    assert page.has("what the frozen model makes of 5 training images of each class")
+    assert page.has("judged by 47 validation images. At the end 50.0 %.")
+    assert page.has("of the rows before it 2 times, at steps 123, 321.")
+
+
+def test_what_was_not_measured_is_not_spoken_of(run: Given) -> None:
+    metrics = run[0] / "metrics.jsonl"
+    rows = [json.loads(line) for line in metrics.read_text().splitlines()]
+    rows = [row for row in rows if row["kind"] in {"train", "evaluation"}]
+    plain = [{k: v for k, v in row.items() if k not in {"utilisation", "memory"}} for row in rows]
+    metrics.write_text("".join(json.dumps(row) + "\n" for row in plain))
+    page = page_of(*run)
+    for words in ("Share of peak", "Peak memory", "matrix products", "Few-shot", "jumped"):
+        assert not page.has(words), words
+
+
+def test_many_spikes_are_counted(run: Given) -> None:
+    with (run[0] / "metrics.jsonl").open("a") as file:
+        for step in range(130, 140):
+            file.write(json.dumps({"kind": "note", "step": step, "about": "loss spike"}) + "\n")
+    page = page_of(*run)
+    assert page.has("12 times, at steps 123, 130, 131, 132, 133, 134, 135, 136 and 4 more.")
+
+
 def test_a_split_that_chose_the_model_and_a_result_like_the_baseline_are_called_out(
     run: Given,
 ) -> None:
@@ -154,7 +186,7 @@ def test_a_torn_last_line_costs_that_line_only(run: Given) -> None:
     with (run[0] / "metrics.jsonl").open("a") as file:
         file.write('{"kind": "train", "st')
     page = page_of(*run)
-    assert page.has("1 of 405 lines of metrics.jsonl cannot be read (the first is line 405)")
+    assert page.has("1 of 411 lines of metrics.jsonl cannot be read (the first is line 411)")
     assert page.has("400 steps (10 epochs). Best validation accuracy 90.0 % at step 400.")
 
 

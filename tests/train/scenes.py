@@ -20,20 +20,24 @@ from rich.console import Console
 from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
 from patchwords.cli import main
-from patchwords.commands import finetune
+from patchwords.commands import finetune, pretrain
 from patchwords.data.augment import Augment
 from patchwords.data.examples import TRAIN, Data
 from patchwords.data.plan import train_plan
 from patchwords.device import Device
 from patchwords.distributed import together, world
 from patchwords.errors import DataError, PatchwordsError
+from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.held_out import measure
+from patchwords.evaluate.pretraining import evaluator_of
 from patchwords.model.family import Config
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.finetune import run
 from patchwords.train.job import Job
+from patchwords.train.journal import read_rows
 from patchwords.train.optimizer import DecoupledSGD
 from patchwords.train.parallel import checkpoint_activations, wrap
+from patchwords.train.pretrain import run as run_pretrain
 from patchwords.train.progress import Display
 from patchwords.train.sharding import shard, whole
 from patchwords.train.step import State, StepSettings, train_step
@@ -222,6 +226,17 @@ def undisturbed(folder: Path, *more: object) -> dict[str, Any]:
     return {"sha256": digest(folder)}
 
 
+def masked(folder: Path, *more: object) -> dict[str, Any]:
+    """Pre-training by hidden patches, without the report; -> accuracy of its few-shot probes."""
+    words = (*WORDS, "--objective", "masked", "--steps", 12, "--dropout", 0, "--mixup", 0)
+    live = ("--fewshot-every", 6, "--eval-every", 6)
+    config = pretrain.parse([*map(str, (*words, *live, *more)), "--output", str(folder)])
+    job = run_pretrain(config, evaluator_of, Display(Console(quiet=True)), measure_fewshot)
+    assert not hasattr(job.state.model, "unshard")  # whole, for the report
+    rows = read_rows(folder / "metrics.jsonl")
+    return {"fewshot": [row["accuracy"] for row in rows if row["kind"] == "fewshot"]}
+
+
 def digest(folder: Path) -> str:
     return hashlib.sha256((folder / "model" / "model.safetensors").read_bytes()).hexdigest()
 
@@ -271,6 +286,8 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "undisturbed": undisturbed,
     "undisturbed_shares": lambda folder: undisturbed(folder, "--parallel", "fsdp"),
     "every_kind": every_kind,
+    "masked": masked,
+    "masked_shares": lambda folder: masked(folder, "--parallel", "fsdp"),
     "sharded": sharded,
     "sharded_uneven": sharded_uneven,
     "sharded_first": partial(first_part, parallel="fsdp"),

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_run import VIT, assemble, config_of, go, go_on, quiet
+from tiny_run import VIT, Killed, assemble, config_of, go, go_on, killed_at, quiet
 
 from patchwords.errors import ConfigError, Interrupted
-from patchwords.evaluate.held_out import measure
-from patchwords.train.job import Job, restore
+from patchwords.train.job import Job
+from patchwords.train.restore import restore
 
 
 @pytest.fixture(scope="module")
@@ -35,23 +35,6 @@ def state_of(job: Job) -> dict[str, Any]:
     state = job.state.to_dict()
     del state["seconds"]
     return state
-
-
-class Killed(Exception):
-    pass
-
-
-def killed_at(evaluation: int) -> Any:
-    """An evaluator that breaks off the run in its n-th call; steps after the last save are lost."""
-    calls = []
-
-    def evaluate(*args: Any) -> dict[str, Any]:
-        calls.append(args)
-        if len(calls) == evaluation:
-            raise Killed
-        return measure(*args)
-
-    return evaluate
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -110,13 +93,13 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
         restore(other.state, other.start, folder, config, other.data, quiet())
     job = assemble(tmp_path, config_of())
-    monkeypatch.setattr("patchwords.train.job.fingerprint", lambda data: "other")
+    monkeypatch.setattr("patchwords.train.restore.fingerprint", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
         restore(job.state, job.start, folder, config, job.data, quiet())
 
 
 def comparable_rows(job: Job) -> list[dict[str, Any]]:
-    """metrics.jsonl without what a clock measured."""
+    """metrics.jsonl without what a clock measured, and the memory that was taken."""
     rows = [json.loads(line) for line in job.folder.metrics.read_text().splitlines()]
-    clocks = {"seconds", "images_per_second", "data_wait", "batch_seconds"}
+    clocks = {"seconds", "images_per_second", "data_wait", "batch_seconds", "utilisation", "memory"}
     return [{key: row[key] for key in row if key not in clocks} for row in rows]

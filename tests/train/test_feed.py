@@ -13,8 +13,8 @@ from tiny_run import assemble, config_of, digits
 from patchwords.data.examples import TRAIN
 from patchwords.data.loader import Batch
 from patchwords.errors import DataError
+from patchwords.train.classify import Classify
 from patchwords.train.feed import Prepare, feed, refuse_bad, sample_weights
-from patchwords.train.finetune import classification
 from patchwords.train.job import Job
 
 
@@ -57,9 +57,9 @@ def test_classes_are_drawn_equally_often() -> None:
 
 
 def test_class_weights_go_to_the_loss_or_nowhere(job: Job) -> None:
-    assert classification(job, job.start.model).class_weights is None
+    assert Classify().objective(job, job.start.model).class_weights is None
     by_loss = replace(job.config, recipe=replace(job.config.recipe, balance="loss"))
-    weights = classification(replace(job, config=by_loss), job.start.model).class_weights
+    weights = Classify().objective(replace(job, config=by_loss), job.start.model).class_weights
     assert weights is not None
     counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
     torch.testing.assert_close(weights * counts, torch.full((10,), 9.7))  # 97 images, 10 classes

@@ -107,6 +107,31 @@ def test_what_happens_at_which_step() -> None:
     assert seen.rows[0]["epoch"] == pytest.approx(3 * 7 / 23, abs=1e-4)  # rounded to 4 digits
 
 
+def test_few_shot_accuracy_has_steps_of_its_own() -> None:
+    asked: list[int] = []
+    state = make_state()
+
+    def fewshot() -> dict[str, Any]:
+        asked.append(state.step)
+        return {"shots": 5, "accuracy": 0.25, "images": 3}
+
+    seen = go(state, plan=replace(PLAN, fewshot_every=7), fewshot=fewshot)
+    assert asked == [7, 11]
+    rows = [(row["kind"], row["step"]) for row in seen.rows if row["step"] in {7, 11}]
+    assert rows == [
+        *(("train", 7), ("fewshot", 7)),
+        *(("train", 11), ("evaluation", 11), ("fewshot", 11)),
+    ]
+    probe = {"kind": "fewshot", "step": 7, "epoch": PLAN.epoch(7)}
+    assert {**probe, "shots": 5, "accuracy": 0.25, "images": 3} in seen.rows
+
+
+def test_utilisation_is_the_share_of_the_time_that_the_peak_would_take() -> None:
+    seen = go(make_state(), seconds_at_peak=0.25)
+    for row in (row for row in seen.rows if row["kind"] == "train"):
+        assert row["utilisation"] == pytest.approx(0.25 * row["images_per_second"])
+
+
 def test_the_last_step_is_not_done_twice_where_the_intervals_meet_it() -> None:
     seen = go(make_state(), plan=replace(PLAN, steps=20, eval_every=10, save_every=10))
     assert (seen.evaluated, seen.saves) == ([10, 20], [10, 20])

@@ -7,7 +7,13 @@ import torch
 from torch import nn
 
 from patchwords.train.average import Average
-from patchwords.train.task import balanced_weights, classification_loss, count_correct
+from patchwords.train.task import (
+    Classification,
+    balanced_weights,
+    classification_loss,
+    count_correct,
+    sigmoid_loss,
+)
 
 CLASSES, IMAGES = 7, 11
 
@@ -44,6 +50,37 @@ def test_cross_entropy_by_hand(smoothing: float, weighted: bool, soft: bool) -> 
     assert loss.dtype == torch.float32
     # Float32 has 7 digits, and losses here are below 20.
     torch.testing.assert_close(loss.double(), by_hand, atol=5e-6, rtol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("soft", [False, True])
+def test_sigmoid_cross_entropy_by_hand(smoothing: float, weighted: bool, soft: bool) -> None:
+    """A yes or no for each class, summed over the classes (big_vision, utils.sigmoid_xent)."""
+    wanted = shares() if soft else torch.eye(CLASSES, dtype=torch.float64)[LABELS]
+    weights = torch.linspace(0.3, 2.1, CLASSES) if weighted else None
+    smooth = (1 - smoothing) * wanted + smoothing / CLASSES
+    yes = 1 / (1 + (-logits()).exp())
+    by_hand = -(smooth * yes.log() + (1 - smooth) * (1 - yes).log()).sum(-1)  # [B]
+    if weights is not None:
+        by_hand = by_hand * (wanted * weights).sum(-1)
+    loss = sigmoid_loss(
+        logits(),
+        wanted.float() if soft else LABELS,
+        label_smoothing=smoothing,
+        class_weights=weights,
+    )
+    assert loss.dtype == torch.float32
+    # Float32 has 7 digits, and losses here are below 50.
+    torch.testing.assert_close(loss.double(), by_hand, atol=2e-5, rtol=0)
+
+
+def test_classification_takes_the_loss_it_is_told() -> None:
+    images = torch.zeros(IMAGES, 3, 2, 2, dtype=torch.uint8)
+    for sigmoid, loss in ((False, classification_loss), (True, sigmoid_loss)):
+        losses, right = Classification(lambda images: logits(), sigmoid=sigmoid)(images, LABELS)
+        assert torch.equal(losses, loss(logits(), LABELS))
+        assert right == count_correct(logits(), LABELS)
 
 
 def test_the_loss_is_computed_in_float32_whatever_the_logits_are() -> None:

@@ -23,7 +23,7 @@ from patchwords.weights.store import from_pretrained
 TWO = (
     *("even", "uneven", "small_gpu", "too_many_bad", "breaks_in_one", "batch_of_33"),
     *("told_to_stop", "undisturbed", "undisturbed_shares", "sharded", "sharded_uneven"),
-    *("every_kind", "replicated_first", "sharded_first"),
+    *("masked", "masked_shares", "every_kind", "replicated_first", "sharded_first"),
 )
 LATER = (
     *("replicated_then_replicated", "replicated_then_sharded"),
@@ -46,12 +46,13 @@ def two(folder: Path) -> Found:
 @pytest.fixture(scope="module")
 def one(folder: Path) -> Found:
     (folder / "one").mkdir()
-    scenes = ("even", "uneven", "whole_way")
+    scenes = ("even", "uneven", "whole_way", "masked")
     return {scene: [SCENES[scene](folder / "one" / scene)] for scene in scenes}
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
-    return {(row["kind"], row["step"]): row["loss"] for row in read_rows(run / "metrics.jsonl")}
+    rows = read_rows(run / "metrics.jsonl")
+    return {(row["kind"], row["step"]): row["loss"] for row in rows if "loss" in row}
 
 
 @pytest.mark.parametrize(
@@ -129,6 +130,20 @@ def test_shares_end_as_a_whole_model(folder: Path, two: Found) -> None:
     torch.testing.assert_close(logits[0], logits[1], atol=1e-5, rtol=0)
     names = {path.name for path in runs[1].glob("checkpoints/step-00000040/*")}
     assert names == {"plain.pt", ".metadata", "sha256", "__0_0.distcp", "__1_0.distcp"}
+
+
+@pytest.mark.parametrize("scene", ["masked", "masked_shares"])
+def test_hidden_patches_are_the_same_in_two(
+    folder: Path, one: Found, two: Found, scene: str
+) -> None:
+    """Training and evaluation hide those of each image that one process would."""
+    alone, together = losses(folder / "one" / "masked"), losses(folder / "two" / scene)
+    assert len(alone) == 12 + 2
+    assert together == pytest.approx(alone, rel=1e-5)
+    # An image on the border of two classes may be taken for either: of 144, one or two.
+    expected = one["masked"][0]["fewshot"]
+    assert len(expected) == 2
+    assert two[scene][0]["fewshot"] == pytest.approx(expected, abs=0.02)
 
 
 def test_every_kind_of_model_can_be_held_in_shares(two: Found) -> None:

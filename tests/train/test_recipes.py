@@ -14,6 +14,7 @@ from patchwords.train.plan import plan_of
 from patchwords.train.recipes import FINETUNE, SCRATCH, SCRATCH_RESNET, choose_recipe, fill
 
 IMAGENET = 1_281_167  # training images
+LEFT_OPEN = {"epochs", "ema", "early_stop", "recipe", "scale", "drops"}  # None to the end
 
 
 def filled(
@@ -79,6 +80,19 @@ def test_imagenet_from_scratch_is_big_vision_s_for_resnets() -> None:
     # Theirs is not multiplied by the learning rate, ours is.
     assert recipe.weight_decay * recipe.lr == pytest.approx(1e-4 * 4096 / 256, rel=1e-12)
     assert config.model_settings.dropout is None  # it has no place for it
+
+
+def test_masked_patches_are_appendix_b_1_2() -> None:
+    config = FinetuneConfig(data="x")
+    done, choices = fill(
+        config, images=303_000_000, from_weights=False, model="ViT-B/16", objective="masked"
+    )
+    recipe = done.recipe
+    assert (recipe.optimizer, recipe.schedule) == ("adamw", "cosine")
+    assert (recipe.lr, recipe.batch_size, recipe.weight_decay) == (2e-4, 4096, 0.1)
+    assert (recipe.steps, recipe.warmup_steps) == (1_000_000, 10_000)
+    assert done.model_settings.dropout == 0.0
+    assert all(choice.value is not None for choice in choices)
 
 
 def test_the_learning_rate_of_resnets_goes_with_the_batch() -> None:
@@ -175,7 +189,7 @@ def test_every_choice_is_shown_with_the_value_that_is_used() -> None:
     assert all(choice.value == used[choice.name] for choice in choices)
     assert [choice.name for choice in choices if choice.why == "asked for"] == ["lr"]
     decided = {name for name in vars(done.recipe) if getattr(RecipeSettings(), name) is None}
-    assert {c.name for c in choices} == decided - {"epochs", "ema", "early_stop"} | {"dropout"}
+    assert {c.name for c in choices} == decided - LEFT_OPEN | {"dropout"}
 
 
 @pytest.mark.parametrize("from_weights", [True, False])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from patchwords.train.schedule import learning_rate
+from patchwords.train.schedule import DROPS, learning_rate
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,37 @@ def test_values(schedule: str, step: int, expected: float) -> None:
     assert rate == pytest.approx(expected, rel=1e-12, abs=1e-17)
 
 
-@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+def hyperrule(step: int, supports: list[int], base: float = 0.003) -> float:
+    """`get_lr` of big_transfer's bit_hyperrule.py in other words, up to the last step."""
+    if step < supports[0]:
+        return base * step / supports[0]
+    passed = sum(support < step for support in supports[1:])
+    return base / 10**passed
+
+
+@pytest.mark.parametrize(
+    ("supports", "drops"),
+    [
+        ([100, 200, 300, 400, 500], (0.4, 0.6, 0.8)),
+        ([500, 3000, 6000, 9000, 10_000], DROPS),
+        ([500, 6000, 12_000, 18_000, 20_000], DROPS),
+    ],
+)
+def test_the_staircase_is_that_of_bit(supports: list[int], drops: tuple[float, ...]) -> None:
+    steps = supports[-1]
+    for step in range(0, steps, 7 if steps > 500 else 1):
+        rate = learning_rate(
+            step,
+            peak=0.003,
+            steps=steps,
+            warmup_steps=supports[0],
+            schedule="staircase",
+            drops=drops,
+        )
+        assert rate == pytest.approx(hyperrule(step, supports), rel=1e-12), step
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant", "staircase"])
 def test_without_warmup_the_first_step_has_the_peak(schedule: str) -> None:
     assert learning_rate(0, peak=0.3, steps=7, warmup_steps=0, schedule=schedule) == 0.3
 

@@ -15,6 +15,7 @@ from patchwords.device import choose_device
 from patchwords.errors import WeightsError
 from patchwords.model.initialise import initialise
 from patchwords.model.vit import ViT
+from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
 from patchwords.train.job import prepare
 from patchwords.train.recipes import Choice
@@ -72,6 +73,7 @@ def test_every_model_setting_reaches_the_model() -> None:
         window=3,
         classifier="map",
         representation_size=13,
+        head_bias=-1.5,
         position="2d",
         position_at="shared",
         gelu="erf",
@@ -139,10 +141,10 @@ def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) ->
     config = replace(
         config, output=str(tmp_path / "run"), recipe=RecipeSettings(steps=1), machine=machine
     )
-    job = prepare(config, quiet())
+    job = prepare(config, quiet(), Classify())
     stored = unflatten(FinetuneConfig(), read_yaml(job.folder.config))
     start, _ = start_of(stored, job.data)
     assert start.model.config == job.start.model.config
     assert choose_device(stored.machine.device, stored.machine.precision) == job.device
-    resumed = prepare(replace(stored, output=config.output, resume=True), quiet())
+    resumed = prepare(replace(stored, output=config.output, resume=True), quiet(), Classify())
     assert resumed.config == replace(job.config, resume=True)

@@ -6,6 +6,7 @@ import functools
 import io
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
@@ -15,16 +16,20 @@ from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import divide
 from patchwords.device import choose_device
+from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.held_out import measure
 from patchwords.model.config import ViTConfig
 from patchwords.model.family import Config, build, family_of
 from patchwords.model.initialise import initialise
+from patchwords.train.aim import Aim
+from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
 from patchwords.train.finetune import Evaluate, train_to_end
-from patchwords.train.job import Job, build_state, restore
+from patchwords.train.job import Job, build_state
 from patchwords.train.plan import plan_of
 from patchwords.train.progress import Display
 from patchwords.train.recipes import fill
+from patchwords.train.restore import restore
 from patchwords.train.run_folder import RunFolder
 from patchwords.train.start import Start
 
@@ -73,7 +78,9 @@ def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> Finetun
     )
 
 
-def assemble(folder: Path, config: FinetuneConfig, shape: Config = VIT) -> Job:
+def assemble(
+    folder: Path, config: FinetuneConfig, shape: Config = VIT, aim: Aim | None = None
+) -> Job:
     """As `job.prepare` does, with a smaller model than any that has a name."""
     data, device = digits(), choose_device("cpu", "fp32")
     images = len(data.splits[TRAIN])
@@ -84,17 +91,42 @@ def assemble(folder: Path, config: FinetuneConfig, shape: Config = VIT) -> Job:
     start = Start("tiny", model, Preprocess(image_size=shape.image_size, crop_fraction=1.0), ())
     plan = plan_of(config, images)
     folder.mkdir(exist_ok=True)
-    state = build_state(config, plan, start, device)
-    return Job(config, data, start, plan, device, RunFolder(folder), state, None)
+    aim = aim or Classify()
+    config, _ = aim.settle(config, data, None)
+    state = build_state(config, plan, start, device, aim)
+    return Job(config, data, start, plan, device, RunFolder(folder), state, None, aim)
 
 
 def go(job: Job, evaluate: Evaluate = measure) -> Job:
-    train_to_end(job, evaluate, quiet())
+    train_to_end(job, evaluate, quiet(), measure_fewshot)
     return job
 
 
-def go_on(folder: Path, config: FinetuneConfig, shape: Config = VIT) -> Job:
+class Killed(Exception):
+    pass
+
+
+def killed_at(evaluation: int) -> Any:
+    """An evaluator that breaks off the run in its n-th call; steps after the last save are lost."""
+    calls = []
+
+    def evaluate(*args: Any) -> dict[str, Any]:
+        calls.append(args)
+        if len(calls) == evaluation:
+            raise Killed
+        return measure(*args)
+
+    return evaluate
+
+
+def go_on(
+    folder: Path,
+    config: FinetuneConfig,
+    shape: Config = VIT,
+    aim: Aim | None = None,
+    evaluate: Evaluate = measure,
+) -> Job:
     """Everything anew, as another process would have it, from the newest checkpoint."""
-    job = assemble(folder, config, shape)
+    job = assemble(folder, config, shape, aim)
     step = restore(job.state, job.start, job.folder, job.config, job.data, quiet())
-    return go(replace(job, resumed_at=step))
+    return go(replace(job, resumed_at=step), evaluate)

@@ -46,9 +46,28 @@ def test_a_new_head_is_zero_and_the_tanh_layer_goes(
     assert (new.config.num_classes, new.config.head_bias) == (3, 0.0)
     assert same_but(new, model, "head.linear", "head.representation")  # head.pool is kept
     assert changes == [
-        "the head is new, for 3 classes in place of 7: it starts from zero (Sec. 3.2)"
+        "the head is new, for 3 classes in place of 7: it starts from zero (Sec. 3.2); the tanh "
+        "layer of 11 before it is left out, too"
     ]
     assert all(p.requires_grad for p in new.parameters())
+
+
+def test_a_head_for_none_and_in_place_of_none(tiny: Build, images: torch.Tensor) -> None:
+    """A single class is that of pre-training without classes."""
+    encoder, changes = adapt(tiny(), num_classes=1)
+    assert changes == ["the head is left out, as there are no classes to train it for"]
+    assert torch.equal(encoder(images), torch.zeros(3, 1))
+    new, changes = adapt(encoder, num_classes=5)
+    assert changes == [
+        "the head is new, for 5 classes in place of none: it starts from zero (Sec. 3.2)"
+    ]
+    assert same_but(new, encoder, "head.linear")
+
+
+def test_a_new_head_may_have_a_bias(tiny: Build, images: torch.Tensor) -> None:
+    new, changes = adapt(tiny(), num_classes=5, head_bias=-1.5)
+    assert torch.equal(new(images), torch.full((3, 5), -1.5))
+    assert changes[0].endswith("it starts from zero (Sec. 3.2), with a bias of -1.5")
 
 
 def test_a_head_is_new_even_where_the_number_is_the_same(tiny: Build) -> None:

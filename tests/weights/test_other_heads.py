@@ -91,7 +91,7 @@ def test_the_precision_of_the_weights_is_that_of_the_new_parts(tiny: Build) -> N
         (None, 11, ", on a tanh layer of 11 with initial weights"),
         (13, 11, ", on a tanh layer of 11 with initial weights"),
         (11, 11, ", on a tanh layer of 11 that the weights have"),  # Sec. 3.2's other variant
-        (11, None, ""),
+        (11, None, "; the tanh layer of 11 before it is left out, too"),
     ],
 )
 def test_a_tanh_layer_with_new_classes(

@@ -19,6 +19,7 @@ from rich.console import Console
 
 from patchwords.cli import main
 from patchwords.commands import finetune
+from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.held_out import measure
 from patchwords.train.finetune import run as train
 from patchwords.train.job import Job
@@ -74,7 +75,7 @@ def done(*words: object) -> str:
 def train_only(*words: object) -> Job:
     """`patchwords finetune WORDS` without the final evaluation and the report."""
     config = finetune.parse([str(word) for word in words])
-    return train(config, measure, Display(Console(file=io.StringIO())))
+    return train(config, measure, Display(Console(file=io.StringIO())), measure_fewshot)
 
 
 def start(*words: object) -> subprocess.Popen[str]:

@@ -219,7 +219,7 @@ def finished(run: Path) -> None:
         (config_that_is_not_yaml, "c.yaml is not YAML: "),
         (config_of_wrong_types, "c.yaml: --lr 'fast': expected a number"),
         (config_of_no_settings, "c.yaml must hold settings as 'name: value' lines"),
-        (config_with_a_table_for_a_number, "c.yaml: unknown setting 'recipe'"),
+        (config_with_a_table_for_a_number, "c.yaml: recipe holds a table, where a setting has"),
         (config_that_is_not_there, "c.yaml: No such file or directory"),
         (weights_that_are_not_there, "no weights at "),
         (weights_that_are_no_model, "is no model folder"),

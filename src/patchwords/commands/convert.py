@@ -55,6 +55,8 @@ def run(config: Convert) -> int:
         architecture=config.model,
         image_size=size * 2 if size is not None and len(size) == 1 else size,
     )
+    if config.to != "patchwords":  # whose config.json alone can say that there are no classes
+        source.require_classes(config.source)
     if config.labels is not None:
         source = replace(source, labels=read_labels(config.labels, source))
     notes = WRITERS[config.to](source, config.target)

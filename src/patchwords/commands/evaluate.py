@@ -64,6 +64,7 @@ def run(config: Evaluate) -> int:
 
     device = choose_device(config.device, config.precision)
     source = from_pretrained(config.model)
+    source.require_classes(config.model)
     source.model.to(device.torch_device)
     data = open_data(
         config.data,

@@ -89,6 +89,7 @@ def open_source(config: Export) -> Pretrained:
     if size is not None and len(size) == 1:
         size = size * 2
     source = from_pretrained(config.model, image_size=size)
+    source.require_classes(config.model)
     for line in source.changes:
         print(f"note: {line}")
     return source

@@ -14,6 +14,7 @@ from patchwords.train.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from patchwords.train.job import Job
+    from patchwords.train.progress import Display
 
 
 @dataclass(frozen=True)
@@ -53,17 +54,24 @@ def run(config: Finetune) -> int:
     from rich.console import Console
 
     from patchwords.distributed import speaks
-    from patchwords.errors import Interrupted
-    from patchwords.evaluate.final import evaluate_job
+    from patchwords.evaluate.fewshot import measure_fewshot
     from patchwords.evaluate.held_out import measure
-    from patchwords.report.write import write_report
     from patchwords.train.finetune import run as train
     from patchwords.train.progress import Display
 
     display = Display(Console(stderr=config.json, quiet=not speaks()))
-    job = train(config, measure, display)
-    if not speaks():  # of several processes, the main one measures and reports
-        return 0
+    job = train(config, measure, display, measure_fewshot)
+    if speaks():  # of several processes, the main one measures and reports
+        report_on(job, display, config.json)
+    return 0
+
+
+def report_on(job: Job, display: Display, json: bool) -> None:
+    """Measure a classifier that has ended training, write the report, and say what came of it."""
+    from patchwords.errors import Interrupted
+    from patchwords.evaluate.final import evaluate_job
+    from patchwords.report.write import write_report
+
     try:
         split, examples, evaluation = evaluate_job(job)
         page = write_report(job.folder.path, examples)
@@ -71,9 +79,9 @@ def run(config: Finetune) -> int:
         raise Interrupted(
             f"stopped before the report was written; go on with: {job.going_on}"
         ) from error
-    if config.json:
+    if json:
         print(jsonlib.dumps(summary(job, evaluation, page)))
-        return 0
+        return
     accuracy = evaluation["accuracy"]
     display.say(
         f"{split}: accuracy {accuracy['value']:.1%} on {evaluation['images']:,} held-out images "
@@ -81,7 +89,6 @@ def run(config: Finetune) -> int:
     )
     display.say(f"model:   {job.folder.model}")
     display.say(f"report:  {page}")
-    return 0
 
 
 def summary(job: Job, evaluation: dict[str, Any], page: Path) -> dict[str, Any]:

@@ -111,6 +111,7 @@ def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
 
         device = choose_device(config.device, config.precision)
         source = from_pretrained(config.model)
+        source.require_classes(config.model)
         source.model.to(device.torch_device)
         return source, partial(source.scores, device=device)
     from patchwords.export.engine import open_exported

@@ -48,8 +48,10 @@ def find_images(run: Run) -> Examples | None:
 
     Raises DataError where they are gone, or are no longer the ones of the run.
     """
+    from patchwords.data.exclude import exclude
     from patchwords.data.open import open_data
     from patchwords.data.split import fingerprint
+    from patchwords.data.stream import CACHE_SIZE
     from patchwords.errors import DataError
 
     recorded = run.environment.get("data") or {}
@@ -62,7 +64,10 @@ def find_images(run: Run) -> Examples | None:
         label_column=settings.get("label_column"),
         classes=settings.get("classes"),
         need_labels=False,
+        cache_size=settings.get("cache_size", CACHE_SIZE),
     )
+    if settings.get("exclude"):
+        data = exclude(data, settings["exclude"])
     if fingerprint(data) != recorded.get("fingerprint"):
         raise DataError(
             f"{recorded['source']} is not what it was when the run was made (its fingerprint "

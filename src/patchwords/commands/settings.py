@@ -1,4 +1,4 @@
-"""Settings from files: --config gives defaults, --resume takes those of the run it goes on with.
+"""Where settings come from: --recipe and --config give defaults, --resume goes on with a run's.
 
 What torchrun starts anew after a process died (--max-restarts) goes on as if told to --resume.
 """
@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from patchwords.cli import parse
 from patchwords.distributed import launch, restarts
 from patchwords.errors import ConfigError
+from patchwords.train.named_recipe import preset
 from patchwords.train.run_folder import RunFolder, read_asked, read_launch
 from patchwords.train.settings import flatten, read_yaml, unflatten
 
@@ -20,21 +21,27 @@ Command = TypeVar("Command")
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
 FREE_ON_RESUME = {
     *("output", "resume", "overwrite", "config", "json"),
-    *("workers", "device", "parallel", "checkpoint_activations"),
+    *("workers", "device", "parallel", "checkpoint_activations", "cache_size"),
 }
 
 
 def parse_with_files(command: type[Command], words: Sequence[str], program: str) -> Command:
-    """The command line over --config over the defaults; on --resume over the run's config.yaml.
+    """The command line over --config over --recipe over the defaults.
 
-    Raises ConfigError for a file with an unknown or a wrong setting, and for a setting on the
-    command line that a run to be continued was not started with.
+    On --resume it goes over the run's config.yaml, where all of that has been decided. Raises
+    ConfigError for a file with an unknown or a wrong setting, for an unknown recipe, and for a
+    setting on the command line that a run to be continued was not started with.
     """
     given: Any = parse(command, words, program)
     default = command()
+    in_file = {} if given.config is None else read_yaml(given.config)
+    if not given.resume:
+        refuse_decided(given, in_file)
+        default = with_recipe(default, {**in_file, **said_of_recipe(given)})
     if given.config is not None:
-        default = from_file(command, given.config, program)
+        default = from_file(command, given.config, program, default)
         default = forget_other_duration(default, flatten(given))
+    if default != command():
         given = parse(command, words, program, default)
     again = restarted(given.output)
     if not (given.resume or again):
@@ -45,7 +52,6 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     if not run.config.is_file():
         raise ConfigError(f"--resume: {given.output} holds no run to go on with (no config.yaml)")
     stored = from_file(command, run.config, program)
-    in_file = {} if given.config is None else read_yaml(given.config)
     over = unflatten(stored, {name: flatten(default)[name] for name in in_file})
     now = flatten(parse(command, words, program, over))
     if again:
@@ -63,12 +69,39 @@ def restarted(output: str | None) -> bool:
     return run.config.is_file() and read_launch(run) == launch()
 
 
-def from_file(command: type[Command], path: Path, program: str) -> Command:
-    """A YAML table of settings, checked as the flags of the same names are."""
+def said_of_recipe(given: Any) -> dict[str, Any]:
+    """What the command line says that decides which settings a recipe gives."""
+    said = {"recipe": given.recipe.recipe, "weights": given.weights}
+    return {name: value for name, value in said.items() if value is not None}
+
+
+def with_recipe(default: Command, said: Mapping[str, Any]) -> Command:
+    """The defaults as the recipe has them, if there is one."""
+    name = said.get("recipe")
+    if name is None:
+        return default
+    return preset(default, str(name), from_weights=said.get("weights") is not None)  # type: ignore[type-var]
+
+
+def refuse_decided(given: Any, in_file: Mapping[str, Any]) -> None:
+    """A file that says which recipe it is of has all of that recipe's settings, decided."""
+    for name in ("recipe", "scale"):
+        value = getattr(given.recipe, name)
+        if name in in_file and value is not None and value != in_file[name]:
+            raise ConfigError(
+                f"--{name} {value}: {given.config} has {name} {in_file[name] or 'none'}, and the "
+                "settings that follow from it; leave one of them out"
+            )
+
+
+def from_file(
+    command: type[Command], path: Path, program: str, default: Command | None = None
+) -> Command:
+    """A YAML table of settings over `default`, checked as the flags of the same names are."""
     table = read_yaml(path)
     unflatten(command(), table, where=str(path))  # names first: the message can name the file
     try:
-        return parse(command, as_words(table), program)
+        return parse(command, as_words(table), program, default)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 

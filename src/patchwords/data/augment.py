@@ -10,11 +10,11 @@ Sizes: C channels, H W image.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from patchwords.data.crop import cut, draw_crop
+from patchwords.data.crop import Box, cut, draw_crop, draw_window
 from patchwords.data.decode import decode, image_size
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
@@ -27,6 +27,7 @@ class Augment:
 
     crop_area: tuple[float, float] = (0.05, 1.0)  # share of the image that the crop keeps
     crop_ratio: tuple[float, float] = (0.75, 4 / 3)  # width / height of the crop
+    random_crop: float | None = None  # instead: a crop of this share of the sides, as 0.875
     flip: bool = True  # left to right, for half of the images
     randaugment: tuple[int, float] | None = None  # layers, magnitude: (2, 15) is AugReg's medium
     mixup: float = 0.0  # p of Beta(p, p); 0 = off
@@ -41,6 +42,8 @@ class Augment:
         low, high = self.crop_ratio
         if not 0 < low <= high:
             raise ConfigError(f"crop_ratio is {self.crop_ratio}; give 0 < narrowest <= widest")
+        if self.random_crop is not None and not 0 < self.random_crop <= 1:
+            raise ConfigError(f"random_crop is {self.random_crop}; it must be in (0, 1]")
         if self.randaugment is not None:
             layers, magnitude = self.randaugment
             if layers < 0 or not 0 <= magnitude <= 30:
@@ -66,7 +69,7 @@ class TrainView:
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
         generator = numpy_generator(self.seed, "augment", epoch, sample, repeat)
         width, height = image_size(data)
-        box = draw_crop(width, height, generator, self.augment.crop_area, self.augment.crop_ratio)
+        box = self._box(width, height, generator)
         flip = self.augment.flip and generator.random() < 0.5
         image = decode(data, self._smallest(width, height, (box[2] - box[0], box[3] - box[1])))
         # The decoder may have given a smaller image: the same part of it.
@@ -75,6 +78,16 @@ class TrainView:
         size, interpolation = self.preprocess.image_size, self.preprocess.interpolation
         pixels = self.preprocess.pixels(cut(image, scaled, size, interpolation))
         return pixels[:, ::-1] if flip else pixels
+
+    def _box(self, width: int, height: int, generator: np.random.Generator) -> Box:
+        """The part of the image that is seen: an inception crop, or one of fixed size."""
+        augment, preprocess = self.augment, self.preprocess
+        if augment.random_crop is None:
+            return draw_crop(width, height, generator, augment.crop_area, augment.crop_ratio)
+        larger = replace(preprocess, crop_fraction=augment.random_crop)
+        squashed = preprocess.resize == "squash"
+        covering = larger.covered if squashed else larger.resized(width, height)
+        return draw_window(width, height, covering, preprocess.image_size, generator)
 
     def _smallest(self, width: int, height: int, crop: tuple[float, float]) -> int:
         """Shortest side of the decoded image at which the crop still has the pixels asked for."""

@@ -45,6 +45,23 @@ def draw_crop(
     return centre_box(width, height, min(width, height * aspect), min(height, width / aspect))
 
 
+def draw_window(
+    width: float,
+    height: float,
+    covering: tuple[int, int],
+    size: tuple[int, int],
+    generator: np.random.Generator,
+) -> Box:
+    """The box that is `size` (H, W) once the image is resized to `covering` (H, W).
+
+    It lies anywhere: "resize, then a random crop", as BiT (input_pipeline_tf2_or_jax.py) and
+    big_vision (`random_crop` in ops_image.py) do.
+    """
+    w, h = width * size[1] / covering[1], height * size[0] / covering[0]
+    left, top = generator.random() * (width - w), generator.random() * (height - h)
+    return left, top, left + w, top + h
+
+
 def centre_box(width: float, height: float, w: float, h: float) -> Box:
     """The box of w x h in the middle of an image of width x height."""
     left, top = (width - w) / 2, (height - h) / 2

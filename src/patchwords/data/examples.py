@@ -34,6 +34,9 @@ class Examples:
     sizes: np.ndarray  # [n] int64, bytes of the encoded image: with the key they tell it apart
     reader: Reader
     rows: np.ndarray  # [n] int64, where the reader finds the image
+    shards: np.ndarray | None = None  # [n] int32, of which file each is a piece; None: of none
+    # [n] uint64, of the encoded images, where to read one brings a whole shard from far away
+    digests: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -51,6 +54,8 @@ class Examples:
             keys=[self.keys[i] for i in chosen.tolist()],
             sizes=self.sizes[chosen],
             rows=self.rows[chosen],
+            shards=None if self.shards is None else self.shards[chosen],
+            digests=None if self.digests is None else self.digests[chosen],
         )
 
     def count_per_class(self) -> np.ndarray:
@@ -67,7 +72,7 @@ class Data:
     """
 
     source: str  # as the user wrote it
-    kind: str  # folder, csv, parquet, shards, hub, digits
+    kind: str  # folder, csv, parquet, shards, stream, hub, digits
     classes: tuple[str, ...]
     splits: dict[str, Examples]
     notes: tuple[str, ...] = field(default=())  # lines for a person: "7 files are not images"

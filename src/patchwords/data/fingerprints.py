@@ -12,6 +12,7 @@ pairs, a few at 3 and 4 bits are false. Sizes: n images.
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
 from itertools import pairwise
 
 import numpy as np
@@ -75,6 +76,54 @@ def look_alikes(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
             if end - start > 1:
                 group = _join_bucket(group, unique, order[start:end], distance)
     return _members(group[place])
+
+
+def near_pairs(
+    a: np.ndarray, b: np.ndarray, distance: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every pair of a hash of `a` [n] and one of `b` [m] at most `distance` bits apart.
+
+    -> positions in a, positions in b, distances, each [pairs]; in order of these positions. As in
+    `look_alikes` only hashes that share a band are compared: 10^6 with 10^5 in seconds.
+    """
+    found = [np.empty((0, 3), np.int64)]
+    edges = np.linspace(0, BITS, distance + 2).astype(int)
+    for low, high in pairwise(edges.tolist()):
+        mask = np.uint64((1 << (high - low)) - 1)
+        of_a, of_b = (a >> np.uint64(low)) & mask, (b >> np.uint64(low)) & mask
+        by_a, by_b = np.argsort(of_a, kind="stable"), np.argsort(of_b, kind="stable")
+        shared = np.intersect1d(of_a, of_b)
+        starts_a, ends_a = _bounds(of_a[by_a], shared)
+        starts_b, ends_b = _bounds(of_b[by_b], shared)
+        for rows, others in zip(
+            _slices(by_a, starts_a, ends_a), _slices(by_b, starts_b, ends_b), strict=True
+        ):
+            found += _near_in_bucket(a, b, rows, others, distance)
+    pairs = np.unique(np.concatenate(found), axis=0)  # a pair may share several bands
+    return pairs[:, 0], pairs[:, 1], pairs[:, 2]
+
+
+def _bounds(sorted_values: np.ndarray, wanted: np.ndarray) -> tuple[list[int], list[int]]:
+    """Where the run of each wanted value begins and ends."""
+    left = np.searchsorted(sorted_values, wanted, side="left")
+    return left.tolist(), np.searchsorted(sorted_values, wanted, side="right").tolist()
+
+
+def _slices(order: np.ndarray, starts: list[int], ends: list[int]) -> Iterator[np.ndarray]:
+    return (order[start:end] for start, end in zip(starts, ends, strict=True))
+
+
+def _near_in_bucket(
+    a: np.ndarray, b: np.ndarray, rows: np.ndarray, others: np.ndarray, distance: int
+) -> Iterator[np.ndarray]:
+    """[pairs, 3]: positions in a and b, and distance, of the near pairs of this bucket."""
+    step = max(1, CELLS // len(others))
+    for start in range(0, len(rows), step):
+        some = rows[start : start + step]
+        apart = distances(a[some], b[others])
+        i, j = np.nonzero(apart <= distance)
+        if len(i):
+            yield np.stack([some[i], others[j], apart[i, j].astype(np.int64)], axis=1)
 
 
 def _join_bucket(

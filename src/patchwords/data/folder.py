@@ -27,9 +27,14 @@ def open_folder(source: str, need_labels: bool = True) -> Data:
     strays: list[str] = []
     for split, folder in _split_folders(source, root, top, need_labels).items():
         level = look(root, folder) if folder else top
-        strays += [path for path, _ in level.images]
         seen.append(Found(others=level.others))
         listing = listings[split] = Listing()
+        if folder and not level.folders and not need_labels:  # train/, val/ without classes
+            for path, size in level.images:
+                listing.add(path, None, size, len(paths))
+                paths.append(path)
+            continue
+        strays += [path for path, _ in level.images]
         for class_folder in level.folders:
             inside = walk(root, class_folder)
             seen.append(inside)
@@ -70,12 +75,13 @@ def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dic
             named[split] = folder
     others = len(top.folders) - len(named)
     holds_classes = any(look(root, folder).folders for folder in named.values())
-    if need_labels and TRAIN in named and len(named) > 1 and not (holds_classes or others):
+    without_classes = TRAIN in named and len(named) > 1 and not (holds_classes or others)
+    if need_labels and without_classes:
         raise DataError(
             f"{source}: the images in {named[TRAIN]}/ lie in no class: put them in one folder per "
             f"class, as in {named[TRAIN]}/daisy/photo.jpg"
         )
-    if not named or not holds_classes or (others and len(named) == 1):
+    if not named or not (holds_classes or without_classes) or (others and len(named) == 1):
         return {ALL: ""}
     if TRAIN not in named:
         raise DataError(

@@ -48,10 +48,13 @@ def assemble(
     *,
     notes: Sequence[str] = (),
     classes: Sequence[str] | None = None,
+    shards: np.ndarray | None = None,
+    digests: np.ndarray | None = None,
 ) -> Data:
     """Data whose labels are positions in `classes`, by default all names in plain string order.
 
-    All splits share the classes, so that one missing from a split shifts no label.
+    All splits share the classes, so that one missing from a split shifts no label. `shards` and
+    `digests` are by row of the reader.
     """
     if classes is None:
         found = {name for listing in listings.values() for name in listing.names}
@@ -66,6 +69,8 @@ def assemble(
             sizes=np.array(listing.bytes, dtype=np.int64),
             reader=reader,
             rows=np.array(listing.rows, dtype=np.int64),
+            shards=None if shards is None else shards[listing.rows],
+            digests=None if digests is None else digests[listing.rows],
         )
         for split, listing in listings.items()
     }

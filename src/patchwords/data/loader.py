@@ -17,7 +17,7 @@ import mmap
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -29,7 +29,7 @@ from patchwords.data.decode import decode
 from patchwords.data.examples import Examples
 from patchwords.data.plan import Place
 from patchwords.data.preprocess import Preprocess
-from patchwords.errors import DataError
+from patchwords.errors import ConfigError, DataError, StorageError
 
 MOST_AHEAD = 2 << 30  # bytes of decoded batches that may wait, all workers together
 MOST_WORKERS = 8
@@ -83,16 +83,19 @@ def train_batches(
     plan: Iterable[Sequence[Place]],
     workers: int = 0,
     pin: bool = False,
+    reached: Callable[[Place], None] | None = None,
 ) -> Iterator[Batch]:
     """The batches of a plan (see `plan.train_plan`), in its order; its first is its largest.
 
-    `pin` gives page-locked memory, from which a copy to a GPU need not wait.
+    `pin` gives page-locked memory, from which a copy to a GPU need not wait. `reached` is told the
+    first place of every batch before it is read, in the process that reads it. Raises StorageError
+    where images lie elsewhere and cannot be reached: they are not bad, and may be there tomorrow.
     """
     steps = iter(plan)
     first = next(steps, None)
     if first is None:
         return
-    source = _Source(examples, view)
+    source = _Source(examples, view, reached)
     plan = itertools.chain([first], steps)
     if workers == 0:
         for places in plan:
@@ -121,15 +124,19 @@ def eval_batches(
 class _Source:
     """What the workers need of the examples, and no more: the keys stay in the main process."""
 
-    def __init__(self, examples: Examples, view: View) -> None:
+    def __init__(
+        self, examples: Examples, view: View, reached: Callable[[Place], None] | None
+    ) -> None:
         self.reader, self.rows, self.labels = examples.reader, examples.rows, examples.labels
-        self.view = view
+        self.view, self.reached = view, reached
         self.shape = (*view.preprocess.image_size, view.preprocess.channels)  # H, W, C
 
     def fill(
         self, places: Sequence[Place], pixels: np.ndarray
     ) -> tuple[np.ndarray, list[tuple[int, str]]]:
         """Decode into pixels [B, H, W, C]; gives int64 [good, 4] (label and place), and the bad."""
+        if self.reached is not None:
+            self.reached(places[0])
         good: list[tuple[int, ...]] = []
         bad = []
         for place in places:
@@ -159,7 +166,10 @@ class _SharedBatches(Dataset[Any]):
 
     def __getitem__(self, task: tuple[int, Sequence[Place]]) -> Any:
         slot, places = task
-        return slot, *self.source.fill(places, self.slots[slot])
+        try:
+            return slot, *self.source.fill(places, self.slots[slot])
+        except (StorageError, ConfigError) as error:  # raised here, it would come with a traceback
+            return slot, None, error
 
 
 def _from_workers(
@@ -194,6 +204,9 @@ def _from_workers(
             raise DataError(
                 f"a data worker died ({line}); if memory ran out, use fewer workers"
             ) from error
+        if table is None:
+            del iterator  # ends the workers now, and not when the traceback is forgotten
+            raise bad
         # Copied at once: the slot is filled again after the next batch is asked for.
         kept = slots[slot, : len(table)]
         yield _batch(kept if pin else kept.copy(), table, bad, pin)

@@ -6,6 +6,8 @@
 | `photos.csv` | `path,label` and, if wanted, `split` |
 | `x.parquet`, a folder of them | an image column and a label column |
 | `shards-{000..099}.tar` | WebDataset tars: `key.jpg` beside `key.cls` or `key.json` |
+| `https://host/x-{000..099}.tar`, `s3://...` | tars or parquets elsewhere; see `stream` |
+| `x.index.jsonl` | what `patchwords index` wrote |
 | `hf:NAME`, `hf:NAME:CONFIG` | a data set of the Hugging Face hub |
 | `digits` | scikit-learn's handwritten digits, embedded |
 
@@ -29,6 +31,7 @@ from patchwords.data.files import FileReader, is_image, suffix_counts, walk
 from patchwords.data.folder import open_folder
 from patchwords.data.listing import Listing, assemble, count, few
 from patchwords.data.shards import is_shards, open_shards
+from patchwords.data.stream import CACHE_SIZE, is_stream, open_stream
 from patchwords.data.table import open_hub, open_parquet, parquet_files
 from patchwords.errors import ConfigError, DataError, did_you_mean
 
@@ -46,6 +49,7 @@ class Source:
 SOURCES = {  # the first that matches; a folder named "digits" is ./digits
     "digits": Source(lambda s: s == "digits", lambda s, c: open_digits(s), is_path=False),
     "hub": Source(lambda s: s.startswith("hf:"), open_hub, has_columns=True, is_path=False),
+    "stream": Source(is_stream, open_stream, has_columns=True, is_path=False),
     "shards": Source(is_shards, lambda s, c: open_shards(s, c.need_labels), is_path=False),
     "csv": Source(lambda s: s.lower().endswith((".csv", ".tsv")), open_csv, has_columns=True),
     "parquet": Source(lambda s: bool(parquet_files(s)), open_parquet, has_columns=True),
@@ -60,18 +64,21 @@ def open_data(
     label_column: str | None = None,
     classes: Sequence[str] | None = None,
     need_labels: bool = True,
+    cache_size: float = CACHE_SIZE,
 ) -> Data:
-    """Open DATA; raises DataError with what is wrong with it.
+    """Open DATA; raises DataError with what is wrong with it, StorageError if it is out of reach.
 
     `classes` keeps only the classes of these names. With `need_labels=False` the data is to look at
     or to predict on: labels may be missing, there may be one class only, or one image in a class.
+    `cache_size`: GiB on the local disk that shards from elsewhere may take.
     """
     spec = str(spec)
     columns = Columns(image_column, label_column, need_labels)
     kind = _kind(spec)
     if not SOURCES[kind].has_columns and (image_column or label_column):
         raise ConfigError(f"{spec}: has no columns; leave out --image-column and --label-column")
-    data = SOURCES[kind].open(spec, columns)
+    far = kind == "stream"
+    data = open_stream(spec, columns, cache_size) if far else SOURCES[kind].open(spec, columns)
     if classes is not None:
         data = keep_classes(data, classes)
     if need_labels:
@@ -164,7 +171,7 @@ def _kind(spec: str) -> str:
     hint = "; to train on it, name its folder" if is_image(spec) else ""
     raise DataError(
         f"{spec}: not a kind of data that is known{hint}; "
-        "use a folder, .csv, .parquet, .tar, hf:NAME or digits"
+        "use a folder, .csv, .parquet, .tar, https://..., s3://..., hf:NAME or digits"
     )
 
 

@@ -4,18 +4,23 @@ Training sees one endless stream of samples: epoch after epoch, each a permutati
 The stream is cut into global batches; a batch may span two epochs, so nothing is dropped and in
 every epoch every sample is seen exactly once. Step s is samples s B .. (s + 1) B of the stream.
 
+Samples that lie in shards are permuted within groups of shards, whose order is an epoch's own:
+then no more than two groups are wanted at a time, however large the data are.
+
 Sizes: n samples, B global batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from patchwords.errors import ConfigError
 from patchwords.noise import numpy_generator
+
+SHUFFLE_SHARDS = 8  # shards of a group
 
 
 class Place(NamedTuple):
@@ -26,8 +31,37 @@ class Place(NamedTuple):
     repeat: int = 0  # how often this epoch had it before: above 0 only with weights
 
 
-def epoch_order(seed: int, epoch: int, n: int, weights: np.ndarray | None = None) -> np.ndarray:
+def epoch_order(
+    seed: int,
+    epoch: int,
+    n: int,
+    weights: np.ndarray | None = None,
+    shards: np.ndarray | None = None,
+    group: int = SHUFFLE_SHARDS,
+) -> np.ndarray:
     """int64 [n]: the samples of an epoch in the order in which they are seen.
+
+    With shards [n], the shard of each sample, it is a permutation brought into the order of the
+    shards' groups: where there are no more than `group` shards, the permutation as it is.
+    """
+    order = _permutation(seed, epoch, n, weights)
+    if shards is None:
+        return order
+    group_of = np.zeros(int(shards.max()) + 1, np.int64)
+    for number, members in enumerate(shard_groups(seed, epoch, shards, group)):
+        group_of[members] = number
+    return order[np.argsort(group_of[shards[order]], kind="stable")]
+
+
+def shard_groups(seed: int, epoch: int, shards: np.ndarray, group: int) -> list[np.ndarray]:
+    """The shards that are read together in an epoch, in order: `group` each, the last fewer."""
+    present = np.unique(shards)
+    order = numpy_generator(seed, "shards", epoch).permutation(present)
+    return np.split(order, range(group, len(order), group))
+
+
+def _permutation(seed: int, epoch: int, n: int, weights: np.ndarray | None) -> np.ndarray:
+    """int64 [n]: every sample once, or as often as its weight says.
 
     With weights [n] samples are drawn in proportion to them, some several times, others not at
     all. The draw is systematic: a sample of which 2.3 are due comes 2 or 3 times, never 0.
@@ -61,10 +95,20 @@ def train_plan(
     weights: np.ndarray | None = None,
     rank: int = 0,
     world: int = 1,
+    shards: np.ndarray | None = None,
+    group: int = SHUFFLE_SHARDS,
 ) -> Iterator[list[Place]]:
-    """The batches of steps first_step .. last_step - 1: this rank's contiguous share of each."""
+    """The batches of steps first_step .. last_step - 1: this rank's contiguous share of each.
+
+    `weights`, `shards` and `group` as in `epoch_order`.
+    """
     _check(n, batch_size, weights, rank, world)
-    return _steps(n, batch_size, seed, range(first_step, last_step), weights, (rank, world))
+
+    def order_of(epoch: int) -> np.ndarray:
+        return epoch_order(seed, epoch, n, weights, shards, group)
+
+    steps = range(first_step, last_step)
+    return _steps(n, batch_size, steps, order_of, weights is not None, (rank, world))
 
 
 def refuse_uneven(batch_size: int, world: int) -> None:
@@ -94,9 +138,9 @@ def _check(n: int, batch_size: int, weights: np.ndarray | None, rank: int, world
 def _steps(
     n: int,
     batch_size: int,
-    seed: int,
     steps: range,
-    weights: np.ndarray | None,
+    order_of: Callable[[int], np.ndarray],
+    repeating: bool,
     share: tuple[int, int],
 ) -> Iterator[list[Place]]:
     rank, world = share
@@ -108,7 +152,7 @@ def _steps(
         for position in range(start, start + mine):
             epoch, slot = divmod(position, n)
             if epoch != current:
-                current, order = epoch, epoch_order(seed, epoch, n, weights)
-                repeats = np.zeros_like(order) if weights is None else _repeats(order)
+                current, order = epoch, order_of(epoch)
+                repeats = _repeats(order) if repeating else np.zeros_like(order)
             places.append(Place(epoch, int(order[slot]), int(repeats[slot])))
         yield places

@@ -13,6 +13,7 @@ import os
 import re
 import tarfile
 from dataclasses import dataclass, field
+from typing import BinaryIO
 
 import numpy as np
 
@@ -54,14 +55,17 @@ class Sample:
 
 def open_shards(source: str, need_labels: bool = True) -> Data:
     """The images of one or many tars; their keys are `shard.tar:path/key.jpg`."""
-    paths = expand(source)
+    paths = [path for part in source.split("::") for path in expand(part)]
     listings: dict[str, Listing] = {}
     places: list[tuple[int, int, int]] = []  # (file, offset, bytes)
     extra: list[str] = []
+    notes: list[str] = []
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
     for index, (path, split) in enumerate(zip(paths, splits_by_prefix(source, paths), strict=True)):
         shard = os.path.relpath(path, folder)
-        for key, sample in _index(path).items():
+        samples, ended = _index(path)
+        notes += [] if ended else [no_end_mark(path)]
+        for key, sample in samples.items():
             extra += sample.extra
             if sample.image is None:
                 extra += [f"{key} (a label without an image)"] if sample.label else []
@@ -78,13 +82,14 @@ def open_shards(source: str, need_labels: bool = True) -> Data:
     if not places:
         found = f"found {suffix_counts(extra)}" if extra else "found no files at all"
         raise DataError(f"{source}: no images in {count(len(paths), 'tar')}; {found}")
-    notes = [f"{count(len(extra), 'member')} of the tars left aside: {few(extra)}"] if extra else []
+    if extra:
+        notes += [f"{count(len(extra), 'member')} of the tars left aside: {few(extra)}"]
     table = np.array(places, dtype=np.int64)  # [n, 3]
     files = tuple(os.path.abspath(path) for path in paths)
     reader = SliceReader(
         files, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy()
     )
-    return assemble(source, "shards", listings, reader, notes=notes)
+    return assemble(source, "shards", listings, reader, notes=notes, shards=reader.file_of)
 
 
 def is_shards(spec: str) -> bool:
@@ -97,7 +102,7 @@ def expand(spec: str) -> list[str]:
     if spec.endswith(COMPRESSED):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
     if BRACES.search(spec):
-        paths = _numbered(spec)
+        paths = numbered(spec)
     else:
         paths = [spec] if os.path.exists(spec) else sorted(glob.glob(spec))
     missing = [path for path in paths if not os.path.isfile(path)]
@@ -108,7 +113,7 @@ def expand(spec: str) -> list[str]:
     return paths
 
 
-def _numbered(spec: str) -> list[str]:
+def numbered(spec: str) -> list[str]:
     """Every brace range written out; numbers are as wide as the first of the range."""
     braces = BRACES.search(spec)
     if braces is None:
@@ -118,15 +123,27 @@ def _numbered(spec: str) -> list[str]:
     return [
         path
         for number in range(int(first), int(last) + 1)
-        for path in _numbered(f"{before}{number:0{len(first)}d}{after}")
+        for path in numbered(f"{before}{number:0{len(first)}d}{after}")
     ]
 
 
-def _index(path: str) -> dict[str, Sample]:
-    """key -> sample, in the order of the tar. Labels are read, images are not."""
+def _index(path: str) -> tuple[dict[str, Sample], bool]:
+    """`index_tar` of a file on this machine."""
+    try:
+        with open(path, "rb") as file:
+            return index_tar(path, file)
+    except OSError as fault:
+        raise DataError(f"{path}: cannot be read: {fault.strerror}") from fault
+
+
+def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, Sample], bool]:
+    """key -> sample, in the order of the tar, and whether it has its end mark. Reads no images.
+
+    Raises DataError where the tar is damaged or cut short, with the images that are whole.
+    """
     samples: dict[str, Sample] = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
                 name = os.path.basename(member.name)
                 if not member.isreg() or name.startswith("."):
@@ -140,11 +157,25 @@ def _index(path: str) -> dict[str, Sample]:
                     sample.image = member
                 else:
                     sample.extra.append(member.name)
-    except OSError as fault:
-        raise DataError(f"{path}: cannot be read: {fault.strerror}") from fault
+            left = file.seek(0, os.SEEK_END) - tar.offset
+            if 0 < left < tarfile.BLOCKSIZE:  # which tarfile takes for the end
+                raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, EOFError) as fault:
-        raise DataError(f"{path}: not a tar, or a damaged one: {fault}") from fault
-    return samples
+        raise DataError(_damage(path, samples, file.seek(0, os.SEEK_END), fault)) from fault
+    return samples, left > 0
+
+
+def no_end_mark(path: str) -> str:
+    """A note, no error: not every writer of tars puts the mark."""
+    return f"{path} has no end mark: if it was cut short between two files, images are missing"
+
+
+def _damage(path: str, samples: dict[str, Sample], length: int, fault: Exception) -> str:
+    images = [sample.image for sample in samples.values() if sample.image is not None]
+    whole = sum(image.offset_data + image.size <= length for image in images)
+    if not samples:
+        return f"{path}: not a tar, or a damaged one: {fault}"
+    return f"{path}: damaged or cut short after {count(whole, 'whole image')}: {fault}"
 
 
 def _label(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:

@@ -8,6 +8,9 @@ Copies of an image (equal bytes) count as one group that is never parted, also a
 images of equal length are read to find them. A group is drawn where the quota of each of its
 classes has room for all of it, so counts differ from the exact share by less than one image while
 single images suffice to fill the quota, and else by less than the size of a group.
+
+Of data in shards far away whole shards are drawn from first, one after the other: what is held
+out, and read at every evaluation, then lies in few of them.
 """
 
 from __future__ import annotations
@@ -45,9 +48,9 @@ def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2)
     rest = splits[TRAIN] if whole is None else whole
     cut_test = whole is not None and test > 0.0
     cut_validation = VALIDATION not in splits and validation > 0.0
-    groups = group_copies(rest) if cut_test or cut_validation else np.arange(len(rest))
-    ranks = np.array([noise(seed, "split", key) for key in rest.keys], dtype=np.int64)
+    cuts = cut_test or cut_validation
     left = np.arange(len(rest))
+    groups, ranks = (group_copies(rest), _ranks(rest, seed)) if cuts else (left, left)
     if cut_test:
         room = quotas(_count(rest.labels[left]), test, at_least_one_of=2)
         chosen = _draw(rest.labels, groups, ranks, left, room)
@@ -73,8 +76,23 @@ def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2)
     )
 
 
+def _ranks(examples: Examples, seed: int) -> np.ndarray:
+    """[n] int64: the order in which images are drawn; of far shards, one shard after the other."""
+    ranks = np.array([noise(seed, "split", key) for key in examples.keys], dtype=np.int64)
+    if examples.digests is None or examples.shards is None:
+        return ranks
+    present, shard_of = np.unique(examples.shards, return_inverse=True)
+    of_shard = np.array([noise(seed, "split", shard) for shard in present.tolist()])
+    order = np.lexsort((ranks, of_shard[shard_of]))
+    ranks[order] = np.arange(len(order))
+    return ranks
+
+
 def group_copies(examples: Examples) -> np.ndarray:
     """[n] int64: the same number for images of equal bytes, the position of the first of them."""
+    if examples.digests is not None:
+        _, at, same = np.unique(examples.digests, return_index=True, return_inverse=True)
+        return at[same]
     alike: dict[int, list[int]] = defaultdict(list)
     for index, length in enumerate(examples.sizes.tolist()):
         alike[length].append(index)

@@ -35,10 +35,7 @@ def measure(
     model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
 ) -> dict[str, Any]:
     """Loss and accuracy, for the curves during training; each process measures its share."""
-    here = world()
-    share = examples
-    if here.size > 1:
-        share = examples.select(range(here.rank, len(examples), here.size))
+    share = examples if world().size == 1 else examples.select(own_share(examples))
     predictions = together(lambda: predict(model, share, preprocess, device, workers))
     labels, probabilities = predictions.labels, predictions.probabilities
     means = {"loss": 0.0, "accuracy": 0.0}
@@ -49,6 +46,11 @@ def measure(
     if not images:
         raise DataError("none of the validation images can be read; patchwords doctor says why")
     return {**means, "images": images}
+
+
+def own_share(examples: Examples) -> range:
+    """The places of the examples that this process measures: every one, if it is alone."""
+    return range(world().rank, len(examples), world().size)
 
 
 def predict(

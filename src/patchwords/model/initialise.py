@@ -81,6 +81,8 @@ RULES: dict[str, Rule] = {
     r"head\.representation\.weight": lecun_normal,
     r"head\.representation\.bias": zeros,
     r"head\.linear\.weight": zeros,  # so that training starts from equal logits
+    r"mask_token": normal(0.02),  # as BERT's [MASK]
+    r"prediction\.(weight|bias)": zeros,  # as head.linear
 }
 
 

@@ -46,7 +46,7 @@ class ViT(nn.Module):
     def tokens(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
         grid = self.grid(images)
-        return self._enter(images, self.positions(grid, images))
+        return self.enter(self.embed_patches(images), self.positions(grid, images))
 
     def forward_features(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
@@ -55,7 +55,7 @@ class ViT(nn.Module):
         # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
         # optimizer's step, which torch does not count as a write.
         tables = self.positions(grid, images)  # [1 or layers, T, D], or None
-        return self.encoder(self._enter(images, tables), grid, tables)
+        return self.encoder(self.enter(self.embed_patches(images), tables), grid, tables)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
@@ -74,7 +74,7 @@ class ViT(nn.Module):
         wanted = set(check_layers(list(asked), count))
         grid = self.grid(images)
         tables = self.positions(grid, images)
-        x = self._enter(images, tables)
+        x = self.enter(self.embed_patches(images), tables)
         outputs: dict[int, Tensor] = {}
         for layer in range(max(wanted, default=-1) + 1):
             x = self.encoder.blocks[layer](self.encoder.add_positions(layer, x, tables), grid)
@@ -97,7 +97,7 @@ class ViT(nn.Module):
         deepest = max(wanted, default=-1)
         grid = self.grid(images)
         tables = self.positions(grid, images)
-        x = self._enter(images, tables)
+        x = self.enter(self.embed_patches(images), tables)
 
         def stream(x: Tensor) -> Iterator[tuple[int, Tensor]]:
             for layer in range(deepest + 1):
@@ -127,10 +127,14 @@ class ViT(nn.Module):
         check_divides(size, config.patch_size, config.trunk.stride if config.trunk else 1)
         return config.grid_of(size)
 
-    def _enter(self, images: Tensor, tables: Tensor | None) -> Tensor:
-        """[B, C, H, W] -> [B, T, D]"""
+    def embed_patches(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, N, D], the patches of Eq. 1 times E, row after row of the image"""
         features = images if self.trunk is None else self.trunk(images)
-        x = self.embed(features).flatten(2).transpose(1, 2)  # [B, N, D], rows of the image in turn
+        return self.embed(features).flatten(2).transpose(1, 2)
+
+    def enter(self, patches: Tensor, tables: Tensor | None) -> Tensor:
+        """[B, N, D] -> [B, T, D]: the class token goes in front, positions are added (Eq. 1)"""
+        x = patches
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]
         return self.dropout(x if tables is None else x + tables[0])

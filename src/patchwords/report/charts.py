@@ -95,6 +95,10 @@ def training_lines(run: Run) -> list[tuple[str, list[Series]]]:
             rows = [row for row in evaluations if row.get("split", "validation") == split]
             lines.append(series_of(rows, key, split, look, dots=True))
         charts.append((title, [line for line in lines if line.points]))
+    probes = run.rows("fewshot")
+    name = f"{probes[-1].get('shots')}-shot" if probes else ""
+    few = series_of(probes, "accuracy", name, "third", dots=True)
+    charts.append(("Few-shot accuracy", [few] if few.points else []))
     return [(title, lines) for title, lines in charts if lines]
 
 

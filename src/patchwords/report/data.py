@@ -16,7 +16,9 @@ def data(run: Run) -> Markup:
     title = "The data"
     if not run.data:
         unknown = note("There is no data.json to describe the data by.")
-        return section("data", title, unknown, skipped(run) if run.evaluation else None)
+        return section(
+            "data", title, unknown, skipped(run) if run.evaluation or run.masked else None
+        )
     found = run.data.get("splits", {})
     splits = {name: found[name] for name in sorted(found, key=place_of)}
     classes = run.data.get("classes", [])
@@ -27,7 +29,7 @@ def data(run: Run) -> Markup:
         "p",
         tag("b", run.data.get("source", "unknown source")),
         f" ({run.data.get('kind', 'unknown kind')}): {plural(total, 'image')} in "
-        f"{plural(len(classes), 'class', 'classes')}.",
+        f"{plural(len(classes), 'class', 'classes') if classes else 'no classes'}.",
         class_="lede",
     )
     most = max((max(s.get("per_class") or [0]) for s in splits.values()), default=0) or 1
@@ -65,8 +67,9 @@ def skipped(run: Run) -> Markup:
     seen = {}
     for row in run.data.get("skipped", []):
         seen[row["path"]] = row
-    for row in run.evaluation.get("skipped", []):
-        seen.setdefault(row["path"], {"split": run.evaluation.get("split"), **row})
+    results = run.evaluation or run.masked
+    for row in results.get("skipped", []):
+        seen.setdefault(row["path"], {"split": results.get("split"), **row})
     rows = list(seen.values())
     if not rows:
         return note("No image was skipped.")

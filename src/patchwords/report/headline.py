@@ -5,6 +5,7 @@ from __future__ import annotations
 from patchwords.report.blocks import note
 from patchwords.report.diagrams import interval
 from patchwords.report.html import Markup, tag
+from patchwords.report.learning import utilisation
 from patchwords.report.run import Run
 from patchwords.report.words import big, count, duration, percent, plural
 
@@ -86,19 +87,27 @@ def warning(low: float, baseline: float) -> Markup | None:
 
 def facts(run: Run) -> Markup:
     """The few numbers that everybody looks for first."""
-    results, environment = run.evaluation, run.environment
+    results, environment = run.evaluation or run.masked, run.environment
     device, size = environment.get("device") or {}, results.get("image_size")
-    seconds = next((row["seconds"] for row in reversed(run.rows("train")) if "seconds" in row), 0)
+    train = run.rows("train")
+    seconds = next((row["seconds"] for row in reversed(train) if "seconds" in row), 0)
+    memory = max((row.get("memory") or 0 for row in train), default=0)
+    used = utilisation(train)
     pairs: list[tuple[str, str | None]] = [
         ("Model", results.get("model") or run.config.get("model")),
         ("Parameters", big(results["parameters"]) if results.get("parameters") else None),
         ("Cost per image", f"{big(results['macs'])}MACs" if results.get("macs") else None),
         ("Image size", f"{size[0]} x {size[1]} px" if size else None),
         ("Images judged", count(results["images"]) if results else None),
-        ("Balanced accuracy", percent(results["balanced_accuracy"]) if results else None),
+        (
+            "Balanced accuracy",
+            percent(run.evaluation["balanced_accuracy"]) if run.evaluation else None,
+        ),
         ("Top-5 accuracy", percent(results["top5"]) if results.get("top5") is not None else None),
         ("Loss", f"{results['loss']:.3f}" if results else None),
         ("Training time", duration(seconds) if seconds else None),
+        ("Share of peak speed", percent(used, 0) if used else None),
+        ("Peak memory", f"{big(memory)}B" if memory else None),
         ("Computed on", device.get("name")),
     ]
     return tag(

@@ -1,4 +1,4 @@
-"""The section on training: loss, accuracy and learning rate over the steps."""
+"""The section on training: loss, accuracy, learning rate and few-shot accuracy over the steps."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ from patchwords.report.html import Content, Markup, tag
 from patchwords.report.run import Run
 from patchwords.report.words import SPACE, count, percent, plural, rate
 
+MOST_SPIKES = 8  # named; the rest are counted
+
 # chart -> how a value is written, and the highest that there can be
 SHOWN: dict[str, tuple[Callable[[float], str], float | None]] = {
     "Loss": (lambda y: f"{y:.3g}", None),
     "Accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
     "Learning rate": (rate, None),
+    "Few-shot accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
 }
 
 
 def curves(run: Run) -> Markup:
-    """Loss, accuracy and learning rate over the steps."""
+    """Loss, accuracy, learning rate and, where it was measured, few-shot accuracy."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     title = "How it learned"
     if run.evaluation.get("of"):
@@ -40,6 +43,8 @@ def curves(run: Run) -> Markup:
         title,
         tag("p", *training_story(train, evaluations), class_="lede"),
         tag("div", *figures, class_="charts"),
+        fewshot_story(run.rows("fewshot")),
+        spikes(run.rows("note")),
         evaluation_table(evaluations),
     )
 
@@ -60,9 +65,46 @@ def training_story(train: list[dict[str, Any]], evaluations: list[dict[str, Any]
     waits = [row["data_wait"] for row in train if row.get("data_wait") is not None]
     if speeds:
         story.append(f"Median speed {count(statistics.median(speeds))} images per second")
+        if used := utilisation(train):
+            story.append(f", {percent(used, 0)} of what the device's matrix products reach")
         waited = f", {percent(statistics.mean(waits), 0)} of the time waiting for images"
         story.append(f"{waited if waits else ''}.")
     return story
+
+
+def utilisation(train: list[dict[str, Any]]) -> float | None:
+    """The usual share of the device's peak; None where it was not measured."""
+    shares = [row["utilisation"] for row in train if row.get("utilisation")]
+    return statistics.median(shares) if shares else None
+
+
+def fewshot_story(probes: list[dict[str, Any]]) -> Markup | None:
+    """What the last chart says: how good the representation is, whatever the head has learnt."""
+    told = [row for row in probes if {"shots", "images", "accuracy"} <= row.keys()]
+    if not told:
+        return None
+    last = told[-1]
+    return note(
+        "Few-shot accuracy: a linear classifier, fitted in closed form to what the frozen model "
+        f"makes of {plural(last['shots'], 'training image')} of each class, judged by "
+        f"{plural(last['images'], 'validation image')}. At the end {percent(last['accuracy'])}.",
+        look="small",
+    )
+
+
+def spikes(notes: list[dict[str, Any]]) -> Markup | None:
+    """Where the loss jumped."""
+    steps = [count(row["step"]) for row in notes if row.get("about") == "loss spike"]
+    if not steps:
+        return None
+    named = ", ".join(steps[:MOST_SPIKES])
+    more = f" and {len(steps) - MOST_SPIKES} more" if len(steps) > MOST_SPIKES else ""
+    return note(
+        f"The loss jumped more than 4 robust deviations above the median of the rows before it "
+        f"{'once' if len(steps) == 1 else f'{len(steps)} times'}, at "
+        f"{'step' if len(steps) == 1 else 'steps'} {named}{more}.",
+        look="small",
+    )
 
 
 def evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:

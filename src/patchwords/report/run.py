@@ -19,12 +19,16 @@ FILES = {  # file -> what the report lacks without it
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }
+WITHOUT_CLASSES = {"masked.json": "the held-out results"}  # in place of the last two
 NEEDED = {
     "evaluation.json": (
         *("images", "accuracy", "loss", "per_class", "macro", "weighted", "confusion"),
         *("balanced_accuracy", "calibration", "baseline"),
     ),
     "data.json": ("classes", "splits"),
+    "masked.json": (
+        *("images", "accuracy", "loss", "baseline", "target", "patches", "corrupted", "pictures"),
+    ),
 }
 
 
@@ -51,6 +55,7 @@ class Run:
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
     predictions: list[Prediction] = field(default_factory=list)
+    masked: dict[str, Any] = field(default_factory=dict)  # results of a run without classes
     missing: list[str] = field(default_factory=list)  # one sentence per missing or damaged file
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
@@ -71,20 +76,24 @@ def read_run(folder: Path) -> Run:
     if not any((folder / name).is_file() for name in FILES):
         raise DataError(f"{str(folder)!r} is not a run folder: it has none of {', '.join(FILES)}")
     missing: list[str] = []
+    lacks = FILES | WITHOUT_CLASSES
 
     def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
         path = folder / name
         if not path.is_file():
-            missing.append(f"{name} is not there, so {FILES[name]} cannot be shown.")
+            missing.append(f"{name} is not there, so {lacks[name]} cannot be shown.")
             return nothing
         try:
             return parse(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())
-            missing.append(f"{name} cannot be read ({reason}), so {FILES[name]} cannot be shown.")
+            missing.append(f"{name} cannot be read ({reason}), so {lacks[name]} cannot be shown.")
             return nothing
 
-    evaluation = read("evaluation.json", read_json, {})
+    # A run that learned by masks has no classes, and so no results or predictions of them.
+    without_classes = (folder / "masked.json").is_file()
+    masked = read("masked.json", read_json, {}) if without_classes else {}
+    evaluation = {} if without_classes else read("evaluation.json", read_json, {})
     trains = not evaluation.get("of")  # else the training is told of in another folder
     return Run(
         folder=folder,
@@ -95,7 +104,8 @@ def read_run(folder: Path) -> Run:
             read("metrics.jsonl", lambda path: read_rows(path, missing), []) if trains else []
         ),
         evaluation=evaluation,
-        predictions=read("predictions.csv", read_predictions, []),
+        predictions=[] if without_classes else read("predictions.csv", read_predictions, []),
+        masked=masked,
         missing=missing,
     )
 

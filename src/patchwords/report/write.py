@@ -11,6 +11,7 @@ from pathlib import Path
 
 from patchwords.data.examples import Examples
 from patchwords.files import explain, write_atomically
+from patchwords.report import masked
 from patchwords.report.appendix import reading, settings
 from patchwords.report.calibration import calibration
 from patchwords.report.classes import confusion, per_class
@@ -68,27 +69,49 @@ def render(run: Run, album: Album) -> str:
         tag("title", f"{name}: patchwords report"),
         tag("style", Markup(style())),
     )
+    contents, sections = (
+        (masked.CONTENTS, masked_sections(run))
+        if run.masked
+        else (CONTENTS, sections_of(run, album))
+    )
     body = tag(
         "body",
         tag("header", emblem(), tag("div", tag("h1", name), tag("p", subtitle(run)))),
-        tag("nav", *(tag("a", word, href=f"#{place}") for place, word in CONTENTS.items())),
-        tag(
-            "main",
-            headline(run),
-            absences(run),
-            curves(run),
-            per_class(run),
-            confusion(run),
-            mistakes(run, album),
-            right_answers(run, album),
-            calibration(run),
-            data(run),
-            settings(run),
-            reading(run),
-        ),
+        tag("nav", *(tag("a", word, href=f"#{place}") for place, word in contents.items())),
+        tag("main", *sections),
         tag("footer", footer(run)),
     )
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+
+
+def sections_of(run: Run, album: Album) -> list[Markup | None]:
+    """The page of a classifier."""
+    return [
+        headline(run),
+        absences(run),
+        curves(run),
+        per_class(run),
+        confusion(run),
+        mistakes(run, album),
+        right_answers(run, album),
+        calibration(run),
+        data(run),
+        settings(run),
+        reading(run),
+    ]
+
+
+def masked_sections(run: Run) -> list[Markup | None]:
+    """The page of a run without classes."""
+    return [
+        masked.headline(run),
+        absences(run),
+        curves(run),
+        masked.pictures(run),
+        data(run),
+        settings(run),
+        masked.reading(run),
+    ]
 
 
 def style() -> str:
@@ -106,7 +129,7 @@ def emblem() -> Markup:
 
 
 def subtitle(run: Run) -> str:
-    model = run.evaluation.get("model") or run.config.get("model")
+    model = (run.evaluation or run.masked).get("model") or run.config.get("model")
     source = run.data.get("source")
     started = str(run.environment.get("started") or "")[:10]
     trained = " on ".join(str(word) for word in (model, source) if word)

@@ -7,12 +7,15 @@ Nothing here imports torch: help must be quick.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from patchwords.data.augment import Augment
+from patchwords.data.plan import SHUFFLE_SHARDS
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
 from patchwords.model.config import Classifier, Mixer, Position, PositionAt
+
+Schedule = Literal["cosine", "linear", "constant", "staircase"]
 
 
 @dataclass(frozen=True)
@@ -25,6 +28,9 @@ class DataSettings:
     test: float = 0.2  # share held out for the report where DATA has no splits of its own
     validation: float = 0.1  # share of the training images that is cut for the curves
     max_bad: float = 0.01  # stop when more than this share of the images cannot be read
+    exclude: str | None = None  # leave out the images in this list of `patchwords dedup`
+    shuffle_shards: int = SHUFFLE_SHARDS  # shards whose images are mixed with one another
+    cache_size: float = 64.0  # GiB on this machine that shards from elsewhere may take
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class ModelSettings:
     window: int | None = None  # side of the neighbourhood that --mixer local sees; odd, 7 is usual
     classifier: Classifier | None = None  # what the head reads (App. D.3)
     representation_size: int | None = None  # width of a tanh layer before the classifier
+    head_bias: float | None = None  # initial bias of the classifier
     position: Position | None = None  # position embeddings (App. D.4)
     position_at: PositionAt | None = None  # once, at every block its own, or at all one shared
     gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
@@ -52,12 +59,15 @@ class ModelSettings:
 class RecipeSettings:
     """How long and how to train; what is left out comes from the paper's Tables 3 and 4."""
 
+    recipe: str | None = None  # a published one, by name: see `patchwords recipes`
+    scale: Literal["auto"] | float | None = None  # see as many images as SCALE x --recipe does
     epochs: float | None = None  # passes over the training images
     steps: int | None = None  # updates of the weights; instead of --epochs
     batch_size: int | None = None  # images per update, over all devices
     optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
     lr: float | None = None  # peak learning rate
-    schedule: Literal["cosine", "linear", "constant"] | None = None  # after the warm-up
+    schedule: Schedule | None = None  # after the warm-up
+    drops: tuple[float, ...] | None = None  # shares of the steps after which staircase falls
     warmup_steps: int | None = None  # steps of linear warm-up from 0
     weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
     clip: float = 1.0  # largest norm of the gradient
@@ -83,11 +93,15 @@ class MachineSettings:
     log_every: int | None = None  # steps between two rows of metrics.jsonl
     eval_every: int | None = None  # steps between two evaluations on validation
     save_every: int | None = None  # steps between two checkpoints
+    fewshot_every: int | None = None  # steps between two few-shot accuracies; none given: never
+    fewshot_shots: int = 5  # images of each class that --fewshot-every learns from
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
     """All settings of a run; `recipes.fill` replaces the `None`s, and config.yaml keeps that."""
+
+    verb: ClassVar[str] = "finetune"
 
     data: str = ""  # folder, CSV, parquet, tar shards, hf:NAME or digits
     model: str | None = None  # architecture; none given: that of --weights, else ViT-B/16
@@ -109,8 +123,8 @@ class FinetuneConfig:
         recipe, machine = self.recipe, self.machine
         if not self.data:
             raise ConfigError(
-                "no data given: patchwords finetune DATA, where DATA is a folder with one folder "
-                "of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
+                f"no data given: patchwords {self.verb} DATA, where DATA is a folder with one "
+                "folder of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
             )
         if recipe.epochs is not None and recipe.steps is not None:
             raise ConfigError(
@@ -122,9 +136,12 @@ class FinetuneConfig:
         for flag, values in {
             "--classes": self.data_settings.classes,
             "--image-size": self.model_settings.image_size,
+            "--drops": recipe.drops,
         }.items():
             if values == ():
                 raise ConfigError(f"{flag} lacks a value; leave it out, or say which")
+        _check_recipe(recipe)
+        _check_crop(self.augment)
         train_layers(recipe.train)
         _require_positive(
             {
@@ -139,6 +156,10 @@ class FinetuneConfig:
                 "--log-every": machine.log_every,
                 "--eval-every": machine.eval_every,
                 "--save-every": machine.save_every,
+                "--fewshot-every": machine.fewshot_every,
+                "--fewshot-shots": machine.fewshot_shots,
+                "--shuffle-shards": self.data_settings.shuffle_shards,
+                "--cache-size": self.data_settings.cache_size,
             }
         )
         _require_share(
@@ -174,6 +195,35 @@ def train_layers(train: str) -> int | None:
     if train.startswith("last:") and layers.isdigit() and int(layers) > 0:
         return int(layers)
     raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
+
+
+def _check_recipe(recipe: RecipeSettings) -> None:
+    """`--recipe`'s own name is looked up where it is used."""
+    if recipe.scale is not None and recipe.recipe is None:
+        raise ConfigError(
+            f"--scale {recipe.scale} says how much of a --recipe to do; name one, or leave it out: "
+            "without a recipe the settings suit the size of the data anyway"
+        )
+    if isinstance(recipe.scale, float | int) and not 0 < recipe.scale <= 1:
+        raise ConfigError(f"--scale {recipe.scale:g} must be above 0 and at most 1, or auto")
+    drops = recipe.drops
+    if drops is None:
+        return
+    if not all(0 < drop < 1 for drop in drops) or list(drops) != sorted(drops):
+        said = " ".join(f"{drop:g}" for drop in drops)
+        raise ConfigError(f"--drops {said}: give rising shares of the steps, as 0.3 0.6 0.9")
+    if recipe.schedule != "staircase" and recipe.recipe is None:
+        raise ConfigError("--drops says where --schedule staircase falls; give that, too")
+
+
+def _check_crop(augment: Augment) -> None:
+    share, plain = augment.random_crop, Augment()
+    for name in ("crop_area", "crop_ratio"):
+        if share is not None and getattr(augment, name) != getattr(plain, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} shapes the inception crop, and --random-crop "
+                f"{share:.3g} takes its place; leave one out, or say --random-crop None"
+            )
 
 
 def _require_positive(settings: dict[str, float | None]) -> None:

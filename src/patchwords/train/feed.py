@@ -14,6 +14,7 @@ from patchwords.data.batch_augment import augment_batch
 from patchwords.data.examples import TRAIN, Examples
 from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
+from patchwords.data.prefetch import prefetch
 from patchwords.device import Device
 from patchwords.distributed import concatenate, together, world
 from patchwords.train.config import FinetuneConfig
@@ -25,7 +26,7 @@ def feed(job: Job) -> Iterator[Batch]:
     """The batches from the step that the run has reached to the last one."""
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
-    here = world()
+    mixed, here = config.data_settings.shuffle_shards, world()
     order = train_plan(
         len(train),
         plan.batch_size,
@@ -35,10 +36,13 @@ def feed(job: Job) -> Iterator[Batch]:
         weights=weights,
         rank=here.rank,
         world=here.size,
+        shards=train.shards,
+        group=mixed,
     )
     view = TrainView(job.start.preprocess, config.augment, config.seed)
     pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
-    batches = train_batches(train, view, order, job.workers, pin)
+    ahead = prefetch(train, config.seed, mixed)
+    batches = train_batches(train, view, order, job.workers, pin, ahead)
     return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
 
 

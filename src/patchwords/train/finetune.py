@@ -5,75 +5,96 @@ Evaluators are passed in as functions, because training stands below them.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from patchwords.data.examples import TRAIN, VALIDATION, Examples
+from patchwords.data.examples import VALIDATION, Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
 from patchwords.device import Device, choose_device
-from patchwords.distributed import by_main, gather, joined, world
+from patchwords.distributed import by_main, from_main, gather, joined, together, world
 from patchwords.errors import Interrupted
 from patchwords.model.family import build, config_to_dict
 from patchwords.train import checkpoint, loop
+from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.feed import Prepare, feed
+from patchwords.train.feed import feed
 from patchwords.train.job import Job, prepare
-from patchwords.train.journal import Journal, Silence
+from patchwords.train.journal import Journal, Silence, read_rows
 from patchwords.train.parallel import plain
+from patchwords.train.peak import seconds_at_peak
+from patchwords.train.probe import fewshot_images
 from patchwords.train.progress import Display, duration
 from patchwords.train.run_folder import describe_data, write_json
 from patchwords.train.sharding import is_sharded, whole
 from patchwords.train.signals import StopSignal, stop_signals
+from patchwords.train.spikes import Spikes
 from patchwords.train.step import State, StepSettings
-from patchwords.train.task import Classification, balanced_weights
 from patchwords.weights.store import save_pretrained
+
+Config = TypeVar("Config", bound=FinetuneConfig)
 
 # (model, examples, preprocess, device, workers) -> {"split", "loss", "accuracy", "images"}
 Evaluate = Callable[[nn.Module, Examples, Preprocess, Device, int], dict[str, Any]]
+# (model, drawn, held out, preprocess, device, workers) -> {"accuracy", "images"}
+FewShot = Callable[[nn.Module, Examples, Examples, Preprocess, Device, int], dict[str, Any]]
 
 
-def run(config: FinetuneConfig, evaluate: Evaluate, display: Display) -> Job:
+def run(
+    config: FinetuneConfig, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> Job:
     """Train as the config says; the run folder then holds all but the final evaluation.
 
     Raises ConfigError, DataError and WeightsError before anything is written; Diverged and
     Interrupted leave a checkpoint to go on from.
     """
+    with in_all_processes(config) as settings:
+        return carry_out(prepare(settings, display, Classify()), evaluate, display, fewshot)
+
+
+@contextmanager
+def in_all_processes(config: Config) -> Iterator[Config]:
+    """The settings that all processes go by, which inside can talk to one another.
+
+    Where torchrun starts them anew after one has died, only those of its machine may know that
+    they go on with the run: then theirs are the settings.
+    """
     device = choose_device(config.machine.device, config.machine.precision)
     with joined(device.type == "cuda"):
-        job = prepare(as_one(config), display)
-        if job.state.step < job.plan.steps and not job.state.stopped:
-            train_to_end(job, evaluate, display)
-        kept = loop.keep_final_weights(job.state)
-        job = with_whole_model(job)
-        by_main(lambda: write_model(job))
+        configs = gather(config)
+        yield next((found for found in configs if found.resume), configs[0])
+
+
+def carry_out(
+    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> Job:
+    """Train what is ready, as `run` does."""
+    if job.state.step < job.plan.steps and not job.state.stopped:
+        train_to_end(job, evaluate, display, fewshot)
+    kept = loop.keep_final_weights(job.state)
+    job = with_whole_model(job)
+    by_main(lambda: write_model(job))
     display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
     return job
 
 
-def as_one(config: FinetuneConfig) -> FinetuneConfig:
-    """The settings that all processes go by: those of one that goes on with a run, if any does.
-
-    Where torchrun starts the processes anew, only those of the machine that failed may know.
-    """
-    configs = gather(config)
-    return next((found for found in configs if found.resume), configs[0])
-
-
 def with_whole_model(job: Job) -> Job:
     """The job with a model that has all weights, and nothing done to its layers."""
-    model = job.start.model
     if not is_sharded(job.state.model):
-        plain(model)
+        plain(job.state.model)
         return job
-    weights = {name: whole(value) for name, value in model.state_dict().items()}
-    copy = build(model.config).to(job.device.torch_device)
-    copy.load_state_dict(weights)
-    return replace(job, start=replace(job.start, model=copy))
+    weights = {name: whole(value) for name, value in job.state.model.state_dict().items()}
+    model = build(job.start.model.config).to(job.device.torch_device)
+    start = replace(job.start, model=model)
+    learner = job.aim.learner(start, job.config)
+    learner.load_state_dict(weights)
+    return replace(job, start=start, state=replace(job.state, model=learner))
 
 
 def write_model(job: Job) -> None:
@@ -82,19 +103,17 @@ def write_model(job: Job) -> None:
     save_pretrained(
         job.start.model,
         job.folder.model,
-        labels=job.data.classes,
+        labels=job.aim.classes(job.data),
         preprocess=job.start.preprocess,
         architecture=job.start.name,
     )
 
 
-def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
+def train_to_end(
+    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+) -> None:
     """Wire data, step and loop together and run them."""
-    plan, normalise, model = job.plan, job.start.preprocess.normalise, job.state.forward
-
-    def forward(images: Tensor) -> Tensor:
-        return model(normalise(images))
-
+    plan, learner = job.plan, job.state.forward
     gpus = [torch.cuda.current_device()] if job.device.type == "cuda" else []
     journal = open_journal(job)
     try:
@@ -103,11 +122,11 @@ def train_to_end(job: Job, evaluate: Evaluate, display: Display) -> None:
             display.start(job.state.step, plan.steps)
             loop.train(
                 job.state,
-                classification(job, forward),
+                job.aim.objective(job, learner),
                 feed(job),
                 step_settings(job),
                 plan,
-                callbacks(job, evaluate, journal, display, stop),
+                callbacks(job, evaluate, fewshot, journal, display, stop),
             )
     except Interrupted as error:
         raise Interrupted(f"{error}; go on with: {job.going_on}", error.exit_code) from error
@@ -124,14 +143,6 @@ def open_journal(job: Job) -> Journal | Silence:
     return Journal(job.folder.metrics, job.resumed_at) if world().is_main else Silence()
 
 
-def classification(job: Job, forward: Callable[[Tensor], Tensor]) -> Classification:
-    recipe, weights = job.config.recipe, None
-    if recipe.balance == "loss":
-        counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
-        weights = balanced_weights(counts).float().to(job.device.torch_device)
-    return Classification(forward, recipe.label_smoothing, weights)
-
-
 def step_settings(job: Job) -> StepSettings:
     return StepSettings(
         device=job.device,
@@ -145,12 +156,15 @@ def step_settings(job: Job) -> StepSettings:
 def callbacks(
     job: Job,
     evaluate: Evaluate,
+    fewshot: FewShot | None,
     journal: loop.Recorder,
     display: Display,
     stop: StopSignal,
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
+    spikes = Spikes(row["loss"] for row in read_rows(job.folder.metrics) if row["kind"] == "train")
+    at_peak = seconds_at_peak(job.start.model, job.device)
     about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
 
     def save(state: State) -> None:
@@ -166,13 +180,37 @@ def callbacks(
         measured = evaluate(model, validation, preprocess, device, job.workers)
         return {"split": VALIDATION, **measured}
 
+    def show_train(row: Mapping[str, Any]) -> None:
+        display.train(row)
+        if note := spikes.note(row):
+            journal.write(note)
+            display.note(note)
+
     return loop.Callbacks(
-        prepare=Prepare(job.config, device, len(job.data.classes)),
+        prepare=job.aim.preparation(job),
         evaluate=on_validation if validation is not None and len(validation) else None,
         save=save,
         record=journal,
-        show_train=display.train,
+        show_train=show_train,
         show_evaluation=display.evaluation,
         stop_signal=stop,
         patience=job.config.recipe.early_stop,
+        fewshot=live_fewshot(job, fewshot),
+        seconds_at_peak=at_peak / world().size if at_peak else None,
     )
+
+
+def live_fewshot(job: Job, fewshot: FewShot | None) -> Callable[[], dict[str, Any]] | None:
+    """The few-shot accuracy of the model as it is now; None where --fewshot-every is not given."""
+    images = fewshot_images(job.config, job.data)
+    if images is None:
+        return None
+    assert fewshot is not None, "the caller has to say how few-shot accuracy is measured"
+    start, shots = job.start, job.config.machine.fewshot_shots
+    measure = partial(fewshot, start.model, *images, start.preprocess, job.device, job.workers)
+
+    def by_one() -> dict[str, Any]:  # the main process, in which the model is whole, too
+        found: dict[str, Any] = together(lambda: measure() if world().is_main else {})
+        return {"shots": shots, **from_main(found)}
+
+    return by_one

@@ -46,8 +46,11 @@ def introduce(
 
 def describe_splits(data: Data) -> str:
     """The sizes of the splits, whole and by class."""
-    lines = [f"{data.source}: {len(data.classes)} classes"]
+    lines = [f"{data.source}: {len(data.classes) or 'no'} classes"]
     for name, examples in data.splits.items():
+        if not data.classes:
+            lines.append(f"  {name:<10} {len(examples):>7,} images")
+            continue
         counts = examples.count_per_class()
         each = ", ".join(f"{c} {n}" for c, n in zip(data.classes, counts, strict=True))
         if len(data.classes) > 12:

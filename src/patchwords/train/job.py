@@ -6,19 +6,19 @@ import shlex
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Any
 
-from patchwords.data.examples import TRAIN, Data
+from patchwords.data.examples import ALL, TRAIN, Data
+from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
 from patchwords.data.plan import refuse_uneven
+from patchwords.data.prefetch import refuse_small_cache
 from patchwords.data.split import divide, fingerprint, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
 from patchwords.distributed import World, by_main, from_main, launch, may_restart, together, world
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
-from patchwords.model.family import config_to_dict
-from patchwords.train import checkpoint
+from patchwords.train.aim import Aim
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
@@ -26,8 +26,10 @@ from patchwords.train.memory import choose_micro_batch
 from patchwords.train.optimizer import build_optimizer, freeze
 from patchwords.train.parallel import checkpoint_activations, compile_layers, wrap
 from patchwords.train.plan import Plan, plan_of
+from patchwords.train.probe import fewshot_images
 from patchwords.train.progress import Display
 from patchwords.train.recipes import Choice, fill
+from patchwords.train.restore import restore
 from patchwords.train.run_folder import (
     RunFolder,
     claim,
@@ -40,7 +42,7 @@ from patchwords.train.run_folder import (
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
-from patchwords.train.sharding import is_sharded, shard
+from patchwords.train.sharding import shard
 from patchwords.train.start import (
     DEFAULT_MODEL,
     Start,
@@ -64,6 +66,7 @@ class Job:
     folder: RunFolder
     state: State
     resumed_at: int | None  # step of the checkpoint that the run goes on from
+    aim: Aim
 
     @property
     def workers(self) -> int:
@@ -79,8 +82,9 @@ class Job:
     @property
     def going_on(self) -> str:
         """The command that goes on with the run."""
-        words = ["patchwords", "finetune", self.config.data, "--output", str(self.folder.path)]
-        return start_words(world()) + shlex.join([*words, "--resume"])
+        config, folder = self.config, str(self.folder.path)
+        words = ["patchwords", config.verb, config.data, "--output", folder, "--resume"]
+        return start_words(world()) + shlex.join(words)
 
 
 def start_words(here: World) -> str:
@@ -91,7 +95,7 @@ def start_words(here: World) -> str:
     return f"torchrun {nodes}--nproc-per-node {here.local_size} -m "
 
 
-def prepare(config: FinetuneConfig, display: Display) -> Job:
+def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
     """Resolve and show every setting; write down what the run is, or find where it stopped.
 
     All processes come to the same decisions; the main one claims the folder and writes.
@@ -100,11 +104,11 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     asked = config
     by_main(lambda: refuse_early(asked))
     device = choose_device(config.machine.device, config.machine.precision)
-    config, data, start, choices = together(lambda: decide(asked))
+    config, data, start, choices = together(lambda: decide(asked, aim))
     output = from_main(Path(config.output or default_output(config.data, start.name)))
     refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
     plan = plan_of(config, len(data.splits[TRAIN]))
-    state = build_state(config, plan, start, device)
+    state = build_state(config, plan, start, device, aim)
     done = resolve(config, plan, start, device, state, output)
     by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
     folder, resumed_at = RunFolder(output), None
@@ -113,7 +117,7 @@ def prepare(config: FinetuneConfig, display: Display) -> Job:
     if resumed_at is None:
         introduce(done, start, data, device, choices, display)
         by_main(lambda: write_record(folder, done, asked, data, device))
-    return Job(done, data, start, plan, device, folder, state, resumed_at)
+    return Job(done, data, start, plan, device, folder, state, resumed_at, aim)
 
 
 def refuse_early(config: FinetuneConfig) -> None:
@@ -129,24 +133,27 @@ def refuse_early(config: FinetuneConfig) -> None:
         )
 
 
-def decide(config: FinetuneConfig) -> tuple[FinetuneConfig, Data, Start, list[Choice]]:
+def decide(config: FinetuneConfig, aim: Aim) -> tuple[FinetuneConfig, Data, Start, list[Choice]]:
     """The recipe filled in, the data open, the model built; and why each setting is as it is."""
-    data = load_data(config)
+    data = load_data(config, need_labels=aim.objective_name == "supervised")
+    fewshot_images(config, data)  # refuses what cannot be measured
     origin = load_origin(config)
     config, choices = fill(
         config,
         images=len(data.splits[TRAIN]),
-        from_weights=origin is not None,
+        from_weights=origin is not None and config.verb == "finetune",
         model=choose_model_name(config, origin),
         family=choose_family(config, origin),
+        objective=aim.objective_name,
     )
     assert config.recipe.batch_size is not None
     refuse_uneven(config.recipe.batch_size, world().size)
-    start, more = prepare_start(config, data, origin)
-    return config, data, start, [*choices, *more]
+    config, settled = aim.settle(config, data, origin)
+    start, more = prepare_start(config, data, origin, aim.classes(data))
+    return config, data, start, [*settled, *choices, *more]
 
 
-def load_data(config: FinetuneConfig) -> Data:
+def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
     """Open the source and hold images out."""
     settings = config.data_settings
     data = open_data(
@@ -154,7 +161,15 @@ def load_data(config: FinetuneConfig) -> Data:
         image_column=settings.image_column,
         label_column=settings.label_column,
         classes=settings.classes,
+        need_labels=need_labels,
+        cache_size=settings.cache_size,
     )
+    if settings.exclude is not None:
+        data = exclude(data, settings.exclude)
+    for examples in data.splits.values():
+        refuse_small_cache(examples, settings.shuffle_shards)
+    if not {ALL, TRAIN} & data.splits.keys():
+        raise DataError(f"{data.source}: has images for {', '.join(data.splits)}, none for train")
     data = divide(data, seed=config.seed, validation=settings.validation, test=settings.test)
     if not any(len(part) for name, part in data.splits.items() if name != TRAIN):
         raise DataError(
@@ -171,10 +186,13 @@ def default_output(data: str, model: str) -> Path:
     return free_name(Path("runs") / f"{stem}-{model.replace('/', '-')}")
 
 
-def build_state(config: FinetuneConfig, plan: Plan, start: Start, device: Device) -> State:
+def build_state(
+    config: FinetuneConfig, plan: Plan, start: Start, device: Device, aim: Aim
+) -> State:
     """The model on its device, with an optimizer for the weights that learn."""
     shape, recipe, machine, here = start.model.config, config.recipe, config.machine, world()
-    model = start.model.to(device.torch_device)
+    start.model.to(device.torch_device)
+    model = aim.learner(start, config)
     freeze(model, recipe.train, shape)
     if machine.checkpoint_activations:
         checkpoint_activations(model)
@@ -218,46 +236,6 @@ def resolve(
         model_settings=replace(config.model_settings, image_size=start.model.config.image_size),
         machine=machine,
     )
-
-
-def restore(
-    state: State,
-    start: Start,
-    folder: RunFolder,
-    config: FinetuneConfig,
-    data: Data,
-    display: Display,
-) -> int | None:
-    """Load the newest whole checkpoint of a run that goes on; -> its step, None without one."""
-    saved = checkpoint.load_latest(
-        folder.checkpoints, display.say, lambda found: read(found, state)
-    )
-    if saved is None:
-        display.say("the run was stopped before its first checkpoint: starting from the first step")
-        return None
-    shape, other = config_to_dict(start.model.config), saved["architecture"]
-    if other != shape:
-        differ = [name for name in shape | other if other.get(name) != shape.get(name)]
-        raise ConfigError(
-            f"{folder.checkpoints} is of another model: it differs in {', '.join(differ)}"
-        )
-    if saved["data"] != fingerprint(data):
-        raise ConfigError(
-            f"--resume: {config.data} is not as it was when the run began, so it cannot go on "
-            "exactly; put the images back, or start a new run with --weights"
-        )
-    state.load_dict(saved)
-    display.say(f"going on after step {state.step:,} of {config.recipe.steps:,}")
-    return state.step
-
-
-def read(found: Path, state: State) -> dict[str, Any]:
-    """What is in one checkpoint folder, divided among processes as the state is."""
-    if (found / "state.pt").exists() and not is_sharded(state.model):
-        return checkpoint.load(found)
-    from patchwords.train import shares
-
-    return shares.read(found, state)
 
 
 def write_record(

@@ -28,12 +28,12 @@ class Journal:
             raise explain(error, metrics) from error
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """One row: `kind` ("train" or "evaluation"), `step`, and numbers."""
+        """One row: `kind` ("train", "evaluation", "fewshot" or "note"), `step`, and numbers."""
         try:
             self.file.write(json.dumps(row) + "\n")
             self.file.flush()
             for name, value in row.items():
-                if isinstance(value, int | float) and name not in {"step", "images"}:
+                if isinstance(value, int | float) and name not in {"step", "images", "shots"}:
                     self.events.add_scalar(f"{row['kind']}/{name}", value, row["step"])
         except OSError as error:
             raise explain(error, self.metrics) from error

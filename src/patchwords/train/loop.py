@@ -12,8 +12,9 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from patchwords.device import peak_memory
 from patchwords.distributed import gather_numbers
-from patchwords.errors import Diverged, Interrupted
+from patchwords.errors import DataError, Diverged, Interrupted, StorageError
 from patchwords.train.plan import Plan
 from patchwords.train.sharding import gathered, share
 from patchwords.train.step import Measured, State, StepSettings, train_step
@@ -40,12 +41,15 @@ class Callbacks:
     show_evaluation: Callable[[Mapping[str, Any]], None]
     stop_signal: Callable[[], int | None]  # exit code, once a person or the system wants an end
     patience: int | None = None  # early stopping: evaluations without a better accuracy
+    fewshot: Callable[[], dict[str, Any]] | None = None  # -> shots, accuracy, images
+    seconds_at_peak: float | None = None  # of an image; see peak.py; None: not known
 
 
 class Meter:
     """Sums over the steps since the last row; nothing is read from the device before `row`."""
 
-    def __init__(self, step: int) -> None:
+    def __init__(self, step: int, device: torch.device, seconds_at_peak: float | None) -> None:
+        self.device, self.seconds_at_peak = device, seconds_at_peak
         self.reset(step)
 
     def reset(self, step: int) -> None:
@@ -72,14 +76,17 @@ class Meter:
             "step": state.step,
             "epoch": plan.epoch(state.step),
             "loss": loss,
-            "accuracy": sum(int(m.correct) for m in self.measured) / count,
+            "accuracy": sum(float(m.correct) for m in self.measured) / count,
             "lr": self.measured[-1].rate,
             "grad_norm": norm,
             "images_per_second": count / max(seconds, 1e-9),
             "data_wait": self.waited / max(seconds, 1e-9),
             "batch_seconds": seconds / len(self.measured),
             "seconds": state.seconds,
+            "memory": peak_memory(self.device),
         }
+        if self.seconds_at_peak is not None:
+            row["utilisation"] = count * self.seconds_at_peak / max(seconds, 1e-9)
         self.reset(state.step)
         return row
 
@@ -94,11 +101,12 @@ def train(
 ) -> None:
     """Take steps until the last one, early stopping, or a signal.
 
-    Raises Diverged and Interrupted; before the latter a checkpoint is written.
+    Raises Diverged and Interrupted; before the latter, and before what the batches raise where
+    the data cannot be read any further, a checkpoint is written.
     """
-    meter = Meter(state.step)
+    meter = Meter(state.step, settings.device.torch_device, calls.seconds_at_peak)
     last_save = time.monotonic()
-    for batch, waited in timed(batches):
+    for batch, waited in timed(saved_at_a_fault(batches, state, calls)):
         clock = time.perf_counter()
         state.model.train()
         images, targets = calls.prepare(batch, state.step)
@@ -111,13 +119,18 @@ def train(
         late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
         stop, late = agreed(calls.stop_signal(), late)
         evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
+        probes = plan.fewshot_every is not None and (state.step % plan.fewshot_every == 0 or ends)
         saves = state.step % plan.save_every == 0 or ends or late or stop is not None
-        if meter.measured and (state.step % plan.log_every == 0 or evaluates or saves):
+        logs = state.step % plan.log_every == 0 or evaluates or probes or saves
+        if meter.measured and logs:
             row = meter.row(state, plan)  # raises Diverged: before anything is saved
             calls.record.write(row)
             calls.show_train(row)
         if evaluates:
             evaluate(state, plan, calls)
+            meter.reset(state.step)
+        if probes:
+            probe(state, plan, calls)
             meter.reset(state.step)
         if saves or state.stopped:
             refuse_not_finite(state)
@@ -145,6 +158,16 @@ def refuse_not_finite(state: State) -> None:
             f"the weights are not finite any more after step {state.step}; the last finite "
             "checkpoint is kept; try a lower --lr or more --warmup-steps"
         )
+
+
+def saved_at_a_fault(batches: Iterable[Any], state: State, calls: Callbacks) -> Iterator[Any]:
+    """The batches; where the next one cannot be read, the steps that were taken are kept."""
+    try:
+        yield from batches
+    except (DataError, StorageError):
+        refuse_not_finite(state)
+        calls.save(state)
+        raise
 
 
 def timed(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
@@ -186,6 +209,16 @@ def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
         else:
             state.best["waited"] += 1
             state.stopped = state.best["waited"] >= calls.patience
+
+
+def probe(state: State, plan: Plan, calls: Callbacks) -> None:
+    """Measure what the weights that would be kept now have learnt to see, by few-shot accuracy."""
+    assert calls.fewshot is not None
+    with averaged(state), gathered(state.model):
+        result = calls.fewshot()
+    row = {"kind": "fewshot", "step": state.step, "epoch": plan.epoch(state.step), **result}
+    calls.record.write(row)
+    calls.show_evaluation(row)
 
 
 @contextmanager

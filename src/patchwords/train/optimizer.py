@@ -9,6 +9,7 @@ or positions of any kind.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -40,6 +41,9 @@ DECAY = {  # full name of a parameter -> whether weight decay falls on it
     r"head\.pool\.(?!norm)(\w+\.)*\w+\.bias": False,
     r"head\.(representation|linear)\.weight": True,
     r"head\.(representation|linear)\.bias": False,
+    r"mask_token": False,
+    r"prediction\.weight": True,
+    r"prediction\.bias": False,
 }
 
 
@@ -67,21 +71,30 @@ def layer_of(name: str, config: Config) -> int:
     if unit and isinstance(config, ResNetConfig):
         stage, place = int(unit.group(1)), int(unit.group(2))
         return sum(config.trunk.units[:stage]) + place + 1
-    before = ("trunk.", "embed.", "class_token", "positions.")
+    before = ("trunk.", "embed.", "class_token", "positions.", "mask_token")
     return 0 if name.startswith(before) else config.layers + 1
 
 
 def freeze(model: nn.Module, train: str, config: Config) -> None:
-    """Let only the weights named by `--train` learn (all, head, or last:N layers and the head)."""
+    """Let only the weights named by `--train` learn (all, head, or last:N layers and the head).
+
+    A parameter that does not learn already stays so.
+    """
     asked, layers = train_layers(train), config.layers
     if asked is not None and asked > layers:
         what = "residual units" if isinstance(config, ResNetConfig) else "blocks"
         raise ConfigError(f"--train {train}: the model has {layers} {what}")
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         layer = layer_of(name, config)
         after = name.startswith("head.") or (asked != 0 and layer == layers + 1)
         learns = asked is None or after or layers - asked < layer <= layers
-        parameter.requires_grad_(learns)
+        parameter.requires_grad_(learns and parameter.requires_grad)
+
+
+def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters; those of a ViT inside a module that it learns by keep their own names."""
+    for name, parameter in model.named_parameters():
+        yield name.removeprefix("vit."), parameter
 
 
 def build_optimizer(
@@ -92,7 +105,7 @@ def build_optimizer(
     Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
     """
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
-    for name, parameter in model.named_parameters():
+    for name, parameter in named_parameters(model):
         decay = decays(name)  # also for frozen ones: the rules hold for every parameter
         if parameter.requires_grad:
             groups.setdefault((decay, layer_of(name, config)), []).append(parameter)

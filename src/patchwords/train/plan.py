@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.schedule import learning_rate
+from patchwords.train.schedule import DROPS, learning_rate
 
 Value = TypeVar("Value")
 
@@ -26,6 +26,8 @@ class Plan:
     log_every: int
     eval_every: int
     save_every: int
+    fewshot_every: int | None = None  # None: never
+    drops: tuple[float, ...] = DROPS
 
     def rate(self, step: int) -> float:
         """The learning rate of update number `step`, counted from 0."""
@@ -35,6 +37,7 @@ class Plan:
             steps=self.steps,
             warmup_steps=self.warmup_steps,
             schedule=self.schedule,
+            drops=self.drops,
         )
 
     def epoch(self, step: int) -> float:
@@ -47,19 +50,22 @@ def plan_of(config: FinetuneConfig, images: int) -> Plan:
     recipe, machine = config.recipe, config.machine
     return Plan(
         images=images,
-        steps=_decided(recipe.steps),
-        batch_size=_decided(recipe.batch_size),
-        optimizer=_decided(recipe.optimizer),
-        lr=_decided(recipe.lr),
-        schedule=_decided(recipe.schedule),
-        warmup_steps=_decided(recipe.warmup_steps),
-        weight_decay=_decided(recipe.weight_decay),
-        log_every=_decided(machine.log_every),
-        eval_every=_decided(machine.eval_every),
-        save_every=_decided(machine.save_every),
+        steps=decided(recipe.steps),
+        batch_size=decided(recipe.batch_size),
+        optimizer=decided(recipe.optimizer),
+        lr=decided(recipe.lr),
+        schedule=decided(recipe.schedule),
+        warmup_steps=decided(recipe.warmup_steps),
+        weight_decay=decided(recipe.weight_decay),
+        log_every=decided(machine.log_every),
+        eval_every=decided(machine.eval_every),
+        save_every=decided(machine.save_every),
+        fewshot_every=machine.fewshot_every,
+        drops=recipe.drops or DROPS,
     )
 
 
-def _decided(value: Value | None) -> Value:
+def decided(value: Value | None) -> Value:
+    """A setting that a person may leave open, but a run may not."""
     assert value is not None, "fill the recipe first"
     return value

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import TracebackType
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from patchwords.train.recipes import Choice
 
 SECONDS_BETWEEN_LINES = 10.0
+MOST_COLUMNS = 100  # of a line in a file or a pipe; a terminal says how many it has
+BAR = 8  # columns that are left to it, at least
 
 
 class Display:
@@ -44,7 +46,6 @@ class Display:
                 TextColumn("{task.description}"),
                 BarColumn(bar_width=None),
                 TextColumn("{task.completed:,.0f}/{task.total:,.0f}"),
-                TimeElapsedColumn(),
                 TextColumn("{task.fields[left]}"),
                 console=self.console,
                 expand=True,
@@ -54,25 +55,31 @@ class Display:
 
     def train(self, row: Mapping[str, Any]) -> None:
         """A "train" row of metrics.jsonl."""
-        left = (self.steps - row["step"]) * row["batch_seconds"]
-        text = (
-            f"loss {row['loss']:.3f}  accuracy {row['accuracy']:.1%}  "
-            f"{row['images_per_second']:,.0f} images/s  waiting for data {row['data_wait']:.0%}"
-        )
+        left = f"{duration((self.steps - row['step']) * row['batch_seconds'])} left"
+        place = f"{row['step']:,}/{self.steps:,}"
         if self.live:
-            self.live.update(
-                self.task, completed=row["step"], description=text, left=f"{duration(left)} left"
-            )
+            beside = BAR + len(f"  {place} {left}")
+            text = fitting(numbers_of(row), self.console.width - beside)
+            self.live.update(self.task, completed=row["step"], description=text, left=left)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            self.say(f"step {row['step']:,}/{self.steps:,}  {text}  {duration(left)} left")
+            text = fitting(numbers_of(row), MOST_COLUMNS - len(f"step {place}    {left}"))
+            self.say(f"step {place}  {text}  {left}")
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """An "evaluation" row of metrics.jsonl."""
+        """An "evaluation" or "fewshot" row of metrics.jsonl."""
+        if row["kind"] == "fewshot":
+            what = f"{row['shots']}-shot: accuracy {row['accuracy']:.1%}"
+        else:
+            what = f"{row['split']}: accuracy {row['accuracy']:.1%}  loss {row['loss']:.3f}"
         self.say(
-            f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {row['split']}: "
-            f"accuracy {row['accuracy']:.1%}  loss {row['loss']:.3f}  ({row['images']:,} images)"
+            f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {what}  "
+            f"({row['images']:,} images)"
         )
+
+    def note(self, row: Mapping[str, Any]) -> None:
+        """A "note" row of metrics.jsonl."""
+        self.say(f"step {row['step']:,}/{self.steps:,}  {row['text']}")
 
     def stop(self) -> None:
         if self.live:
@@ -91,6 +98,31 @@ class Display:
         self.stop()
 
 
+def numbers_of(row: Mapping[str, Any]) -> Iterator[str]:
+    """A "train" row in words, what matters most first."""
+    yield f"loss {row['loss']:.3f}"
+    yield f"accuracy {row['accuracy']:.1%}"
+    yield f"{row['images_per_second']:,.0f} images/s"
+    used = row.get("utilisation")
+    if used is not None:
+        yield f"{used:.0%} of peak" if used >= 0.1 else f"{used:.1%} of peak"
+    yield f"data wait {row['data_wait']:.0%}"
+
+
+def fitting(parts: Iterable[str], room: int) -> str:
+    """The parts in a line, without the last ones where they would not fit; the first always is.
+
+    >>> fitting(["loss 2.5", "accuracy 10.0%", "97 images/s"], room=24)
+    'loss 2.5  accuracy 10.0%'
+    """
+    line, *others = parts
+    for part in others:
+        if len(line) + 2 + len(part) > room:
+            break
+        line = f"{line}  {part}"
+    return line
+
+
 def duration(seconds: float) -> str:
     """Seconds for a person.
 
@@ -100,9 +132,10 @@ def duration(seconds: float) -> str:
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
-    if whole < 3600:
+    if whole < 600:
         return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
+    minutes = round(whole / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _show(value: object) -> str:

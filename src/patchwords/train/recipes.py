@@ -1,8 +1,9 @@
-"""The paper's recipes as data, and how they shrink to the size of the data at hand.
+"""What is done without `--recipe`: the paper's rows, shrunk to the size of the data at hand.
 
-Rows: Table 3 (pre-training, Appendix B.1) and Table 4 (fine-tuning, Appendix B.1.1) of
-arXiv 2010.11929. Table 4 has no warm-up: 500 steps for CIFAR and ImageNet are from
-vit_jax/configs/common.py, 100 of 500 for Pets and Flowers from big_vision configs/transfer.py.
+Rows: Table 3 (pre-training, Appendix B.1), Table 4 (fine-tuning, Appendix B.1.1) and Appendix
+B.1.2 (masked patches) of arXiv 2010.11929; named_recipe.py has them to the letter. Table 4 has no
+warm-up: 500 steps for CIFAR and ImageNet are from vit_jax/configs/common.py, 100 of 500 for Pets
+and Flowers from big_vision configs/transfer.py.
 Table 3 has no ResNet trained on ImageNet alone: that row is big_vision configs/bit_i1k.py.
 """
 
@@ -12,8 +13,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from patchwords.errors import ConfigError
+from patchwords.train.choice import Choice
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
+from patchwords.train.named_recipe import fill_from_row, refuse_other_optimizer
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,20 @@ SCRATCH_RESNET = Recipe(
 )
 
 
+# 14 epochs of 303 million images. The weight decay is not given there: that of Table 3 for JFT.
+MASKED = Recipe(
+    source="Appendix B.1.2, masked patches",
+    optimizer="adamw",
+    schedule="cosine",
+    lr=2e-4,
+    batch_size=4096,
+    weight_decay=0.1,
+    warmup=10_000 / 1_000_000,
+    paper_steps=1_000_000,
+    paper_images=303_000_000,
+)
+
+
 def _finetune(data: str, steps: int, images: int, warmup: float) -> Recipe:
     # 0.01 stands in the learning-rate grid of every row of Table 4.
     return Recipe(f"Table 4, {data}", "sgd", "cosine", 0.01, 512, 0.0, warmup, steps, images)
@@ -95,28 +111,28 @@ SCRATCH_EPOCHS = 100
 LARGE_DATA = 1_000_000  # from here on, as many images in all as the paper's row
 
 SMALLEST_BATCH = 32
-USUAL_LR = {"sgd": 0.03, "adamw": 1e-4}  # to try first, where the paper has none
 STEPS_PER_EPOCH = {"finetune": 5, "scratch": 100}  # the batch shrinks until an epoch has these
 
 
-@dataclass(frozen=True)
-class Choice:
-    """A setting as it will be used, and why, to be shown before the first step."""
-
-    name: str
-    value: object
-    why: str
-
-
-def choose_recipe(from_weights: bool, images: int, family: str = "vit") -> Recipe:
+def choose_recipe(
+    from_weights: bool, images: int, family: str = "vit", objective: str = "supervised"
+) -> Recipe:
     """The row for this start and this size of data; only from scratch do ResNets have their own."""
+    if objective == "masked":
+        return MASKED
     if not from_weights:
         return SCRATCH_RESNET if family == "resnet" else SCRATCH
     return next((row for row in FINETUNE if images <= row.paper_images), FINETUNE[-1])
 
 
 def fill(
-    config: FinetuneConfig, *, images: int, from_weights: bool, model: str, family: str = "vit"
+    config: FinetuneConfig,
+    *,
+    images: int,
+    from_weights: bool,
+    model: str,
+    family: str = "vit",
+    objective: str = "supervised",
 ) -> tuple[FinetuneConfig, list[Choice]]:
     """The config with every `None` of its recipe replaced, and the reasons.
 
@@ -125,14 +141,31 @@ def fill(
         from_weights: whether the run starts from trained weights.
         model: canonical model name; the dropout of fine-tuning depends on it.
         family: "vit" (hybrids, too) or "resnet", as in model/family.py.
+        objective: "supervised" or "masked"; Appendix B.1.2 has a row of its own for masked patches.
     """
-    row = choose_recipe(from_weights, images, family)
+    if config.recipe.recipe is not None:
+        done, choices = fill_from_row(config, images, from_weights, family)
+    else:
+        row = choose_recipe(from_weights, images, family, objective)
+        done, choices = _shrink(row, config, images, from_weights)
+    steps, batch = done.recipe.steps, done.recipe.batch_size
+    assert steps is not None
+    assert batch is not None
+    done = replace(done, machine=_intervals(config.machine, steps, batch, images))
+    said = "dropout" in {choice.name for choice in choices}
+    if said or family == "resnet":  # it has no place for dropout
+        return done, choices
+    dropout, why = _dropout(config, from_weights, model, objective)
+    choices.append(Choice("dropout", dropout, why))
+    return replace(done, model_settings=replace(done.model_settings, dropout=dropout)), choices
+
+
+def _shrink(
+    row: Recipe, config: FinetuneConfig, images: int, from_weights: bool
+) -> tuple[FinetuneConfig, list[Choice]]:
+    """The row for as many images as there are."""
     asked = config.recipe
-    if asked.optimizer not in {None, row.optimizer} and asked.lr is None:
-        raise ConfigError(
-            f"--optimizer {asked.optimizer}: {row.source} has a learning rate for {row.optimizer} "
-            f"only; give --lr, too ({USUAL_LR[asked.optimizer]:g} is a usual start)"
-        )
+    refuse_other_optimizer(asked, row.optimizer, row.source)
     batch = asked.batch_size or _batch_size(row, images, from_weights)
     steps, why_steps = _steps(row, asked, images, batch, from_weights)
     scale, shrunk = _scale(row, batch)
@@ -149,8 +182,6 @@ def fill(
         ),
         weight_decay=asked.weight_decay if asked.weight_decay is not None else row.weight_decay,
     )
-    machine = _intervals(config.machine, steps, batch, images)
-    done = replace(config, recipe=filled, machine=machine)
     reasons = {
         "batch_size": f"{row.source}: {row.batch_size:,}, halved down to {SMALLEST_BATCH} until an "
         f"epoch has {STEPS_PER_EPOCH[_kind(from_weights)]} steps",
@@ -167,11 +198,7 @@ def fill(
         )
         for name, why in reasons.items()
     ]
-    if family == "resnet":  # it has no place for dropout
-        return done, choices
-    dropout, why = _dropout(config, from_weights, model)
-    choices.append(Choice("dropout", dropout, why))
-    return replace(done, model_settings=replace(done.model_settings, dropout=dropout)), choices
+    return replace(config, recipe=filled), choices
 
 
 def _kind(from_weights: bool) -> str:
@@ -213,9 +240,13 @@ def _steps(
     return max(1, math.ceil(epochs * images / batch)), f"{epochs} epochs ({paper})"
 
 
-def _dropout(config: FinetuneConfig, from_weights: bool, model: str) -> tuple[float, str]:
+def _dropout(
+    config: FinetuneConfig, from_weights: bool, model: str, objective: str
+) -> tuple[float, str]:
     if config.model_settings.dropout is not None:
         return config.model_settings.dropout, "asked for"
+    if objective == "masked":
+        return 0.0, "Table 3, JFT-300M; Appendix B.1.2 gives none"
     if not from_weights:
         return SCRATCH_DROPOUT, SCRATCH.source
     dropout = FINETUNE_DROPOUT.get(model.split(" with ", maxsplit=1)[0], 0.0)

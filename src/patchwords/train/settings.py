@@ -80,4 +80,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         return {}
     if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
         raise ConfigError(f"{path} must hold settings as 'name: value' lines")
+    for name, value in table.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{path}: {name} holds a table, where a setting has one value")
     return {name.replace("-", "_"): value for name, value in table.items()}

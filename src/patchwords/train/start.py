@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -67,10 +68,17 @@ def choose_family(config: FinetuneConfig, origin: Pretrained | None) -> str:
 
 
 def prepare_start(
-    config: FinetuneConfig, data: Data, origin: Pretrained | None
+    config: FinetuneConfig,
+    data: Data,
+    origin: Pretrained | None,
+    classes: Sequence[str] | None = None,
 ) -> tuple[Start, list[Choice]]:
-    """Build or adapt the model for the classes of the data; -> (start, choices made)."""
+    """Build or adapt the model for these classes, by default those of the data.
+
+    Without any, the head stays zero, as if for one. -> (start, choices made)
+    """
     asked = config.model_settings
+    classes = tuple(data.classes if classes is None else classes)
     size = height_width(_one_or_two(asked.image_size)) if asked.image_size else None
     settings = {
         name: value
@@ -81,17 +89,17 @@ def prepare_start(
     if origin is None:
         model = create_model(
             config.model or DEFAULT_MODEL,
-            num_classes=len(data.classes),
+            num_classes=max(1, len(classes)),
             image_size=size,
             seed=config.seed,
             **settings,
         )
         preprocess, choices = choose_preprocess(config, data, model.config.image_size, None)
         return Start(name, model, preprocess, ()), choices
-    rows, numbers = rows_of_head(origin.labels, data.classes)
+    rows, numbers = rows_of_head(origin.labels, classes) if classes else (None, None)
     model, changes = adapt(
         origin.model,
-        num_classes=None if rows else len(data.classes),
+        num_classes=None if rows else max(1, len(classes)),
         image_size=size,
         head_rows=rows,
         seed=config.seed,
@@ -142,12 +150,18 @@ def choose_preprocess(
         why = "the images are not larger than the model's input"
     else:
         preprocess, why = Preprocess(image_size=size), "resize the short side, crop the centre"
+    asked = who_said(config)
     if config.resize is not None:
-        preprocess, why = replace(preprocess, resize=config.resize), "asked for"
+        preprocess, why = replace(preprocess, resize=config.resize), asked
     if config.crop_fraction is not None:
-        preprocess, why = replace(preprocess, crop_fraction=config.crop_fraction), "asked for"
+        preprocess, why = replace(preprocess, crop_fraction=config.crop_fraction), asked
     what = "squash" if preprocess.resize == "squash" else f"crop {preprocess.crop_fraction:g}"
     return preprocess, [Choice("evaluation_resize", what, why)]
+
+
+def who_said(config: FinetuneConfig) -> str:
+    """Of a setting that is not open any more when the recipe is filled in."""
+    return "asked for" if config.recipe.recipe is None else "the recipe, or asked for"
 
 
 def typical_side(examples: Examples) -> float:

@@ -94,7 +94,7 @@ class Measured:
     """
 
     loss: Tensor  # [] sum over the images
-    correct: Tensor  # [] count
+    correct: Tensor  # [] count, in which an image may have a share
     grad_norm: Tensor  # [] before clipping
     images: int
     rate: float
@@ -198,7 +198,7 @@ def accumulate_gradients(
     """
     images, targets, counts = batch
     loss_sum = torch.zeros((), device=images.device)
-    correct = torch.zeros((), device=images.device, dtype=torch.int64)
+    correct = torch.zeros((), device=images.device)
     mean_share = sum(counts) / len(counts)  # since the mean over processes is what is exchanged
     parts = -(-max(counts) // state.micro_batch)  # as many in every process
     for part in range(parts):

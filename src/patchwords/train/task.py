@@ -21,7 +21,10 @@ class Objective(Protocol):
     """
 
     def __call__(self, images: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
-        """uint8 [B, C, H, W] and targets -> ([B] losses in float32, [] how many were right)"""
+        """uint8 [B, C, H, W] and targets -> ([B] losses in float32, [] how many were right)
+
+        An image that is right in parts counts by its share.
+        """
         ...
 
 
@@ -32,11 +35,13 @@ class Classification:
     forward: Callable[[Tensor], Tensor]  # uint8 images -> logits, compiled or wrapped as it may be
     label_smoothing: float = 0.0
     class_weights: Tensor | None = None  # [classes]
+    sigmoid: bool = False  # each class by itself, in place of a softmax over all
 
     def __call__(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """Targets [B], or after MixUp and CutMix [B, classes]."""
         logits = self.forward(images)
-        losses = classification_loss(
+        loss = sigmoid_loss if self.sigmoid else classification_loss
+        losses = loss(
             logits,
             targets,
             label_smoothing=self.label_smoothing,
@@ -65,6 +70,26 @@ def classification_loss(
         label_smoothing=label_smoothing,
         reduction="none",
     )
+
+
+def sigmoid_loss(
+    logits: Tensor,
+    targets: Tensor,
+    *,
+    label_smoothing: float = 0.0,
+    class_weights: Tensor | None = None,
+) -> Tensor:
+    """Every class as a yes or no of its own, summed over the classes: -> [B].
+
+    As `sigmoid_xent` in utils.py of big_vision. Targets, smoothing and weights are those of
+    `classification_loss`; the weight of an image is that of its class.
+    """
+    classes = logits.shape[-1]
+    wanted = F.one_hot(targets, classes) if targets.dim() == 1 else targets  # [B, classes]
+    wanted = wanted.float()
+    smooth = wanted * (1 - label_smoothing) + label_smoothing / classes
+    losses = F.binary_cross_entropy_with_logits(logits.float(), smooth, reduction="none").sum(-1)
+    return losses if class_weights is None else losses * (wanted @ class_weights)
 
 
 def balanced_weights(counts: Tensor) -> Tensor:

@@ -60,7 +60,7 @@ def adapt(
     refitted = old.with_settings(**settings)  # on the old grid
     new_head = head_rows is None and num_classes is not None
     if new_head or tanh_layer(old) != tanh_layer(refitted):
-        refitted = refitted.with_settings(head_bias=0.0)
+        refitted = refitted.with_settings(head_bias=settings.get("head_bias", 0.0))
         changes = drop_classifier(weights, old, refitted)
     else:
         changes = [] if head_rows is None else keep_rows(weights, head_rows)

@@ -18,21 +18,13 @@ from typing import IO
 from urllib.parse import unquote, urlsplit
 
 from patchwords.errors import WeightsError
-from patchwords.files import explain
+from patchwords.files import cache_folder, explain
 from patchwords.version import __version__
 
 SCHEMES = ("https",)
 TIMEOUT = 30  # seconds without a byte
 CHUNK = 1 << 20  # bytes
 PARTIAL = 206  # HTTP: what comes goes on where we stopped
-
-
-def cache_folder() -> Path:
-    """PATCHWORDS_CACHE, or patchwords/ in the user's cache folder."""
-    if chosen := os.environ.get("PATCHWORDS_CACHE"):
-        return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "patchwords"
 
 
 def place_of(url: str) -> Path:

@@ -4,7 +4,8 @@
       model.safetensors   the tensors, under our names
       config.json         {"format", "version", "architecture", "model", "labels", "preprocess"}
 
-A run folder holds one as `model/`.
+A run folder holds one as `model/`. A model that was pre-trained without classes has no labels, and
+a head of zeros for one class.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def _read_card(path: Path) -> Card:
         raise WeightsError(f"{path}: {error}") from error
     except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
         raise WeightsError(f"{path} is damaged: {error}") from error
-    if len(card.labels) != card.config.num_classes:
+    if len(card.labels) != card.config.num_classes and (card.labels or card.config.num_classes > 1):
         raise WeightsError(
             f"{path} has {len(card.labels)} labels for {card.config.num_classes} classes"
         )

@@ -27,16 +27,25 @@ def keep_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
 def drop_classifier(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
     """Take out what will be new: the classifier, and a tanh layer of other width."""
     drop(weights, "head.linear.")
-    said = (
-        f"the head is new, for {new.num_classes} classes in place of {old.num_classes}: it starts "
-        "from zero (Sec. 3.2)"
-    )
+    # A single class stands for none: it is that of pre-training without labels.
+    if new.num_classes == 1:
+        said = "the head is left out, as there are no classes to train it for"
+    else:
+        replaced = old.num_classes if old.num_classes > 1 else "none"
+        said = (
+            f"the head is new, for {new.num_classes} classes in place of {replaced}: it starts "
+            "from zero (Sec. 3.2)"
+        )
+    if new.head_bias:
+        said += f", with a bias of {new.head_bias:.3g}"
     before, after = tanh_layer(old), tanh_layer(new)
     if before != after:
         drop(weights, "head.representation.")
     if after:
         origin = "that the weights have" if before == after else "with initial weights"
         said += f", on a tanh layer of {after} {origin}"
+    elif before:
+        said += f"; the tanh layer of {before} before it is left out, too"
     return [said]
 
 

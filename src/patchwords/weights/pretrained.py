@@ -15,7 +15,7 @@ from torch import Tensor
 from patchwords.data.decode import decode, to_rgb
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.errors import DataError
+from patchwords.errors import DataError, WeightsError
 from patchwords.model.family import Model
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class Pretrained:
 
     model: Model
     preprocess: Preprocess
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # none: pre-trained without classes
     architecture: str | None = None  # the name that the model was created by
     changes: tuple[str, ...] = ()  # what loading reset or resized, for a person
 
@@ -39,8 +39,10 @@ class Pretrained:
 
         An image is a path, encoded bytes, a PIL image, or a uint8 array [H, W, 3]. One image gives
         `[{"label": ..., "score": ...}, ...]`, best first, as transformers' pipeline does; a
-        sequence of images gives a list of such lists. Raises DataError for one that cannot be read.
+        sequence of images gives a list of such lists. Raises DataError for one that cannot be read,
+        and WeightsError where the model was pre-trained without classes.
         """
+        self.require_classes("RUN")
         single = isinstance(images, str | Path | bytes | np.ndarray) or hasattr(images, "convert")
         several: Iterable[ImageLike] = [images] if single else images  # type: ignore[list-item,assignment]
         pixels = [self.preprocess(self._open(image)) for image in several]  # each [H, W, C] uint8
@@ -50,6 +52,14 @@ class Pretrained:
             batch = torch.from_numpy(stack).permute(0, 3, 1, 2)  # [B, C, H, W]
             answers += [self.name(row, top_k) for row in self.scores(batch)]
         return answers[0] if single else answers
+
+    def require_classes(self, source: str) -> None:
+        """Raise WeightsError where there is no class to tell apart."""
+        if not self.labels:
+            raise WeightsError(
+                f"{source} was pre-trained without classes, so it names none: fine-tune it first, "
+                f"by patchwords finetune DATA --weights {source}"
+            )
 
     @torch.inference_mode()
     def scores(self, images: Tensor, device: Device | None = None) -> np.ndarray:

@@ -98,7 +98,8 @@ def save_pretrained(
 
     Args:
         path: a folder; a file NAME.npz for the format google. Files are replaced atomically.
-        labels: names of the classes, in the order of the logits; "0", "1", ... by default.
+        labels: names of the classes, in the order of the logits; "0", "1", ... by default; ()
+            for a model that was trained without classes, whose head is a place for one.
         preprocess: how images are made; a centre crop of the model's image size by default.
         architecture: the name that the model was created by.
         format: patchwords, huggingface, timm or google.
@@ -107,13 +108,16 @@ def save_pretrained(
     """
     classes = model.config.num_classes
     names = tuple(labels) if labels is not None else numbered(classes)
-    if len(names) != classes:
+    if len(names) != classes and (names or classes > 1):
         raise WeightsError(f"{len(names)} labels for a model of {classes} classes")
     if preprocess is None:
         preprocess = Preprocess.from_dict(
             {"image_size": model.config.image_size, "channels": model.config.channels}
         )
-    for note in WRITERS[format](Pretrained(model, preprocess, names, architecture), Path(path)):
+    pretrained = Pretrained(model, preprocess, names, architecture)
+    if format != "patchwords":  # whose config.json alone can say that there are no classes
+        pretrained.require_classes("RUN")
+    for note in WRITERS[format](pretrained, Path(path)):
         warnings.warn(note, stacklevel=2)
     return Path(path)
 

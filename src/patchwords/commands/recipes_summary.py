@@ -1,0 +1,134 @@
+"""The tables of `patchwords recipes` on a terminal."""
+
+from __future__ import annotations
+
+import math
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from patchwords.train.recipe_row import Row
+
+WIDTH = 100  # columns that the list takes
+# What the trainer adds to a name: train/optimizer.py and train/schedule.py.
+IN_WORDS = {
+    ("optimizer", "adamw"): "Adam, betas 0.9 and 0.999, decoupled weight decay",
+    ("optimizer", "sgd"): "momentum 0.9, decoupled weight decay",
+    ("schedule", "cosine"): "to 0",
+    ("schedule", "linear"): "to 0.00001",
+    ("schedule", "staircase"): "to a tenth after each of the drops",
+    ("clip", None): "gradients are not clipped",
+    ("resize", "crop"): "in evaluation: the short side, then the centre",
+    ("resize", "squash"): "in evaluation: both sides, without regard to the aspect",
+}
+UNITS = {
+    "batch_size": "images an update",
+    "warmup_steps": "steps, linear from 0",
+    "weight_decay": "times the learning rate, on kernels alone",
+    "clip": "largest norm of the gradient",
+    "image_size": "pixels",
+    "crop_area": "share of the image, in an inception crop",
+    "crop_ratio": "width / height",
+    "random_crop": "share of the sides, at a random place; instead of the inception crop",
+    "randaugment": "layers, magnitude",
+    "crop_fraction": "share of the short side that is kept",
+    "ema": "decay of a running average of the weights",
+}
+
+
+def show_list(rows: list[Row]) -> None:
+    """One line each, under their sources."""
+    console = Console()
+    console.width = max(console.width, WIDTH)  # a name that is cut short is of no use
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("recipe", "model", "data"):
+        table.add_column(name, no_wrap=True)
+    for name in ("length", "lr", "decay"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for source, group in groupby(rows, key=lambda row: row.source):
+        table.add_row(source, style="dim")
+        for row in group:
+            kind, amount = row.length
+            table.add_row(
+                f"  {row.name}",
+                row.model or "any",
+                row.data.name,
+                f"{amount:,} {kind}",
+                f"{row.lr:g}",
+                f"{row.settings['weight_decay']:g}",
+            )
+    console.print(table)
+    console.print()
+    for line in (
+        "length: on the recipe's own data. lr: peak learning rate. decay: of the weights, x lr.",
+        "One whole, with its command and cost: patchwords recipes NAME",
+    ):
+        console.print(line, style="dim", markup=False, highlight=False)
+
+
+def show_whole(recipe: dict[str, Any]) -> None:
+    """All settings of one recipe, what it costs, and how to run it."""
+    console = Console()
+    title = f"{recipe['recipe']}: {recipe['source']}"
+    table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold", no_wrap=True)
+    table.add_column()
+    table.add_column(style="dim")
+    for name, value, said in lines(recipe):
+        table.add_row(name, value, said)
+    console.print(table)
+    console.print()
+    if recipe["note"]:
+        console.print(f"Note: {recipe['note']}.", markup=False, highlight=False)
+        console.print()
+    console.print(f"Run it: {recipe['command']}", markup=False, highlight=False, soft_wrap=True)
+
+
+def lines(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """(name, value, what it means)."""
+    kind = "epochs" if "epochs" in recipe else "steps"
+    rates = " ".join(f"{rate:g}" for rate in recipe["lr_tried"])
+    classes = "" if recipe["classes"] is None else f", {recipe['classes']:,} classes"
+    sized = {
+        "data": (recipe["data"], f"{recipe['images']:,} images{classes}"),
+        "model": (recipe["model"] or "any", ""),
+        kind: (
+            f"{recipe[kind]:,}",
+            f"{recipe['updates']:,} updates on its data, {recipe['images_seen']:,} images seen",
+        ),
+        "batch_size": (f"{recipe['batch_size']:,}", UNITS["batch_size"]),
+        "lr": (f"{recipe['lr']:g}", f"one of {rates}" if len(recipe["lr_tried"]) > 1 else ""),
+        "warmup_steps": (f"{recipe['warmup_steps']:,}", UNITS["warmup_steps"]),
+    }
+    settings = {
+        name: (_said(value), IN_WORDS.get((name, _hashable(value)), UNITS.get(name, "")))
+        for name, value in recipe["settings"].items()
+    }
+    exa = f"{recipe['training_flops'] / 1e18:,.4g}"
+    of = f"6 x MACs x images seen / 1e18, of {recipe['cost_of']} on its data"
+    cost = {"exaFLOPs": (exa, of)}
+    return [(name, *said) for name, said in {**sized, **settings, **cost}.items()]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _said(value: Any) -> str:
+    """
+    >>> _said([0.05, 1.0]), _said(True), _said(None), _said(6 / 7)
+    ('0.05 1', 'yes', 'none', '0.8571')
+    """
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return " ".join(_said(part) for part in value)
+    if value is None:
+        return "none"
+    if isinstance(value, float | int):
+        assert math.isfinite(value)
+        return f"{value:.4g}"
+    return str(value)

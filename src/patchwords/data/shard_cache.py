@@ -1,0 +1,194 @@
+"""Whole shards on the local disk: fetched once, bounded in bytes, shared by all processes.
+
+    folder/
+      3f2a91-train-000.tar       an entry: there as a whole or not at all
+      .3f2a91-train-000.tar.part what is being brought, by whoever holds its lock
+      .3f2a91-train-000.tar.lock
+      .room                      held while entries are dropped and room is made
+
+What was used longest ago is dropped first; using an entry sets its time. Locks are the system's
+(flock), so those of a killed process are gone with it, and what it left half-done is deleted by
+the next that needs room. A file that is dropped while somebody reads it stays until it is closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+from patchwords.errors import StorageError
+from patchwords.files import explain
+
+PART, LOCK = ".part", ".lock"
+GONE = 5  # times that an entry may be dropped between being brought and being opened
+
+Reserve = Callable[[int], None]  # told the bytes that are about to be written
+# Writes an entry to the path, which has its full length once that is reserved.
+Bring = Callable[[Path, Reserve], None]
+
+
+@dataclass(frozen=True)
+class ShardCache:
+    """Entries of at most `bound` bytes in all; what is being brought counts with its full length.
+
+    Where the entries that several processes bring at the same moment are larger than that, it is
+    exceeded by them: waiting for one another, they might wait for ever.
+    """
+
+    folder: Path
+    bound: int  # bytes
+
+    def open(self, name: str, bring: Bring) -> BinaryIO:
+        """The entry, brought first where it is not there; whoever else wants it waits.
+
+        Raises what `bring` raises, and ConfigError where the folder cannot be written.
+        """
+        path = self.folder / name
+        for _ in range(GONE):
+            with suppress(FileNotFoundError, NotADirectoryError):
+                file = open(path, "rb")  # noqa: SIM115 - whoever asked for it closes it
+                os.utime(file.fileno())
+                return file
+            self._make()
+            with locked(self.folder / f".{name}{LOCK}"):
+                if not path.exists():
+                    self._bring(name, bring, keep=())
+        raise StorageError(
+            f"{self.folder}: {name} is dropped as soon as it is fetched; raise --cache-size, or "
+            "give each run a cache of its own by PATCHWORDS_CACHE"
+        )
+
+    def bring_ahead(self, name: str, need: int, bring: Bring, keep: Collection[str]) -> bool:
+        """Bring an entry of `need` bytes before it is wanted; -> whether it is there.
+
+        Nothing is done where another process is at it, or where there is room only in the place
+        of entries to `keep`.
+        """
+        if (self.folder / name).exists():
+            return True
+        self._make()
+        with locked(self.folder / f".{name}{LOCK}", wait=False) as mine:
+            if not mine or not self._make_room(need, keep):
+                return False
+            if not (self.folder / name).exists():
+                self._bring(name, bring, keep)
+            return True
+
+    def drop(self, name: str) -> None:
+        """Forget an entry that will not be wanted any more."""
+        (self.folder / name).unlink(missing_ok=True)
+
+    def _make(self) -> None:
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as fault:
+            raise explain(fault, self.folder) from fault
+
+    def _bring(self, name: str, bring: Bring, keep: Collection[str]) -> None:
+        """With the entry's lock held: write the part, then rename it."""
+        part = self.folder / f".{name}{PART}"
+
+        def reserve(size: int) -> None:
+            with locked(self.folder / ".room"):
+                self._evict(size - _length(part), keep)
+                with open(part, "ab") as file:
+                    file.truncate(size)  # sparse: but whoever counts sees the full length
+
+        try:
+            part.unlink(missing_ok=True)
+            bring(part, reserve)
+            with locked(self.folder / ".room"):  # whoever counts sees it once, by either name
+                os.replace(part, self.folder / name)
+        except OSError as fault:
+            raise explain(fault, part) from fault
+        finally:
+            with suppress(OSError):
+                part.unlink()
+
+    def _make_room(self, need: int, keep: Collection[str]) -> bool:
+        with locked(self.folder / ".room"):
+            return self._evict(need, keep)
+
+    def _evict(self, need: int, keep: Collection[str]) -> bool:
+        """Drop entries until `need` bytes more fit; -> whether they do. With .room held."""
+        entries, total = [], 0
+        for found in os.scandir(self.folder):
+            with suppress(FileNotFoundError):  # renamed or dropped since the folder was listed
+                state = found.stat()
+                if found.name.endswith(PART) and self._abandoned(found.name):
+                    os.unlink(found.path)
+                    continue
+                total += state.st_size
+                if not found.name.startswith(".") and found.name not in keep:
+                    entries.append((state.st_mtime_ns, found.path, state.st_size))
+        for _, path, size in sorted(entries):
+            if total + need <= self.bound:
+                break
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            total -= size
+        return total + need <= self.bound
+
+    def _abandoned(self, part: str) -> bool:
+        """Whether nobody is writing this part: its lock is free."""
+        with locked(self.folder / f"{part.removesuffix(PART)}{LOCK}", wait=False) as free:
+            return free
+
+
+@contextmanager
+def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the lock of this name; gives whether it is held.
+
+    It is not where it is taken and not waited for. Raises ConfigError where the file cannot be
+    made.
+    """
+    try:
+        with _forkable:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+            _held.add(descriptor)
+    except OSError as fault:
+        raise explain(fault, path) from fault
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        _close(descriptor)
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        _close(descriptor)  # which gives the lock back
+
+
+# A lock lasts until every copy of its descriptor is closed, and a fork copies it: a child that is
+# forked while a thread holds a lock would keep it for ever, and then wait for itself.
+_forkable = threading.Lock()
+_held: set[int] = set()
+
+
+def _close(descriptor: int) -> None:
+    with _forkable:
+        _held.discard(descriptor)
+        os.close(descriptor)
+
+
+def _let_go() -> None:
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+    _forkable.release()
+
+
+os.register_at_fork(
+    before=_forkable.acquire, after_in_parent=_forkable.release, after_in_child=_let_go
+)
+
+
+def _length(path: Path) -> int:
+    return path.stat().st_size if path.exists() else 0

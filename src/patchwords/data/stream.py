@@ -1,0 +1,226 @@
+"""Data in shards far away, or with an index beside them: larger than this machine's disk, if need
+be.
+
+| DATA | is |
+|---|---|
+| `https://host/train-{000..999}.tar` | tars or parquets on a web server |
+| `s3://bucket/train-*.tar`, `gs://...` | the same in object storage, by fsspec |
+| `ONE::OTHER` | several such, one after the other |
+| `train.index.jsonl`, `https://host/train.index.jsonl` | what `patchwords index` wrote |
+
+Each shard is read once to index it (see `shard_index`), and the index is kept. From then on
+everything is as with images on this machine: any image can be read, its shard is fetched into
+the cache where it is not there.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import accumulate
+from pathlib import Path
+
+import numpy as np
+
+from patchwords.data.columns import Columns
+from patchwords.data.examples import Data
+from patchwords.data.listing import Listing, assemble, count, few, splits_by_prefix
+from patchwords.data.remote import download, is_remote, matching
+from patchwords.data.shard_cache import ShardCache
+from patchwords.data.shard_index import SUFFIX, ShardIndex, read_line
+from patchwords.data.shard_store import Shard, Shards, StreamReader, index_of
+from patchwords.data.shards import BRACES, COMPRESSED, expand, no_end_mark, numbered
+from patchwords.errors import DataError
+from patchwords.files import cache_folder
+
+CACHE_SIZE = 64.0  # GiB
+AT_ONCE = 4  # shards that are indexed at the same time: to wait for several connections
+KINDS = (".tar", ".parquet", ".pq")
+
+
+def is_stream(spec: str) -> bool:
+    """Whether DATA lies elsewhere, or is an index of shards."""
+    return any(is_remote(part) or part.endswith(SUFFIX) for part in spec.split("::"))
+
+
+def open_stream(source: str, columns: Columns, cache_size: float = CACHE_SIZE) -> Data:
+    """The images of shards; their keys are `shard.tar:key.jpg` or `shard.parquet:row`.
+
+    `cache_size`: GiB on the local disk that fetched shards may take. Raises DataError and
+    StorageError.
+    """
+    cache = shard_cache(cache_size)
+    indexes = read_indexes(source, columns, cache)
+    addresses = [index.shard for index in indexes]
+    folder = os.path.commonpath([os.path.dirname(address) for address in addresses])
+    listings: dict[str, Listing] = {}
+    splits = splits_by_prefix(source, addresses)
+    first = [0, *accumulate(len(index.names) for index in indexes)]  # row of each shard
+    for index, split, row in zip(indexes, splits, first, strict=False):
+        if columns.need_labels:
+            _refuse_unlabelled(index)
+        shard = os.path.relpath(index.shard, folder)
+        listing = listings.setdefault(split, Listing())
+        listing.keys += [f"{shard}:{name}" for name in index.names]
+        listing.names += index.labels
+        listing.bytes += index.sizes
+        listing.rows += range(row, row + len(index.names))
+    if not first[-1]:
+        raise DataError(f"{source}: no images in {count(len(indexes), 'shard')}")
+    shard_of = np.repeat(np.arange(len(indexes), dtype=np.int32), np.diff(first))
+    shards = tuple(Shard(i.shard, i.bytes, i.packed, i.column) for i in indexes)
+    reader = StreamReader(
+        Shards(cache, shards),
+        shard_of,
+        _joined([index.offsets for index in indexes], np.int64),
+        _joined([index.sizes for index in indexes], np.int64),
+        _joined([index.digests for index in indexes], np.uint64),
+    )
+    return assemble(
+        source,
+        "stream",
+        {split: listing for split, listing in listings.items() if listing.keys},
+        reader,
+        notes=_notes(indexes, reader.shards),
+        classes=_known_classes(indexes),
+        shards=shard_of,
+        digests=reader.digests,
+    )
+
+
+def shard_cache(size: float = CACHE_SIZE) -> ShardCache:
+    """The cache of this user, of so many GiB."""
+    return ShardCache(cache_folder() / "shards", round(size * 2**30))
+
+
+def read_indexes(
+    source: str, columns: Columns, cache: ShardCache, anew: bool = False
+) -> list[ShardIndex]:
+    """The index of every shard that DATA means: read from an index file, kept, or made now."""
+    indexes: list[ShardIndex] = []
+    for part in source.split("::"):
+        if part.endswith(SUFFIX):
+            indexes += _read_index(part)
+        else:
+            indexes += _make_indexes(addresses_of(part), columns, cache, anew)
+    return indexes
+
+
+def addresses_of(spec: str) -> list[str]:
+    """`https://host/x-{000..002}.tar`, a pattern of object storage, or paths on this machine."""
+    if spec.endswith(COMPRESSED):
+        raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
+    if not spec.partition("?")[0].lower().endswith(KINDS):
+        raise DataError(f"{spec}: shards are .tar or .parquet files, or an {SUFFIX[1:]} of such")
+    if not is_remote(spec):
+        return [os.path.abspath(path) for path in expand(spec)]
+    addresses = numbered(spec) if BRACES.search(spec) else [spec]
+    if "*" in spec:
+        addresses = [found for address in addresses for found in matching(address)]
+    if not addresses:
+        raise DataError(f"{spec}: no file matches")
+    return addresses
+
+
+def write_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[str]:
+    """The lines of an index file in `folder`; shards below it are named from there."""
+    for index in indexes:
+        shard = index.shard
+        if not is_remote(shard):
+            below = os.path.relpath(shard, os.path.abspath(folder))
+            shard = shard if below.startswith("..") else below
+        yield replace(index, shard=shard).to_line() + "\n"
+
+
+def _read_index(path: str) -> list[ShardIndex]:
+    """The shards of an index file, near or far; their addresses made whole."""
+    try:
+        if is_remote(path):
+            with tempfile.TemporaryDirectory() as folder:
+                copy = Path(folder) / "index"
+                download(path, copy)
+                text = copy.read_text(encoding="utf-8")
+        else:
+            text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as fault:
+        raise DataError(f"{path}: cannot be read: {getattr(fault, 'strerror', fault)}") from fault
+    folder = path.rpartition("/")[0] if is_remote(path) else os.path.dirname(os.path.abspath(path))
+    indexes = [
+        read_line(f"{path}, line {number}", line)
+        for number, line in enumerate(text.splitlines(), start=1)
+    ]
+    if not indexes:
+        raise DataError(f"{path}: is empty; write it anew by `patchwords index`")
+    return [
+        index
+        if is_remote(index.shard) or os.path.isabs(index.shard)
+        else replace(index, shard=f"{folder}/{index.shard}")
+        for index in indexes
+    ]
+
+
+def _make_indexes(
+    addresses: Sequence[str], columns: Columns, cache: ShardCache, anew: bool
+) -> list[ShardIndex]:
+    """Several at once; on a terminal, with a line that says how far it is."""
+    folder = cache_folder() / "index"
+    indexes: list[ShardIndex] = []
+    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
+        made = [pool.submit(index_of, cache, folder, each, columns, anew) for each in addresses]
+        try:
+            for each in made:
+                indexes.append(each.result())
+                _show(len(indexes), len(addresses))
+        finally:
+            pool.shutdown(cancel_futures=True)
+    return indexes
+
+
+def _show(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rindexed {done:,} of {count(total, 'shard')}", end=end, file=sys.stderr)
+
+
+def _refuse_unlabelled(index: ShardIndex) -> None:
+    """Of labels that lack, say where they should be."""
+    bare = [name for name, label in zip(index.names, index.labels, strict=True) if label is None]
+    if bare and index.column is None:
+        key = bare[0].partition(".")[0]
+        raise DataError(
+            f"{index.shard}: {bare[0]} has no label; "
+            f'put {key}.cls or {key}.json with {{"label": ...}} beside it'
+        )
+    if bare and len(bare) == len(index.names):
+        raise DataError(f"{index.shard}: has no labels; choose their column by --label-column")
+
+
+def _known_classes(indexes: Sequence[ShardIndex]) -> list[str] | None:
+    """The classes in order, where the schema of every shard gives them."""
+    if any(index.classes is None for index in indexes):
+        return None
+    return list(dict.fromkeys(name for index in indexes for name in index.classes or ()))
+
+
+def _notes(indexes: Sequence[ShardIndex], shards: Shards) -> list[str]:
+    notes = [no_end_mark(index.shard) for index in indexes if not index.ended]
+    aside = [name for index in indexes for name in index.aside]
+    if aside:
+        notes.append(f"{count(len(aside), 'member')} of the tars left aside: {few(aside)}")
+    far = [shard.packed for shard in shards.shards if not shard.near]
+    if far:
+        gib = sum(far) / 2**30
+        notes.append(
+            f"{count(len(far), 'shard')} ({gib:,.2f} GiB) fetched as they are wanted, into "
+            f"{shards.cache.folder}, at most {shards.cache.bound / 2**30:,.2f} GiB at a time"
+        )
+    return notes
+
+
+def _joined(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray:
+    """[n] of all shards, one after the other."""
+    return np.concatenate([np.array(values, dtype=kind) for values in lists])

@@ -1,0 +1,51 @@
+"""What a run trains for: the parts of it that differ from one objective to the next."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal, Protocol
+
+from torch import Tensor, nn
+
+from patchwords.data.examples import Data
+from patchwords.train.choice import Choice
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.start import Start
+from patchwords.train.task import Objective
+from patchwords.weights.pretrained import Pretrained
+
+if TYPE_CHECKING:
+    from patchwords.data.loader import Batch
+    from patchwords.train.job import Job
+
+
+class Prepares(Protocol):
+    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
+
+    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Any]: ...
+
+
+class Aim(Protocol):
+    """See `classify.Classify` and `masked.PredictMasked`."""
+
+    @property
+    def objective_name(self) -> Literal["supervised", "masked"]: ...
+
+    def classes(self, data: Data) -> tuple[str, ...]:
+        """What the model's head tells apart; nothing where the head is not trained."""
+        ...
+
+    def settle(
+        self, config: FinetuneConfig, data: Data, origin: Pretrained | None
+    ) -> tuple[FinetuneConfig, list[Choice]]:
+        """Decide what the recipe leaves open in the config."""
+        ...
+
+    def learner(self, start: Start, config: FinetuneConfig) -> nn.Module:
+        """What is trained: the model, or a module around it that has more to learn."""
+        ...
+
+    def preparation(self, job: Job) -> Prepares: ...
+
+    def objective(self, job: Job, learner: nn.Module) -> Objective:
+        """`learner` may have been compiled or wrapped."""
+        ...

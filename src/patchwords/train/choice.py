@@ -1,0 +1,14 @@
+"""A setting as it will be used, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One line of the table that is shown before the first step."""
+
+    name: str
+    value: object
+    why: str

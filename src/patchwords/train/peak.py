@@ -1,0 +1,70 @@
+"""The fastest that a device multiplies matrices, as measured here and now.
+
+Datasheets promise what no program reaches, and for a CPU they say nothing. Utilisation is meant
+against what torch's own matrix product reaches on this device, in the precision of the training.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+
+import torch
+
+from patchwords.device import Device
+from patchwords.model.cost import macs, training_flops
+from patchwords.model.family import Model
+
+# Sides of the square matrices that are tried: which one is fastest depends on caches and cores.
+SIDES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
+SECONDS_PER_SIDE = 0.1
+
+
+def seconds_at_peak(model: Model, device: Device) -> float | None:
+    """What training on one image would take if the device did nothing but multiply at its peak.
+
+    Over the seconds that it does take, this is the utilisation of model FLOPs (PaLM, arXiv
+    2204.02311, App. B): what is computed again to save memory is not counted. None where weights
+    below the head are frozen: the backward pass is then shorter than `training_flops` says.
+    """
+    for name, parameter in model.named_parameters():
+        if not (parameter.requires_grad or name.startswith("head.")):
+            return None
+    return training_flops(macs(model.config), images=1) / matrix_peak(device)
+
+
+def matrix_peak(device: Device) -> float:
+    """FLOP/s of the fastest product among a few; measured once in a process, in 0.3 s.
+
+    One product at a time, the best of several: whatever else the machine does only makes it slower.
+    """
+    return _measured(device.type, device.precision, torch.get_num_threads())
+
+
+@functools.cache
+def _measured(place: str, precision: str, threads: int) -> float:
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    return max(fastest(side, torch.device(place), dtype) for side in SIDES[place])
+
+
+@torch.no_grad()
+def fastest(side: int, device: torch.device, dtype: torch.dtype) -> float:
+    """FLOP/s of the fastest product of two matrices of side x side; one multiplication is 2."""
+    # Noise, for a GPU is faster at numbers that are alike; its own, for nobody's draws may shift.
+    noise = torch.Generator(device).manual_seed(0)
+    a = torch.randn(2, side, side, generator=noise, device=device).to(dtype)
+    torch.mm(a[0], a[1])  # the first sets up libraries
+    best, end = float("inf"), time.perf_counter() + SECONDS_PER_SIDE
+    while time.perf_counter() < end or best == float("inf"):
+        _wait(device)
+        clock = time.perf_counter()
+        torch.mm(a[0], a[1])
+        _wait(device)
+        best = min(best, time.perf_counter() - clock)
+    return 2 * side**3 / best
+
+
+def _wait(device: torch.device) -> None:
+    """Until the GPU has done what it was asked for."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
