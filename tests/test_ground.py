@@ -37,7 +37,7 @@ def test_every_error_of_the_user_exits_with_2_but_for_a_stop() -> None:
     family = [
         c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, PatchwordsError)
     ]
-    assert len(family) == 8
+    assert len(family) == 9
     assert {c.exit_code for c in family} == {2}
     assert Interrupted("stopped", 143).exit_code == 143
     assert Interrupted("stopped").exit_code == 130

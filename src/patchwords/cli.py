@@ -17,6 +17,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
+from patchwords.distributed import speaks
 from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 
 # verb -> (module in patchwords.commands, its dataclass, what it is for)
@@ -57,7 +58,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PatchwordsError as error:
         if debug:
             traceback.print_exc()
-        print(f"patchwords: {' '.join(str(error).split())}", file=sys.stderr)
+        if speaks():
+            print(f"patchwords: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("patchwords: interrupted", file=sys.stderr)

@@ -50,6 +50,10 @@ class Interrupted(PatchwordsError):
         self.exit_code = exit_code
 
 
+class ProcessLost(PatchwordsError):
+    """Another process of the run died, or did not answer in time."""
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """A clause to append to an error: the nearest choice, or, of a short list, all of it.
 

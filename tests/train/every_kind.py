@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config
+from patchwords.model.family import Config, Model, build
+from patchwords.model.initialise import initialise
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import BIT, OFFICIAL
 
@@ -38,3 +41,14 @@ EVERY_KIND: dict[str, Config] = {
         trunk=replace(OFFICIAL, units=(1, 1), spatial="axial"), image_size=SIDE, num_classes=10
     ),
 }
+
+
+def lively(config: Config) -> Model:
+    """A model of that shape in which no weight is 0: below a new head nothing would learn."""
+    model = build(config)
+    initialise(model, seed=1)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator), alpha=0.1)
+    return model

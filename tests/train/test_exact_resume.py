@@ -12,7 +12,8 @@ import torch
 from tiny_run import VIT, Killed, assemble, config_of, go, go_on, killed_at, quiet
 
 from patchwords.errors import ConfigError, Interrupted
-from patchwords.train.job import Job, restore
+from patchwords.train.job import Job
+from patchwords.train.restore import restore
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +93,7 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
         restore(other.state, other.start, folder, config, other.data, quiet())
     job = assemble(tmp_path, config_of())
-    monkeypatch.setattr("patchwords.train.job.fingerprint", lambda data: "other")
+    monkeypatch.setattr("patchwords.train.restore.fingerprint", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
         restore(job.state, job.start, folder, config, job.data, quiet())
 

@@ -234,16 +234,26 @@ def test_layers_are_the_modules(shape: str) -> None:
     assert [layer.parameters for layer in found if layer.input] == real
     assert sum(layer.parameters for layer in found) == parameters(config)
     # A layer, its gradients, the next layer, and what is in no layer with its gradients.
-    assert gathered(found) == 3 * max(real) + 2 * (parameters(config) - sum(real))
+    outside = parameters(config) - sum(real)
+    assert gathered(found, 4) == 4 * (3 * max(real) + 2 * outside)
+    # Blocks alone are gathered in the type of the products.
+    blocks = [layer.parameters for layer in found if layer.rounded]
+    units = [layer.parameters for layer in found if layer.input and not layer.rounded]
+    largest = max(2 * max(blocks, default=0), 4 * max(units, default=0))
+    assert gathered(found, 2) == 3 * largest + 4 * 2 * outside
+    assert len(units) == (len(list(unit_inputs(config))) if config.trunk else 0)
 
 
 @pytest.mark.parametrize("shape", ["ViT", "axial"])
 def test_fsdp_gathers_one_layer_in_the_precision_of_the_products(shape: str) -> None:
-    whole = gathered(list(layers(SHAPES[shape])))
-    for update, each in ((ADAMW, 4), (MIXED, 2)):
-        for checkpointing in (False, True):
-            found = footprint(SHAPES[shape], Layout(5, "fsdp", checkpointing), update)
-            assert found.weights_at_work == each * whole
+    found = list(layers(SHAPES[shape]))
+    outside = sum(layer.parameters for layer in found if not layer.input)
+    for checkpointing in (False, True):
+        layout = Layout(5, "fsdp", checkpointing)
+        assert footprint(SHAPES[shape], layout, ADAMW).weights_at_work == gathered(found, 4)
+        # Autocast copies what was gathered in float32.
+        expected = gathered(found, 2) + 2 * outside
+        assert footprint(SHAPES[shape], layout, MIXED).weights_at_work == expected
 
 
 @pytest.mark.parametrize("shape", ["hybrid", "ResNet"])

@@ -25,10 +25,11 @@ from patchwords.train.aim import Aim
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
 from patchwords.train.finetune import Evaluate, train_to_end
-from patchwords.train.job import Job, build_state, restore
+from patchwords.train.job import Job, build_state
 from patchwords.train.plan import plan_of
 from patchwords.train.progress import Display
 from patchwords.train.recipes import fill
+from patchwords.train.restore import restore
 from patchwords.train.run_folder import RunFolder
 from patchwords.train.start import Start
 

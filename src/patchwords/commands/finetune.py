@@ -53,14 +53,16 @@ def run(config: Finetune) -> int:
     config.check()
     from rich.console import Console
 
+    from patchwords.distributed import speaks
     from patchwords.evaluate.fewshot import measure_fewshot
     from patchwords.evaluate.held_out import measure
     from patchwords.train.finetune import run as train
     from patchwords.train.progress import Display
 
-    display = Display(Console(stderr=config.json))
+    display = Display(Console(stderr=config.json, quiet=not speaks()))
     job = train(config, measure, display, measure_fewshot)
-    report_on(job, display, config.json)
+    if speaks():  # of several processes, the main one measures and reports
+        report_on(job, display, config.json)
     return 0
 
 

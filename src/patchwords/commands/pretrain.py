@@ -51,13 +51,16 @@ def run(config: Pretrain) -> int:
     from rich.console import Console
 
     from patchwords.commands.finetune import report_on
+    from patchwords.distributed import speaks
     from patchwords.evaluate.fewshot import measure_fewshot
     from patchwords.evaluate.pretraining import evaluator_of
     from patchwords.train.pretrain import run as train
     from patchwords.train.progress import Display
 
-    display = Display(Console(stderr=config.json))
+    display = Display(Console(stderr=config.json, quiet=not speaks()))
     job = train(config, evaluator_of, display, measure_fewshot)
+    if not speaks():  # of several processes, the main one measures and reports
+        return 0
     if config.learn.objective == "masked":
         report_on_masked(job, display, config.json)
     else:

@@ -1,4 +1,7 @@
-"""Where settings come from: --recipe and --config give defaults, --resume goes on with a run's."""
+"""Where settings come from: --recipe and --config give defaults, --resume goes on with a run's.
+
+What torchrun starts anew after a process died (--max-restarts) goes on as if told to --resume.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from patchwords.cli import parse
+from patchwords.distributed import launch, restarts
 from patchwords.errors import ConfigError
 from patchwords.train.named_recipe import preset
-from patchwords.train.run_folder import RunFolder, read_asked
+from patchwords.train.run_folder import RunFolder, read_asked, read_launch
 from patchwords.train.settings import flatten, read_yaml, unflatten
 
 Command = TypeVar("Command")
@@ -17,7 +21,7 @@ Command = TypeVar("Command")
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
 FREE_ON_RESUME = {
     *("output", "resume", "overwrite", "config", "json"),
-    *("workers", "device", "cache_size"),
+    *("workers", "device", "parallel", "checkpoint_activations", "cache_size"),
 }
 
 
@@ -39,7 +43,8 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
         default = forget_other_duration(default, flatten(given))
     if default != command():
         given = parse(command, words, program, default)
-    if not given.resume:
+    again = restarted(given.output)
+    if not (given.resume or again):
         return given
     if given.output is None:
         raise ConfigError("--resume: say which run to go on with by --output RUN")
@@ -49,9 +54,19 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     stored = from_file(command, run.config, program)
     over = unflatten(stored, {name: flatten(default)[name] for name in in_file})
     now = flatten(parse(command, words, program, over))
+    if again:
+        now |= {"resume": True, "overwrite": False}
     asked = {**flatten(command()), **read_asked(run)}
     refuse_changes(flatten(stored), asked, now, given.output)
     return unflatten(stored, {name: now[name] for name in (*FREE_ON_RESUME, "data")})
+
+
+def restarted(output: str | None) -> bool:
+    """Whether torchrun has started this very run anew, after one of its processes died."""
+    if not restarts() or output is None:
+        return False
+    run = RunFolder(Path(output))
+    return run.config.is_file() and read_launch(run) == launch()
 
 
 def said_of_recipe(given: Any) -> dict[str, Any]:

@@ -111,13 +111,25 @@ def train_plan(
     return _steps(n, batch_size, steps, order_of, weights is not None, (rank, world))
 
 
+def refuse_uneven(batch_size: int, world: int) -> None:
+    """Raise ConfigError where the processes' shares of a batch would not be equal."""
+    if batch_size < 1:
+        raise ConfigError(f"--batch-size {batch_size} must be greater than 0")
+    if not batch_size % world:
+        return
+    more = batch_size + -batch_size % world
+    batches = f"{more - world} or {more}" if batch_size > world else f"{more}"
+    fewer = next(count for count in range(world, 0, -1) if not batch_size % count)
+    raise ConfigError(
+        f"--batch-size {batch_size} is not a multiple of the {world} processes: take {batches}, or "
+        f"start {fewer} process{'es' * (fewer > 1)}"
+    )
+
+
 def _check(n: int, batch_size: int, weights: np.ndarray | None, rank: int, world: int) -> None:
     if n < 1:
         raise ConfigError("there is nothing to train on: 0 samples")
-    if batch_size < 1 or batch_size % world:
-        raise ConfigError(
-            f"batch_size is {batch_size}; it must be a multiple of the {world} processes"
-        )
+    refuse_uneven(batch_size, world)
     assert 0 <= rank < world
     if weights is not None and (len(weights) != n or min(weights) < 0 or not sum(weights) > 0):
         raise ConfigError(f"sampling weights must be {n} numbers >= 0, not all 0")

@@ -21,6 +21,7 @@ from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Example
 from patchwords.data.loader import eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
+from patchwords.distributed import mean_over, together, world
 from patchwords.errors import DataError, did_you_mean
 from patchwords.evaluate.classify import Predictions, classify
 from patchwords.evaluate.metrics import mean_loss, summarise
@@ -33,16 +34,23 @@ NEW = "new"  # images that no run has divided
 def measure(
     model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
 ) -> dict[str, Any]:
-    """Loss and accuracy, for the curves during training."""
-    predictions = predict(model, examples, preprocess, device, workers)
+    """Loss and accuracy, for the curves during training; each process measures its share."""
+    share = examples if world().size == 1 else examples.select(own_share(examples))
+    predictions = together(lambda: predict(model, share, preprocess, device, workers))
     labels, probabilities = predictions.labels, predictions.probabilities
-    if not len(labels):
+    means = {"loss": 0.0, "accuracy": 0.0}
+    if len(labels):
+        means["loss"] = mean_loss(labels, probabilities)
+        means["accuracy"] = float((probabilities.argmax(1) == labels).mean())
+    means, images = mean_over(means, len(labels))
+    if not images:
         raise DataError("none of the validation images can be read; patchwords doctor says why")
-    return {
-        "loss": mean_loss(labels, probabilities),
-        "accuracy": float((probabilities.argmax(1) == labels).mean()),
-        "images": len(labels),
-    }
+    return {**means, "images": images}
+
+
+def own_share(examples: Examples) -> range:
+    """The places of the examples that this process measures: every one, if it is alone."""
+    return range(world().rank, len(examples), world().size)
 
 
 def predict(

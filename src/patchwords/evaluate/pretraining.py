@@ -20,9 +20,10 @@ from patchwords.data.examples import Examples
 from patchwords.data.loader import Batch, eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
+from patchwords.distributed import sum_over, together
 from patchwords.errors import DataError
 from patchwords.evaluate.classify import evaluating
-from patchwords.evaluate.held_out import BATCH, measure
+from patchwords.evaluate.held_out import BATCH, measure, own_share
 from patchwords.model.masked import Corruption, MaskedViT
 from patchwords.train.finetune import Evaluate
 from patchwords.train.masked import MaskedPrediction, draw_of, prediction
@@ -41,6 +42,14 @@ def measure_sigmoid(
     model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
 ) -> dict[str, Any]:
     """Loss and accuracy as `held_out.measure` has them, but the loss that sigmoids train on."""
+    share = examples.select(own_share(examples))
+    return over_all(together(lambda: sums_of_sigmoids(model, share, preprocess, device, workers)))
+
+
+def sums_of_sigmoids(
+    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+) -> tuple[float, float, int]:
+    """(loss, right, images)"""
     loss, right, images = 0.0, 0, 0
     with evaluating(model), torch.inference_mode(), device.autocast():
         for batch in readable(eval_batches(examples, preprocess, BATCH, workers)):
@@ -49,7 +58,7 @@ def measure_sigmoid(
             loss += float(sigmoid_loss(logits, labels).sum())
             right += int((logits.argmax(-1) == labels).sum())
             images += len(labels)
-    return summary(loss, right, images)
+    return loss, right, images
 
 
 def measure_masked(
@@ -61,12 +70,24 @@ def measure_masked(
     workers: int,
 ) -> dict[str, Any]:
     """Loss and accuracy of the colours of corrupted patches."""
-    seen = list(answers(config, learner, examples, preprocess, device, workers))
-    return summary(
-        sum(answer.loss for answer in seen),
-        sum(answer.right for answer in seen),
-        sum(answer.images for answer in seen),
+    places = own_share(examples)
+    share = examples.select(places)
+    seen = together(
+        lambda: list(answers(config, learner, share, preprocess, device, workers, places))
     )
+    return over_all(
+        (
+            sum(answer.loss for answer in seen),
+            sum(answer.right for answer in seen),
+            sum(answer.images for answer in seen),
+        )
+    )
+
+
+def over_all(sums: tuple[float, float, int]) -> dict[str, Any]:
+    """(loss, right, images) of this process's share -> the row of all shares."""
+    loss, right, images = sum_over(torch.tensor(sums, dtype=torch.float64)).tolist()
+    return summary(loss, right, int(images))
 
 
 def summary(loss: float, right: float, images: int) -> dict[str, Any]:
@@ -94,8 +115,14 @@ def answers(
     preprocess: Preprocess,
     device: Device,
     workers: int,
+    places: range | None = None,
 ) -> Iterator[Answer]:
-    """The objective on every batch of the examples."""
+    """The objective on every batch of the examples.
+
+    `places` are theirs among all that are held out, where they are a share of them: by these
+    their patches are drawn.
+    """
+    places = range(len(examples)) if places is None else places
     objective = objective_of(config, learner, preprocess)
     with evaluating(learner), torch.inference_mode(), device.autocast():
         for batch in eval_batches(examples, preprocess, BATCH, workers):
@@ -103,7 +130,8 @@ def answers(
                 yield Answer(0.0, 0.0, 0, Counter(), batch.bad)
                 continue
             images = batch.images.to(device.torch_device)
-            corruption = hide(config, learner, batch.indices.tolist()).to(device.torch_device)
+            drawn = hide(config, learner, [places[index] for index in batch.indices.tolist()])
+            corruption = drawn.to(device.torch_device)
             losses, right = objective(images, corruption)
             wanted = objective.target.wanted(objective.hidden(images, corruption))
             colours = Counter(objective.target.colours(wanted).flatten().tolist())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from patchwords.train.sharding import share
+
 
 class Average:
     """average <- decay * average + (1 - decay) * weights, after every step, in float32.
@@ -23,6 +25,6 @@ class Average:
     def update(self, model: nn.Module, step: int) -> None:
         """Take in the weights after update number `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        ours = list(self.weights.values())
-        theirs = [value.detach().float() for value in model.state_dict().values()]
+        ours = [share(value) for value in self.weights.values()]
+        theirs = [share(value.detach()).float() for value in model.state_dict().values()]
         torch._foreach_lerp_(ours, theirs, 1.0 - decay)

@@ -6,6 +6,9 @@
         sha256          checksum of state.pt, in the form that `sha256sum --check` reads
       step-00000400/    the newest two are kept
 
+A model that is divided among processes is written in shares (shares.py): then the folder holds
+several files in place of state.pt, each with its line in sha256.
+
 A checkpoint is written into a folder with another name, flushed to the disk, and renamed: it is
 there as a whole or not at all. It is read with `weights_only=True`, so it cannot run code.
 """
@@ -26,43 +29,70 @@ import torch
 from patchwords.errors import CheckpointError
 
 KEEP = 2
+DAMAGE = (OSError, ValueError, IndexError, RuntimeError, pickle.UnpicklingError)  # met in reading
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write the state of `step` and drop the oldest; raises CheckpointError, losing nothing."""
-    final = folder / f"step-{step:08d}"
-    part = folder / f".{final.name}.part"
-    shutil.rmtree(part, ignore_errors=True)
     try:
-        part.mkdir(parents=True)
-        with open(part / "state.pt", "wb") as file:
-            torch.save(state, file)
-            file.flush()
-            os.fsync(file.fileno())
-        with open(part / "sha256", "w") as file:
-            file.write(f"{_checksum(part / 'state.pt')}  state.pt\n")
-            file.flush()
-            os.fsync(file.fileno())
-        shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
-        os.replace(part, final)
-        _flush_folder(folder)
+        part = begin(folder, step)
+        write(part / "state.pt", state)
+        return put_in_place(part, step, {"state.pt": checksum(part / "state.pt")})
     except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
-        shutil.rmtree(part, ignore_errors=True)
-        raise CheckpointError(_explain(error, folder, step)) from error
+        raise give_up(error, folder, step) from error
+
+
+def begin(folder: Path, step: int) -> Path:
+    """An empty folder for the checkpoint, under the name that it has until it is whole."""
+    part = folder / f".step-{step:08d}.part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir(parents=True)
+    return part
+
+
+def write(path: Path, state: dict[str, Any]) -> None:
+    with open(path, "wb") as file:
+        torch.save(state, file)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def put_in_place(part: Path, step: int, sums: dict[str, str]) -> Path:
+    """Write the checksums of the files (name -> sum), rename the folder, drop the oldest."""
+    folder = part.parent
+    final = folder / f"step-{step:08d}"
+    with open(part / "sha256", "w") as file:
+        file.write("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
+        file.flush()
+        os.fsync(file.fileno())
+    shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
+    os.replace(part, final)
+    _flush_folder(folder)
     for old in sorted(folder.glob("step-*"))[:-KEEP]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
-def load_latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | None:
+def give_up(error: BaseException, folder: Path, step: int) -> CheckpointError:
+    """Leave no half of a checkpoint; -> the error in one line."""
+    shutil.rmtree(folder / f".step-{step:08d}.part", ignore_errors=True)
+    return CheckpointError(_explain(error, folder, step))
+
+
+def load_latest(
+    folder: Path,
+    warn: Callable[[str], None],
+    read: Callable[[Path], dict[str, Any]] | None = None,
+) -> dict[str, Any] | None:
     """The newest state that is whole, or None where there is none; damaged ones are named.
 
+    `read` gives what is in one checkpoint folder, as `load` does, which is taken without it.
     Raises CheckpointError where there are checkpoints and every one is damaged.
     """
     found = sorted(folder.glob("step-*"), reverse=True)
     for checkpoint in found:
         try:
-            return load(checkpoint)
+            return (read or load)(checkpoint)
         except CheckpointError as error:
             warn(f"{error}; trying the one before")
     if found:
@@ -73,18 +103,31 @@ def load_latest(folder: Path, warn: Callable[[str], None]) -> dict[str, Any] | N
 def load(checkpoint: Path) -> dict[str, Any]:
     """The state in one checkpoint folder; raises CheckpointError where it is damaged."""
     try:
-        wanted = (checkpoint / "sha256").read_text().split()[0]
-        if _checksum(checkpoint / "state.pt") != wanted:
-            raise CheckpointError(f"{checkpoint / 'state.pt'} is damaged: its checksum differs")
+        if read_sums(checkpoint).keys() != {"state.pt"}:
+            raise CheckpointError(f"{checkpoint} is damaged: its checksum is not that of state.pt")
+        compare(checkpoint, read_sums(checkpoint))
         state: dict[str, Any] = torch.load(
             checkpoint / "state.pt", map_location="cpu", weights_only=True
         )
         return state
-    except (OSError, ValueError, IndexError, RuntimeError, pickle.UnpicklingError) as error:
+    except DAMAGE as error:
         raise CheckpointError(f"{checkpoint} is damaged: {error}".splitlines()[0]) from error
 
 
-def _checksum(path: Path) -> str:
+def read_sums(checkpoint: Path) -> dict[str, str]:
+    """File -> the checksum that it had when it was written."""
+    lines = [line.split() for line in (checkpoint / "sha256").read_text().splitlines()]
+    return {name: digest for digest, name in lines}
+
+
+def compare(checkpoint: Path, sums: dict[str, str]) -> None:
+    """Raise CheckpointError where a file is not what it was."""
+    for name, wanted in sums.items():
+        if checksum(checkpoint / name) != wanted:
+            raise CheckpointError(f"{checkpoint / name} is damaged: its checksum differs")
+
+
+def checksum(path: Path) -> str:
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
@@ -101,7 +144,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _explain(error: Exception, folder: Path, step: int) -> str:
+def _explain(error: BaseException, folder: Path, step: int) -> str:
     kept = sorted(path.name for path in folder.glob("step-*"))
     last = f"the last good one is {kept[-1]}" if kept else "there is none before it"
     # torch closes its archive in spite of a failed write, and then reports that instead.

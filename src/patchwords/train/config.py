@@ -85,7 +85,9 @@ class MachineSettings:
 
     device: DeviceName = "auto"  # where to compute
     precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
-    compile: bool = False  # compile the model first: slower to start, faster steps
+    compile: bool = False  # compile the layers first: slower to start, faster steps
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"  # weights whole in each process, or in shares
+    checkpoint_activations: bool = False  # compute them twice: far less memory, slower steps
     workers: int | None = None  # processes that decode images; none given: as many as are useful
     grad_accum: Literal["auto"] | int = "auto"  # parts that a batch is cut into to fit memory
     log_every: int | None = None  # steps between two rows of metrics.jsonl

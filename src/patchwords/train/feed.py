@@ -16,6 +16,7 @@ from patchwords.data.loader import Batch, train_batches
 from patchwords.data.plan import train_plan
 from patchwords.data.prefetch import prefetch
 from patchwords.device import Device
+from patchwords.distributed import concatenate, together, world
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.job import Job
 from patchwords.train.task import balanced_weights
@@ -25,7 +26,7 @@ def feed(job: Job) -> Iterator[Batch]:
     """The batches from the step that the run has reached to the last one."""
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
-    mixed = config.data_settings.shuffle_shards
+    mixed, here = config.data_settings.shuffle_shards, world()
     order = train_plan(
         len(train),
         plan.batch_size,
@@ -33,6 +34,8 @@ def feed(job: Job) -> Iterator[Batch]:
         state.step,
         plan.steps,
         weights=weights,
+        rank=here.rank,
+        world=here.size,
         shards=train.shards,
         group=mixed,
     )
@@ -54,9 +57,13 @@ def sample_weights(train: Examples) -> np.ndarray:
 def refuse_bad(
     batches: Iterable[Batch], train: Examples, skipped: dict[str, str], max_bad: float
 ) -> Iterator[Batch]:
-    """Note the images that could not be read; raises DataError past the share that is allowed."""
-    for batch in batches:
-        for index, reason in batch.bad:
+    """Note the images that could not be read; raises DataError past the share that is allowed.
+
+    All processes note those of all, so that they stop at the same one.
+    """
+    rest = iter(batches)
+    while (batch := together(lambda: next(rest, None))) is not None:
+        for index, reason in concatenate(batch.bad):
             skipped[train.keys[index]] = reason
         refuse_too_many_bad(skipped.items(), len(train), "training images", max_bad)
         yield batch

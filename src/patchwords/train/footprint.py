@@ -99,6 +99,11 @@ class Layer:
     def parameters(self) -> int:
         return sum(part.parameters for part in self.parts)
 
+    @property
+    def rounded(self) -> bool:
+        """Whether FSDP gathers it in the precision of the products: a ViT's block."""
+        return self.input is not None and not any(part.standardised for part in self.parts)
+
 
 def footprint(config: Config, layout: Layout, update: Update) -> Footprint:
     """What a device holds at the fullest moment of a step."""
@@ -120,29 +125,32 @@ def at_work(found: Sequence[Layer], images: int, layout: Layout, bytes_per_value
     """Bytes that are there while a step lasts: activations, and weights beside the stored ones."""
     whole = 0
     if layout.parallel == "fsdp":
-        whole = gathered(found) * bytes_per_value
-        found = [not_copied(layer) for layer in found]
+        whole = gathered(found, bytes_per_value)
+        found = [not_copied(layer) if layer.rounded else layer for layer in found]
     if layout.checkpointing:
         return whole + checkpointed(found, images, bytes_per_value)
     every = [part for layer in found for part in layer.parts]
     return whole + peak_bytes(every, images, bytes_per_value)
 
 
-def gathered(found: Sequence[Layer]) -> int:
-    """How many numbers FSDP holds whole at a time, beyond a device's share.
+def gathered(found: Sequence[Layer], bytes_per_value: int) -> int:
+    """Bytes that FSDP holds whole at a time, beyond a device's share (sharding.py).
 
     A layer's weights and its gradients, and the weights of the next one, ahead of time; what is in
-    no layer stays gathered, weights and gradients.
+    no layer stays gathered in float32, weights and gradients.
     """
-    sizes = [layer.parameters for layer in found if layer.input]
-    outside = sum(layer.parameters for layer in found) - sum(sizes)
-    return 3 * max(sizes, default=0) + 2 * outside
+    sizes = [
+        layer.parameters * (bytes_per_value if layer.rounded else FLOAT32)
+        for layer in found
+        if layer.input
+    ]
+    outside = sum(layer.parameters for layer in found if not layer.input)
+    return 3 * max(sizes, default=0) + 2 * outside * FLOAT32
 
 
 def not_copied(layer: Layer) -> Layer:
-    """FSDP gathers weights in the type of the products; standardised ones are copies even so."""
-    parts = (replace(part, parameters=part.standardised) for part in layer.parts)
-    return replace(layer, parts=tuple(parts))
+    """What is gathered in the type of the products needs no copy in it."""
+    return replace(layer, parts=tuple(replace(part, parameters=0) for part in layer.parts))
 
 
 def checkpointed(found: Sequence[Layer], images: int, bytes_per_value: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from patchwords.data.examples import Data
 from patchwords.device import Device
+from patchwords.distributed import world
 from patchwords.model.cost import parameters
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.progress import Display
@@ -32,6 +33,10 @@ def introduce(
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
         Choice("device", device.type, f"precision {device.precision}"),
     ]
+    here = world()
+    if here.size > 1:
+        how = "each has all weights" if config.machine.parallel != "fsdp" else "weights in shares"
+        show.append(Choice("processes", here.size, f"a share of each batch; {how}"))
     display.say(describe_splits(data))
     for line in (*data.notes, *start.changes):
         display.say(f"note: {line}")

@@ -10,24 +10,26 @@ from pathlib import Path
 from patchwords.data.examples import ALL, TRAIN, Data
 from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
+from patchwords.data.plan import refuse_uneven
 from patchwords.data.prefetch import refuse_small_cache
 from patchwords.data.split import divide, fingerprint, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
+from patchwords.distributed import World, by_main, from_main, launch, may_restart, together, world
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
-from patchwords.model.family import config_to_dict
-from patchwords.train import checkpoint
 from patchwords.train.aim import Aim
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.introduce import introduce
 from patchwords.train.memory import choose_micro_batch
 from patchwords.train.optimizer import build_optimizer, freeze
+from patchwords.train.parallel import checkpoint_activations, compile_layers, wrap
 from patchwords.train.plan import Plan, plan_of
 from patchwords.train.probe import fewshot_images
 from patchwords.train.progress import Display
-from patchwords.train.recipes import fill
+from patchwords.train.recipes import Choice, fill
+from patchwords.train.restore import restore
 from patchwords.train.run_folder import (
     RunFolder,
     claim,
@@ -40,6 +42,7 @@ from patchwords.train.run_folder import (
     write_json,
 )
 from patchwords.train.settings import not_default, to_yaml
+from patchwords.train.sharding import shard
 from patchwords.train.start import (
     DEFAULT_MODEL,
     Start,
@@ -71,24 +74,67 @@ class Job:
         return (
             asked
             if asked is not None
-            else useful_workers(self.data.splits[TRAIN], self.device.type == "cuda")
+            else useful_workers(
+                self.data.splits[TRAIN], self.device.type == "cuda", world().local_size
+            )
         )
 
     @property
     def going_on(self) -> str:
         """The command that goes on with the run."""
         config, folder = self.config, str(self.folder.path)
-        return shlex.join(["patchwords", config.verb, config.data, "--output", folder, "--resume"])
+        words = ["patchwords", config.verb, config.data, "--output", folder, "--resume"]
+        return start_words(world()) + shlex.join(words)
+
+
+def start_words(here: World) -> str:
+    """What stands before the command where it is started as several processes."""
+    if here.size == 1:
+        return ""
+    nodes = "" if here.size == here.local_size else "... "  # what says where the others are
+    return f"torchrun {nodes}--nproc-per-node {here.local_size} -m "
 
 
 def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
-    """Resolve and show every setting; write down what the run is, or find where it stopped."""
+    """Resolve and show every setting; write down what the run is, or find where it stopped.
+
+    All processes come to the same decisions; the main one claims the folder and writes.
+    """
     config.check()
     asked = config
-    if config.output is not None:  # before the data are opened: that may take a while
-        output = Path(config.output)
-        refuse_taken(RunFolder(output), resume=config.resume, overwrite=config.overwrite)
+    by_main(lambda: refuse_early(asked))
     device = choose_device(config.machine.device, config.machine.precision)
+    config, data, start, choices = together(lambda: decide(asked, aim))
+    output = from_main(Path(config.output or default_output(config.data, start.name)))
+    refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
+    plan = plan_of(config, len(data.splits[TRAIN]))
+    state = build_state(config, plan, start, device, aim)
+    done = resolve(config, plan, start, device, state, output)
+    by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
+    folder, resumed_at = RunFolder(output), None
+    if done.resume:
+        resumed_at = together(lambda: restore(state, start, folder, done, data, display))
+    if resumed_at is None:
+        introduce(done, start, data, device, choices, display)
+        by_main(lambda: write_record(folder, done, asked, data, device))
+    return Job(done, data, start, plan, device, folder, state, resumed_at, aim)
+
+
+def refuse_early(config: FinetuneConfig) -> None:
+    """Raise ConfigError before the data are opened, which may take a while."""
+    if config.recipe.batch_size is not None:
+        refuse_uneven(config.recipe.batch_size, world().size)
+    if config.output is not None:
+        output = RunFolder(Path(config.output))
+        refuse_taken(output, resume=config.resume, overwrite=config.overwrite)
+    elif may_restart():
+        raise ConfigError(
+            "--max-restarts: say --output, so that a restart finds the run that it goes on with"
+        )
+
+
+def decide(config: FinetuneConfig, aim: Aim) -> tuple[FinetuneConfig, Data, Start, list[Choice]]:
+    """The recipe filled in, the data open, the model built; and why each setting is as it is."""
     data = load_data(config, need_labels=aim.objective_name == "supervised")
     fewshot_images(config, data)  # refuses what cannot be measured
     origin = load_origin(config)
@@ -100,19 +146,11 @@ def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
         family=choose_family(config, origin),
         objective=aim.objective_name,
     )
+    assert config.recipe.batch_size is not None
+    refuse_uneven(config.recipe.batch_size, world().size)
     config, settled = aim.settle(config, data, origin)
     start, more = prepare_start(config, data, origin, aim.classes(data))
-    output = Path(config.output) if config.output else default_output(config.data, start.name)
-    refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
-    plan = plan_of(config, len(data.splits[TRAIN]))
-    state = build_state(config, plan, start, device, aim)
-    config = resolve(config, plan, start, device, state, output)
-    folder = claim(output, resume=config.resume, overwrite=config.overwrite)
-    resumed_at = restore(state, start, folder, config, data, display) if config.resume else None
-    if resumed_at is None:
-        introduce(config, start, data, device, [*settled, *choices, *more], display)
-        write_record(folder, config, asked, data, device)
-    return Job(config, data, start, plan, device, folder, state, resumed_at, aim)
+    return config, data, start, [*settled, *choices, *more]
 
 
 def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
@@ -152,15 +190,29 @@ def build_state(
     config: FinetuneConfig, plan: Plan, start: Start, device: Device, aim: Aim
 ) -> State:
     """The model on its device, with an optimizer for the weights that learn."""
-    shape, recipe = start.model.config, config.recipe
+    shape, recipe, machine, here = start.model.config, config.recipe, config.machine, world()
     start.model.to(device.torch_device)
     model = aim.learner(start, config)
     freeze(model, recipe.train, shape)
+    if machine.checkpoint_activations:
+        checkpoint_activations(model)
+    if machine.compile:
+        compile_layers(model)
+    sharded = machine.parallel == "fsdp" and here.size > 1
+    if sharded:
+        shard(model, device, here)
     return State(
         model=model,
         optimizer=build_optimizer(model, plan, shape, recipe.layer_decay),
         average=Average(model, recipe.ema) if recipe.ema else None,
-        micro_batch=choose_micro_batch(shape, plan.batch_size, device, config.machine.grad_accum),
+        micro_batch=choose_micro_batch(
+            shape,
+            plan.batch_size // here.size,
+            device,
+            machine.grad_accum,
+            machine.checkpoint_activations,
+        ),
+        wrapped=None if sharded else wrap(model, here),
     )
 
 
@@ -172,7 +224,7 @@ def resolve(
         config.machine,
         device=device.type,
         precision=device.precision,
-        grad_accum=-(-plan.batch_size // state.micro_batch),
+        grad_accum=-(-(plan.batch_size // world().size) // state.micro_batch),
     )
     return replace(
         config,
@@ -186,35 +238,6 @@ def resolve(
     )
 
 
-def restore(
-    state: State,
-    start: Start,
-    folder: RunFolder,
-    config: FinetuneConfig,
-    data: Data,
-    display: Display,
-) -> int | None:
-    """Load the newest whole checkpoint of a run that goes on; -> its step, None without one."""
-    saved = checkpoint.load_latest(folder.checkpoints, display.say)
-    if saved is None:
-        display.say("the run was stopped before its first checkpoint: starting from the first step")
-        return None
-    shape, other = config_to_dict(start.model.config), saved["architecture"]
-    if other != shape:
-        differ = [name for name in shape | other if other.get(name) != shape.get(name)]
-        raise ConfigError(
-            f"{folder.checkpoints} is of another model: it differs in {', '.join(differ)}"
-        )
-    if saved["data"] != fingerprint(data):
-        raise ConfigError(
-            f"--resume: {config.data} is not as it was when the run began, so it cannot go on "
-            "exactly; put the images back, or start a new run with --weights"
-        )
-    state.load_dict(saved)
-    display.say(f"going on after step {state.step:,} of {config.recipe.steps:,}")
-    return state.step
-
-
 def write_record(
     folder: RunFolder, config: FinetuneConfig, asked: FinetuneConfig, data: Data, device: Device
 ) -> None:
@@ -223,6 +246,8 @@ def write_record(
     write_json(folder.data, describe_data(data, {}))
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
     record = describe_environment(device.describe(), about)
+    record["processes"] = world().size
+    record["launch"] = launch()  # by which a restart knows its own run
     record["started"] = datetime.now(timezone.utc).isoformat(timespec="seconds")
     # What was asked for at first, so that the same command can go on with the run.
     record["asked"] = read_asked(folder) if config.resume else not_default(asked)

@@ -43,6 +43,14 @@ class Journal:
         self.events.close()
 
 
+class Silence:
+    """The record that a process keeps beside the main one: none."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
 def read_rows(metrics: Path) -> list[dict[str, Any]]:
     """The rows that are whole: the last one may have been cut by a kill."""
     rows = []

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.device import peak_memory
+from patchwords.distributed import gather_numbers
 from patchwords.errors import DataError, Diverged, Interrupted, StorageError
 from patchwords.train.plan import Plan
+from patchwords.train.sharding import gathered, share
 from patchwords.train.step import Measured, State, StepSettings, train_step
 from patchwords.train.task import Objective
 
@@ -108,17 +110,16 @@ def train(
         clock = time.perf_counter()
         state.model.train()
         images, targets = calls.prepare(batch, state.step)
-        if len(images):
-            meter.measured.append(train_step(state, objective, images, targets, settings))
-        else:  # every image of the batch was unreadable: the step passes without an update
-            state.step += 1
+        measured = train_step(state, objective, images, targets, settings)
+        if measured is not None:
+            meter.measured.append(measured)
         meter.waited += waited
         state.seconds += time.perf_counter() - clock + waited
         ends = state.step == plan.steps
-        stop = calls.stop_signal()
+        late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
+        stop, late = agreed(calls.stop_signal(), late)
         evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
         probes = plan.fewshot_every is not None and (state.step % plan.fewshot_every == 0 or ends)
-        late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
         saves = state.step % plan.save_every == 0 or ends or late or stop is not None
         logs = state.step % plan.log_every == 0 or evaluates or probes or saves
         if meter.measured and logs:
@@ -142,10 +143,17 @@ def train(
             raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
 
 
+def agreed(stop: int | None, late: bool) -> tuple[int | None, bool]:
+    """What any process has been told, and whether a save is due, for all: they stop at one step."""
+    stops, lates = zip(*gather_numbers([stop or 0, late]), strict=True)
+    return max(stops) or None, bool(lates[0])
+
+
 def refuse_not_finite(state: State) -> None:
     """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
-    norms = torch._foreach_norm([value.detach() for value in state.model.parameters()])
-    if not torch.stack(norms).isfinite().all():
+    norms = torch._foreach_norm([share(value.detach()) for value in state.model.parameters()])
+    finite = bool(torch.stack(norms).isfinite().all())
+    if not all(here for (here,) in gather_numbers([finite])):
         raise Diverged(
             f"the weights are not finite any more after step {state.step}; the last finite "
             "checkpoint is kept; try a lower --lr or more --warmup-steps"
@@ -178,7 +186,8 @@ def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
     """Measure the weights that would be kept now; note the best where early stopping wants it."""
     assert calls.evaluate is not None
     with averaged(state):
-        result = calls.evaluate(state.model)
+        with gathered(state.model):
+            result = calls.evaluate(state.model)
         row = {
             "kind": "evaluation",
             "step": state.step,
@@ -205,7 +214,7 @@ def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
 def probe(state: State, plan: Plan, calls: Callbacks) -> None:
     """Measure what the weights that would be kept now have learnt to see, by few-shot accuracy."""
     assert calls.fewshot is not None
-    with averaged(state):
+    with averaged(state), gathered(state.model):
         result = calls.fewshot()
     row = {"kind": "fewshot", "step": state.step, "epoch": plan.epoch(state.step), **result}
     calls.record.write(row)

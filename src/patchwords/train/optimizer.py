@@ -20,6 +20,7 @@ from patchwords.model.family import Config
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.train.config import train_layers
 from patchwords.train.plan import Plan
+from patchwords.train.sharding import is_sharded
 
 DECAY = {  # full name of a parameter -> whether weight decay falls on it
     r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
@@ -120,7 +121,8 @@ def build_optimizer(
         settings = merge(settings)
     if plan.optimizer == "adamw":
         return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
-    return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=True)
+    fused = not is_sharded(model)  # torch's fused SGD does not know shares
+    return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=fused)
 
 
 def merge(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -16,7 +16,7 @@ from patchwords.train.aim import Aim
 from patchwords.train.choice import Choice
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.finetune import Evaluate, FewShot, carry_out
+from patchwords.train.finetune import Evaluate, FewShot, carry_out, in_all_processes
 from patchwords.train.job import Job, prepare
 from patchwords.train.masked import PredictMasked
 from patchwords.train.pretrain_config import PretrainConfig
@@ -33,9 +33,10 @@ def run(
     fewshot: FewShot | None = None,
 ) -> Job:
     """As `finetune.run`; `evaluator_of` gets the config with everything decided."""
-    job = prepare(config, display, aim_of(config))
-    assert isinstance(job.config, PretrainConfig)
-    return carry_out(job, evaluator_of(job.config), display, fewshot)
+    with in_all_processes(config) as settings:
+        job = prepare(settings, display, aim_of(settings))
+        assert isinstance(job.config, PretrainConfig)
+        return carry_out(job, evaluator_of(job.config), display, fewshot)
 
 
 def aim_of(config: PretrainConfig) -> Aim:

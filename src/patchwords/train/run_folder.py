@@ -114,6 +114,14 @@ def read_asked(run: RunFolder) -> dict[str, Any]:
         return {}  # then only the settings as they were resolved can be said again
 
 
+def read_launch(run: RunFolder) -> str | None:
+    """The start of torchrun that the run began in (`distributed.launch`), if any."""
+    try:
+        return json.loads(run.environment.read_text(encoding="utf-8")).get("launch")
+    except (OSError, ValueError, AttributeError):
+        return None
+
+
 def refuse_harm(output: Path, data: Path, weights: Path | None) -> None:
     """Raise ConfigError where the run folder would destroy or disturb what the run is made from."""
     place = output.resolve()

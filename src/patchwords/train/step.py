@@ -1,22 +1,34 @@
 """One update of the weights, and the state that it changes.
 
-Sizes: B images in the batch, C channels, H W image. The noise of a step (dropout, stochastic
-depth) is seeded from (seed, step, rank, part), so a checkpoint needs no generator's state.
+Sizes: B images in this process's share of the batch, C channels, H W image. The noise of a step
+(dropout, stochastic depth) is seeded from (seed, step, rank, part), so a checkpoint needs no
+generator's state.
+
+Several processes each take their share of the batch, cut into parts; the loss is the mean over the
+images of all shares, which may differ in number where images could not be read. As the exchange of
+gradients waits for everybody, a process that has no image for a part takes a blank one, whose loss
+does not count.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from patchwords.device import Device
+from patchwords.distributed import gather_numbers, sum_over
 from patchwords.noise import noise
 from patchwords.train.average import Average
+from patchwords.train.parallel import held_back, is_replicated
+from patchwords.train.sharding import whole
 from patchwords.train.task import Objective
+
+REHEARSALS = 2  # the second has the optimizer's state in memory, too
 
 
 @dataclass
@@ -32,6 +44,13 @@ class State:
     skipped: dict[str, str] = field(default_factory=dict)  # training image -> why it was left out
     best: dict[str, Any] | None = None  # early stopping: step, accuracy, waited, weights
     stopped: bool = False  # early stopping has ended the run
+    wrapped: nn.Module | None = None  # what a step calls for the model, where that is another
+    rehearsed: int = 0  # steps of this process that were tried before gradients were exchanged
+
+    @property
+    def forward(self) -> nn.Module:
+        """What a training step is to call: the model, or DDP around it."""
+        return self.model if self.wrapped is None else self.wrapped
 
     def to_dict(self) -> dict[str, Any]:
         return {
@@ -69,7 +88,10 @@ class StepSettings:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one step, still on the device: to read it is to wait, so the loop seldom does."""
+    """Of one step, over all processes.
+
+    Still on the device: to read it is to wait, so the loop seldom does.
+    """
 
     loss: Tensor  # [] sum over the images
     correct: Tensor  # [] count, in which an image may have a share
@@ -84,25 +106,29 @@ def train_step(
     images: Tensor,
     targets: Any,
     settings: StepSettings,
-) -> Measured:
+) -> Measured | None:
     """Images uint8 [B, C, H, W] and what the objective wants of them -> one update of `state`.
 
     Where a GPU runs out of memory, the batch is cut into twice as many parts and the step is done
-    again.
+    again; with DDP in the first steps only, which are rehearsed for that. Where no process has an
+    image, the step passes without an update: None.
     """
-    while True:
-        try:
-            loss, correct = _gradients(state, objective, images, targets, settings)
-            break
-        except torch.cuda.OutOfMemoryError:
-            if state.micro_batch == 1:
-                raise
-        # Outside the handler: inside, the traceback still holds the activations.
-        state.optimizer.zero_grad(set_to_none=True)
-        torch.cuda.empty_cache()
-        state.micro_batch = (state.micro_batch + 1) // 2
+    counts = [number for (number,) in gather_numbers([len(images)])]
+    if not sum(counts):
+        state.step += 1
+        return None
+    batch = (images, targets, counts)
+    if is_replicated(state.forward):
+        _rehearse(state, objective, batch, settings)
+        loss, correct = accumulate_gradients(state, objective, batch, settings)
+    elif len(counts) > 1:  # FSDP exchanges in every pass, so nothing can be tried
+        loss, correct = accumulate_gradients(state, objective, batch, settings)
+    else:
+        while (sums := _try(state, objective, batch, settings)) is None:
+            _cut(state)
+        loss, correct = sums
     learning = [p for p in state.model.parameters() if p.requires_grad]
-    norm = nn.utils.clip_grad_norm_(learning, settings.clip)  # App. B.1: global norm 1
+    norm = whole(nn.utils.clip_grad_norm_(learning, settings.clip))  # App. B.1: global norm 1
     rate = settings.rate(state.step)
     for group in state.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
@@ -111,22 +137,99 @@ def train_step(
     if state.average:
         state.average.update(state.model, state.step)
     state.step += 1
-    return Measured(loss, correct, norm, len(images), rate)
+    if len(counts) > 1:
+        loss, correct = sum_over(torch.stack([loss.double(), correct.double()])).unbind()
+    return Measured(loss, correct, norm, sum(counts), rate)
 
 
-def _gradients(
-    state: State, objective: Objective, images: Tensor, targets: Any, settings: StepSettings
+Batch = tuple[Tensor, Any, list[int]]  # images, targets, images of every process
+
+
+def _rehearse(state: State, objective: Objective, batch: Batch, settings: StepSettings) -> None:
+    """Find parts that fit the memory of every process, before gradients are exchanged.
+
+    An exchange that has begun cannot be taken back, as the others wait for its end.
+    """
+    if state.rehearsed == REHEARSALS:
+        return
+    while True:
+        full = _try(state, objective, batch, settings, exchange=False) is None
+        if not any(someone for (someone,) in gather_numbers([full])):
+            break
+        _cut(state)
+    state.optimizer.zero_grad(set_to_none=True)
+    state.rehearsed += 1
+
+
+def _try(
+    state: State,
+    objective: Objective,
+    batch: Batch,
+    settings: StepSettings,
+    exchange: bool = True,
+) -> tuple[Tensor, Tensor] | None:
+    """As `accumulate_gradients`; None where a GPU's memory does not hold a part."""
+    try:
+        return accumulate_gradients(state, objective, batch, settings, exchange)
+    except torch.cuda.OutOfMemoryError:
+        if state.micro_batch == 1:
+            raise
+        return None
+
+
+def _cut(state: State) -> None:
+    """Outside the handler of the error, whose traceback still holds the activations."""
+    state.optimizer.zero_grad(set_to_none=True)
+    torch.cuda.empty_cache()
+    state.micro_batch = (state.micro_batch + 1) // 2
+
+
+def accumulate_gradients(
+    state: State,
+    objective: Objective,
+    batch: Batch,
+    settings: StepSettings,
+    exchange: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Accumulate the gradient of the batch's mean loss; -> ([] summed loss, [] correct)."""
+    """Accumulate the gradient of the mean loss of the whole batch.
+
+    -> ([] summed loss, [] correct) of this process's share. DDP exchanges gradients in the
+    backward pass of the last part.
+    """
+    images, targets, counts = batch
     loss_sum = torch.zeros((), device=images.device)
     correct = torch.zeros((), device=images.device)
-    for part, start in enumerate(range(0, len(images), state.micro_batch)):
+    mean_share = sum(counts) / len(counts)  # since the mean over processes is what is exchanged
+    parts = -(-max(counts) // state.micro_batch)  # as many in every process
+    for part in range(parts):
         torch.manual_seed(noise(settings.seed, "dropout", state.step, settings.rank, part))
-        chosen = slice(start, start + state.micro_batch)
-        with settings.device.autocast():
-            losses, right = objective(images[chosen], targets[chosen])
-        loss = losses.sum()
-        (loss / len(images)).backward()
+        chosen = slice(part * state.micro_batch, (part + 1) * state.micro_batch)
+        last = exchange and part == parts - 1
+        with nullcontext() if last else held_back(state.forward):
+            loss, right = _ask(objective, images[chosen], targets[chosen], settings)
+            (loss / mean_share).backward()
         loss_sum += loss.detach()
         correct += right
     return loss_sum, correct
+
+
+def _ask(
+    objective: Objective, images: Tensor, targets: Any, settings: StepSettings
+) -> tuple[Tensor, Tensor]:
+    """([] summed loss, [] correct). Of no images both are 0, but every weight has a gradient."""
+    with settings.device.autocast():
+        if len(images):
+            losses, right = objective(images, targets)
+            return losses.sum(), right
+        losses, right = objective(blank(images), blank(targets))
+        return 0 * losses.sum(), 0 * right
+
+
+def blank(values: Any) -> Any:
+    """One of what there are none of, all zeros: in a tensor [0, ...], or a table of such."""
+    if isinstance(values, Tensor):
+        return values.new_zeros((1, *values.shape[1:]))
+    if isinstance(values, tuple):
+        return tuple(blank(value) for value in values)
+    tables = {name: blank(value) for name, value in vars(values).items()}
+    return replace(values, **tables)

@@ -1,0 +1,186 @@
+"""Checkpoints of a model that is divided among processes: each writes its shares.
+
+    step-00000300/
+      plain.pt            what is no tensor, and where each tensor belongs
+      __0_0.distcp ...    the shares of process 0, and so on (torch.distributed.checkpoint)
+      .metadata           which piece of which tensor is in which file
+      sha256              checksums of them all
+
+They can be read by any number of processes, divided or not: pieces are put together as they are
+needed. Like state.pt they cannot run code: tensors are read with `weights_only=True`, and of the
+pickled .metadata only the types that belong there are made.
+"""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
+
+from patchwords.distributed import by_main, gather, together, world
+from patchwords.errors import CheckpointError
+from patchwords.train import checkpoint
+from patchwords.train.sharding import divided_as
+from patchwords.train.step import State
+
+Value = TypeVar("Value")
+
+PLAIN, CONTENTS = "plain.pt", ".metadata"
+CONTENTS_TYPES = {  # what a .metadata is made of
+    ("torch.distributed.checkpoint.metadata", name)
+    for name in (
+        *("Metadata", "StorageMeta", "MetadataIndex", "TensorStorageMetadata"),
+        *("ChunkStorageMetadata", "TensorProperties", "_MEM_FORMAT_ENCODING"),
+    )
+} | {
+    ("torch.distributed.checkpoint.filesystem", "_StorageInfo"),
+    *(("torch", name) for name in ("Size", "float32", "float64", "int64")),
+    ("torch.serialization", "_get_layout"),
+    ("pathlib", "PosixPath"),
+    ("pathlib._local", "PosixPath"),
+}
+
+
+def save(folder: Path, state: State, about: dict[str, Any]) -> None:
+    """Write the state, and what it is about; all processes call it, and all raise if one fails."""
+    step, saved = state.step, {**state.to_dict(), **about}
+    part = folder / f".step-{step:08d}.part"
+
+    def begin() -> None:
+        checkpoint.begin(folder, step)
+        places = {name: list(path) for name, path, _ in tensors(saved)}
+        checkpoint.write(part / PLAIN, {"values": without_tensors(saved), "places": places})
+
+    def guarded(action: Callable[[], Value]) -> Value:
+        try:
+            return action()
+        except (OSError, RuntimeError) as error:
+            raise checkpoint.give_up(error, folder, step) from error
+
+    by_main(lambda: guarded(begin))
+    try:
+        found = {name: value for name, _, value in tensors(saved)}
+        dcp.save(found, storage_writer=dcp.FileSystemWriter(part))
+    except CheckpointException as error:  # raised in all processes
+        cause = next(iter(error.failures.values()))[0]
+        raise checkpoint.give_up(cause, folder, step) from error
+    sums = gather(together(lambda: guarded(lambda: own_sums(part))))
+    every = {name: digest for some in sums for name, digest in some.items()}
+    by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)))
+
+
+def read(folder: Path, state: State) -> dict[str, Any]:
+    """What is in one checkpoint, of whichever kind, divided as `state` is; all processes call it.
+
+    Raises CheckpointError where it is damaged.
+    """
+    if not (folder / CONTENTS).exists():
+        saved = checkpoint.load(folder)
+        for _, path, value in list(tensors(saved)):
+            put(saved, path, divided_as(value, like(path, state)))
+        return saved
+    together(lambda: check(folder))
+    try:
+        plain = torch.load(folder / PLAIN, map_location="cpu", weights_only=True)
+        contents = Reader(folder).read_metadata().state_dict_metadata
+        saved, found = plain["values"], {}
+        for name, path in plain["places"].items():
+            found[name] = room_for(contents[name], like(path, state))
+        with warnings.catch_warnings():  # that one process is alone, which is what is meant
+            warnings.filterwarnings("ignore", "torch.distributed is disabled")
+            dcp.load(found, storage_reader=Reader(folder), no_dist=world().size == 1)
+    except (*checkpoint.DAMAGE, KeyError, CheckpointException) as error:
+        raise CheckpointError(f"{folder} is damaged: {error}".splitlines()[0]) from error
+    for name, path in plain["places"].items():
+        put(saved, path, found[name])
+    return saved
+
+
+def check(folder: Path) -> None:
+    """Compare the checksums; each process takes some of the files."""
+    try:
+        sums = checkpoint.read_sums(folder)
+        if not {PLAIN, CONTENTS} <= sums.keys():
+            raise CheckpointError(f"{folder} is damaged: its list of checksums is cut short")
+        mine = list(sums)[world().rank :: world().size]
+        checkpoint.compare(folder, {name: sums[name] for name in mine})
+    except checkpoint.DAMAGE as error:
+        raise CheckpointError(f"{folder} is damaged: {error}".splitlines()[0]) from error
+
+
+def own_sums(part: Path) -> dict[str, str]:
+    """The checksums of the files that this process has written."""
+    names = [path.name for path in part.glob(f"__{world().rank}_*.distcp")]
+    names += [PLAIN, CONTENTS] if world().is_main else []
+    return {name: checkpoint.checksum(part / name) for name in names}
+
+
+def tensors(
+    table: Mapping[Any, Any], path: tuple[Any, ...] = ()
+) -> Iterator[tuple[str, tuple[Any, ...], Tensor]]:
+    """(name, keys that lead there, tensor) of all tensors in nested tables."""
+    for key, value in table.items():
+        if isinstance(value, Tensor):
+            yield "/".join(map(str, (*path, key))), (*path, key), value
+        elif isinstance(value, dict):
+            yield from tensors(value, (*path, key))
+
+
+def without_tensors(table: Mapping[Any, Any]) -> dict[Any, Any]:
+    return {
+        key: without_tensors(value) if isinstance(value, dict) else value
+        for key, value in table.items()
+        if not isinstance(value, Tensor)
+    }
+
+
+def put(table: dict[Any, Any], path: Sequence[Any], value: Tensor) -> None:
+    for key in path[:-1]:
+        table = table[key]
+    table[path[-1]] = value
+
+
+def like(path: Sequence[Any], state: State) -> Tensor | None:
+    """The parameter that a saved tensor belongs to: weights by name, moments by number."""
+    if path[0] == "optimizer":
+        groups = state.optimizer.param_groups
+        parameters = [parameter for group in groups for parameter in group["params"]]
+        return parameters[path[2]] if path[2] < len(parameters) else None
+    weights: dict[str, Tensor] = state.model.state_dict()
+    return weights.get(path[-1])
+
+
+def room_for(contents: Any, parameter: Tensor | None) -> Tensor:
+    """An empty tensor to read into, divided as the parameter is if it is of its shape."""
+    if not isinstance(contents, TensorStorageMetadata):
+        raise ValueError("a value that is no tensor is among the tensors")
+    dtype = contents.properties.dtype
+    if parameter is not None and parameter.shape == contents.size:
+        return torch.empty_like(parameter, dtype=dtype, requires_grad=False)
+    return torch.empty(contents.size, dtype=dtype)
+
+
+class Reader(dcp.FileSystemReader):
+    """Reads the table of contents without running what it may hold."""
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        with open(Path(self.path) / CONTENTS, "rb") as file:
+            contents: Metadata = Contents(file).load()
+        if contents.storage_meta is not None:
+            contents.storage_meta.load_id = self.load_id
+        return contents
+
+
+class Contents(pickle.Unpickler):
+    def find_class(self, module: str, name: str) -> Any:
+        if (module, name) not in CONTENTS_TYPES:
+            raise pickle.UnpicklingError(f"{module}.{name} has no place in {CONTENTS}")
+        return super().find_class(module, name)

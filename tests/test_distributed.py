@@ -1,0 +1,109 @@
+"""What torchrun's environment says, and what one process alone makes of it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from patchwords import distributed
+from patchwords.cli import main
+from patchwords.data.plan import refuse_uneven
+from patchwords.distributed import World, world
+from patchwords.errors import ConfigError, DataError
+
+TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
+
+
+@pytest.fixture(autouse=True)
+def no_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in TORCHRUN:
+        monkeypatch.delenv(name, raising=False)
+
+
+def under_torchrun(monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
+    for name, value in {**TORCHRUN, **more}.items():
+        monkeypatch.setenv(name, value)
+
+
+def test_who_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert world() == World() == World(rank=0, local_rank=0, size=1, local_size=1)
+    assert world().is_main
+    assert distributed.speaks()
+    under_torchrun(monkeypatch)
+    assert world() == World(rank=5, local_rank=1, size=8, local_size=4)
+    assert not world().is_main
+    assert not distributed.speaks()
+
+
+def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "zero")
+    with pytest.raises(ConfigError, match=r"WORLD_SIZE is set, but one of RANK, .* or no number"):
+        world()
+
+
+def test_only_the_main_process_prints(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for rank, lines in (("0", 1), ("5", 0)):
+        under_torchrun(monkeypatch, RANK=rank)
+        assert main(["fintune"]) == 2
+        assert capsys.readouterr().err.count("\n") == lines
+
+
+def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_torchrun(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with (
+        pytest.raises(ConfigError, match=r"4 processes share .* 2 GPUs: start --nproc-per-node 2"),
+        distributed.joined(cuda=True),
+    ):
+        pass
+
+
+def test_a_process_alone_is_given_back_what_it_gave() -> None:
+    with distributed.joined(cuda=False) as here:
+        assert here == World()
+        assert distributed.gather({"a": 1}) == [{"a": 1}]
+        assert distributed.gather_numbers([3, 5]) == [[3, 5]]
+        assert distributed.concatenate([7, 8]) == [7, 8]
+        assert distributed.from_main("x") == "x"
+        assert distributed.mean_over({"loss": 0.1}, 3) == ({"loss": 0.1}, 3)
+        assert distributed.together(lambda: 4) == 4
+        assert torch.equal(distributed.sum_over(torch.ones(2)), torch.ones(2))
+        with pytest.raises(DataError, match="gone"):
+            distributed.by_main(fail)
+    assert not torch.distributed.is_initialized()
+
+
+def fail() -> None:
+    raise DataError("gone")
+
+
+def test_a_start_is_known_by_its_name_or_by_torchrun_itself(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert distributed.launch() is None
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-17")
+    assert distributed.launch() == "job-17"
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    monkeypatch.setattr("os.getppid", lambda: 4711)
+    assert (distributed.launch() or "").endswith("-4711")
+
+
+@pytest.mark.parametrize(
+    ("batch", "processes", "hint"),
+    [
+        (33, 2, "take 32 or 34, or start 1 process"),
+        (100, 8, "take 96 or 104, or start 5 processes"),
+        (3, 4, "take 4, or start 3 processes"),
+    ],
+)
+def test_a_batch_must_divide(batch: int, processes: int, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        refuse_uneven(batch, processes)
+    assert str(caught.value) == (
+        f"--batch-size {batch} is not a multiple of the {processes} processes: {hint}"
+    )
+    refuse_uneven(processes * batch, processes)
