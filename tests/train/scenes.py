@@ -56,7 +56,7 @@ def even_config(**machine: Any) -> FinetuneConfig:
     """Nothing that depends on the number of processes: no dropout, no mixing of neighbours."""
     config = config_of(augment=Augment(randaugment=(1, 5.0), erase=0.3))
     recipe = replace(
-        config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.1
+        config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.03
     )
     settings = replace(config.machine, eval_every=4, save_every=5, log_every=1, **machine)
     share = replace(config.data_settings, max_bad=0.5)
