@@ -55,6 +55,7 @@ class Evaluate:
 
 
 def run(config: Evaluate) -> int:
+    from patchwords.commands.evaluator import claim
     from patchwords.data.open import open_data
     from patchwords.data.workers import useful_workers
     from patchwords.device import choose_device
@@ -75,7 +76,7 @@ def run(config: Evaluate) -> int:
     recorded = read_recorded(Path(config.model))
     selection = select(data, recorded, config.split)
     examples = as_model_knows(selection.examples, source.labels, config.data)
-    folder = None if config.output is None else claim(config.output, config.overwrite)
+    folder = claim(config.output, config.overwrite)
     workers = config.workers if config.workers is not None else useful_workers(examples)
     predictions = predict(source.model, examples, source.preprocess, device, workers)
     evaluation = {
@@ -113,20 +114,6 @@ def record(folder: Path, data: Data, device: Device) -> None:
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
     write_json(RunFolder(folder).environment, describe_environment(device.describe(), about))
     write_json(RunFolder(folder).data, describe_data(data, {}))
-
-
-def claim(folder: Path, overwrite: bool) -> Path:
-    """An empty folder, or, if asked, one whose evaluation is replaced file by file."""
-    from patchwords.errors import ConfigError
-    from patchwords.files import explain
-
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
-        raise ConfigError(f"--output {folder} exists; add --overwrite, or choose another name")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain(error, folder) from error
-    return folder
 
 
 def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) -> None:

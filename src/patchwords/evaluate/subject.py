@@ -1,0 +1,44 @@
+"""A trained model that an evaluator asks, and where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from patchwords.data.examples import Examples
+from patchwords.data.preprocess import Preprocess
+from patchwords.data.workers import useful_workers
+from patchwords.device import Device
+from patchwords.model.family import Model
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.store import from_pretrained
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What was loaded, the device that it is on, and who decodes its images."""
+
+    name: str  # as the user named it
+    source: Pretrained
+    device: Device
+    workers: int | None = None  # none given: as many as are useful
+
+    @property
+    def model(self) -> Model:
+        return self.source.model
+
+    @property
+    def preprocess(self) -> Preprocess:
+        return self.source.preprocess
+
+    def workers_for(self, examples: Examples) -> int:
+        """Processes that decode these images."""
+        if self.workers is not None:
+            return self.workers
+        return useful_workers(examples, self.device.type == "cuda")
+
+
+def load_subject(spec: str, device: Device, workers: int | None = None) -> Subject:
+    """What `from_pretrained` knows by this name, on the device, in evaluation mode."""
+    source = from_pretrained(spec)
+    source.model.to(device.torch_device).eval()
+    return Subject(spec, source, device, workers)
