@@ -132,3 +132,40 @@ def test_a_file_that_does_not_tell_its_architecture_asks_for_it(
     words = ["convert", str(alone), str(tmp_path / "back"), "--to", "patchwords"]
     assert main(words) == 2
     assert "weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("form", ["patchwords", "timm", "huggingface"])
+def test_half_precision_is_half_the_size(form: str, source: Path, tmp_path: Path) -> None:
+    whole, half = tmp_path / "whole", tmp_path / "half"
+    for place, more in ((whole, []), (half, ["--half"])):
+        assert main(["convert", str(source), str(place), "--to", form, *more]) == 0
+    back = from_pretrained(half).model
+    rounded = {name: value.half().float() for name, value in weights(source).items()}
+    assert {p.dtype for p in back.parameters()} == {torch.float32}
+    for name, value in back.state_dict().items():
+        assert torch.equal(value, rounded[name]), name
+    sizes = [size_of(place) for place in (whole, half)]
+    assert sizes[1] < 0.6 * sizes[0]  # names and a header are as long as before
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    return from_pretrained(place).model.state_dict()
+
+
+def size_of(place: Path) -> int:
+    return sum(file.stat().st_size for file in place.glob("*.safetensors"))
+
+
+def test_half_precision_refuses_what_it_cannot_hold(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = from_pretrained(source).model
+    with torch.no_grad():
+        model.head.linear.weight[0, 0] = 7e4
+    large = save_pretrained(model, tmp_path / "large", labels=LABELS)
+    words = ["convert", str(large), str(tmp_path / "x"), "--half", "--to"]
+    assert main([*words, "patchwords"]) == 2
+    assert "head.linear.weight" in capsys.readouterr().err
+    assert main([*words, "google"]) == 2
+    assert "float32 alone" in capsys.readouterr().err
+    assert not (tmp_path / "x").exists()

@@ -11,6 +11,8 @@ import tyro
 from patchwords.weights.formats import Format
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from patchwords.weights.pretrained import Pretrained
 
 
@@ -38,6 +40,8 @@ class Convert:
     """names of the classes, one a line, in place of those that SRC has"""
     image_size: tuple[int, ...] | None = None
     """one number, or height and width, in pixels; positions are resized to it"""
+    half: bool = False
+    """store numbers as float16: half the size, three to four digits; not for google"""
     overwrite: bool = False
     """write over what is at DST"""
 
@@ -45,9 +49,12 @@ class Convert:
 def run(config: Convert) -> int:
     from dataclasses import replace
 
+    from patchwords.errors import ConfigError
     from patchwords.weights.formats import check_target, how_to_open
     from patchwords.weights.store import WRITERS, from_pretrained
 
+    if config.half and config.to == "google":
+        raise ConfigError("--half: Google's code takes float32 alone; leave --half out")
     check_target(config.target, config.to, config.overwrite)
     size = config.image_size
     source = from_pretrained(
@@ -59,12 +66,27 @@ def run(config: Convert) -> int:
         source.require_classes(config.source)
     if config.labels is not None:
         source = replace(source, labels=read_labels(config.labels, source))
+    if config.half:
+        halve(source.model, config.source)
     notes = WRITERS[config.to](source, config.target)
     for line in (*source.changes, *notes):
         print(f"note: {line}")
     print(f"{config.target}: {source.architecture or 'a model'} of {len(source.labels):,} classes")
     print(how_to_open(config.target, config.to))
     return 0
+
+
+def halve(model: nn.Module, name: str) -> None:
+    """Round the weights to float16, in place. Raises WeightsError where one is too large for it."""
+    import torch
+
+    from patchwords.errors import WeightsError
+
+    most = torch.finfo(torch.float16).max
+    for key, value in model.state_dict().items():
+        if not value.abs().max() <= most:
+            raise WeightsError(f"--half: {key} of {name} exceeds {most:,.0f}: leave --half out")
+    model.half()
 
 
 def read_labels(path: Path, source: Pretrained) -> tuple[str, ...]:

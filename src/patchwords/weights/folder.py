@@ -21,7 +21,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.model.family import Config, config_from_dict, config_to_dict
 from patchwords.weights.archive import read_safetensors
-from patchwords.weights.foreign import CONFIG, TENSORS, check_shapes, write_tensors
+from patchwords.weights.foreign import CONFIG, TENSORS, fitted, write_tensors
 from patchwords.weights.loaded import Loaded
 from patchwords.weights.pretrained import Pretrained
 
@@ -105,9 +105,8 @@ def _read_card(path: Path) -> Card:
 
 
 def _read_weights(path: Path, card: Card) -> dict[str, Tensor]:
-    """The tensors, which must be those of the config, by name and shape."""
+    """The tensors, which must be those of the config, by name and shape; in float32 or more."""
     weights = read_safetensors(path)
     renamed = RENAMED.get(card.version, {})
     weights = {renamed.get(name, name): value for name, value in weights.items()}
-    check_shapes(weights, card.config, path)
-    return weights
+    return fitted(weights, card.config, path)
