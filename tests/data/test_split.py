@@ -17,6 +17,7 @@ from patchwords.data.split import (
     divide,
     fingerprint,
     group_copies,
+    join_validation,
     quotas,
     read_splits,
     write_splits,
@@ -271,3 +272,47 @@ def test_splits_file_round_trip(tmp_path: Path) -> None:
     path.write_text("")
     with pytest.raises(DataError, match="cannot be read as a list of splits"):
         read_splits(path)
+
+
+def test_validation_as_large_as_its_share_where_nothing_limits_it() -> None:
+    """Of different lengths: none of the images has to be read."""
+    n = 60_013
+    images = [(f"{i}.jpg", "ab"[i % 2], b"") for i in range(n)]
+    data = build(all=images)
+    examples = replace(data.splits["all"], sizes=np.arange(n))
+    data = replace(data, splits={"all": examples})
+    shares = {"validation": 0.1, "test": 0.0, "seed": 0}
+    for limit, count in ((None, 6_001), (5_000, 5_000), (107, 107)):
+        divided = divide(data, **shares, most_validation=limit)  # type: ignore[arg-type]
+        assert len(divided.splits["validation"]) == count
+        assert len(divided.splits["train"]) == n - count
+    assert len(divide(data, **shares).splits["validation"]) == 5_000  # type: ignore[arg-type]
+
+
+def test_validation_images_join_those_for_training() -> None:
+    parts = {name: photos(a=3 + i, b=2) for i, name in enumerate(("train", "validation", "test"))}
+    named = {
+        split: [(f"{split}/{key}", name, content) for key, name, content in images]
+        for split, images in parts.items()
+    }
+    data = build(**named)
+    for place, examples in data.splits.items():  # as of shards far away
+        shards = np.full(len(examples), len(place), np.int32)
+        data.splits[place] = replace(examples, shards=shards, digests=shards.astype(np.uint64))
+    joined = join_validation(data)
+    assert joined.splits.keys() == {"train", "test"}
+    assert set(joined.splits["train"].keys) == {
+        *data.splits["train"].keys,
+        *data.splits["validation"].keys,
+    }
+    train = joined.splits["train"]
+    assert per_class(joined, "train") == [7, 4]
+    assert train.shards is not None
+    assert train.digests is not None
+    assert train.shards.tolist() == train.digests.tolist() == [5] * 5 + [10] * 6
+    assert [train.read(i) for i in range(11)] == [
+        content for split in ("train", "validation") for _, _, content in named[split]
+    ]
+    assert joined.splits["test"] is data.splits["test"]
+    alone = build(all=photos(a=3, b=2))
+    assert join_validation(alone) is alone  # there is none

@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 from every_kind import EVERY_KIND, lively
 from rich.console import Console
+from scene_sweep import sweep_of_three
 from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
 from patchwords.cli import main
@@ -289,6 +290,7 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "masked": masked,
     "masked_shares": lambda folder: masked(folder, "--parallel", "fsdp"),
     "sharded": sharded,
+    "sweep": sweep_of_three,
     "sharded_uneven": sharded_uneven,
     "sharded_first": partial(first_part, parallel="fsdp"),
     "sharded_then_replicated": second_part,

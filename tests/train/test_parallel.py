@@ -23,7 +23,7 @@ from patchwords.weights.store import from_pretrained
 TWO = (
     *("even", "uneven", "small_gpu", "too_many_bad", "breaks_in_one", "batch_of_33"),
     *("told_to_stop", "undisturbed", "undisturbed_shares", "sharded", "sharded_uneven"),
-    *("masked", "masked_shares", "every_kind", "replicated_first", "sharded_first"),
+    *("masked", "masked_shares", "every_kind", "replicated_first", "sharded_first", "sweep"),
 )
 LATER = (
     *("replicated_then_replicated", "replicated_then_sharded"),
@@ -46,7 +46,7 @@ def two(folder: Path) -> Found:
 @pytest.fixture(scope="module")
 def one(folder: Path) -> Found:
     (folder / "one").mkdir()
-    scenes = ("even", "uneven", "whole_way", "masked")
+    scenes = ("even", "uneven", "whole_way", "masked", "sweep")
     return {scene: [SCENES[scene](folder / "one" / scene)] for scene in scenes}
 
 
@@ -144,6 +144,19 @@ def test_hidden_patches_are_the_same_in_two(
     expected = one["masked"][0]["fewshot"]
     assert len(expected) == 2
     assert two[scene][0]["fewshot"] == pytest.approx(expected, abs=0.02)
+
+
+def test_two_processes_sweep_as_one(folder: Path, one: Found, two: Found) -> None:
+    """The rate that diverges is lost in both, and the others are trained all the same."""
+    (expected,), (first, second) = one["sweep"], two["sweep"]
+    assert first == second
+    assert [loss is None for loss in first["losses"]] == [False, False, True]
+    assert first["accuracies"] == expected["accuracies"]
+    assert first["losses"][:2] == pytest.approx(expected["losses"][:2], rel=1e-5)
+    assert first["test"] == pytest.approx(expected["test"], rel=1e-5)
+    for name in ("images", "lr"):
+        assert first[name] == expected[name]
+    assert (folder / "two" / "sweep" / "final" / "predictions.csv").is_file()
 
 
 def test_every_kind_of_model_can_be_held_in_shares(two: Found) -> None:

@@ -14,15 +14,9 @@ from patchwords.distributed import launch, restarts
 from patchwords.errors import ConfigError
 from patchwords.train.named_recipe import preset
 from patchwords.train.run_folder import RunFolder, read_asked, read_launch
-from patchwords.train.settings import flatten, read_yaml, unflatten
+from patchwords.train.settings import FREE_ON_RESUME, flatten, read_yaml, unflatten
 
 Command = TypeVar("Command")
-
-# What may differ when a run goes on: it changes where and how fast, not what is computed.
-FREE_ON_RESUME = {
-    *("output", "resume", "overwrite", "config", "json"),
-    *("workers", "device", "parallel", "checkpoint_activations", "cache_size"),
-}
 
 
 def parse_with_files(command: type[Command], words: Sequence[str], program: str) -> Command:

@@ -78,6 +78,12 @@ def image_size(data: bytes) -> tuple[int, int]:
     return (height, width) if sideways else (width, height)
 
 
+def stored_pixels(data: bytes) -> int:
+    """h * w as stored; unlike `image_size` this never decodes a PNG to find its orientation."""
+    image = _open(data)
+    return image.width * image.height
+
+
 def to_rgb(image: Image.Image) -> Image.Image:
     """Any mode that Pillow reads -> RGB."""
     if image.mode == "RGB" and "transparency" not in image.info:
@@ -129,7 +135,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
             f"too large: {fault.args[0].split(', could')[0]}; "
             "if you trust the file, make it smaller"
         ) from fault
-    except MemoryError:
+    except (DataError, MemoryError):
         raise
     except Exception as fault:  # as in `decode`
         raise DataError(_reason(fault)) from fault

@@ -63,6 +63,25 @@ class Examples:
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
 
+def unite(parts: Sequence[Examples]) -> Examples:
+    """Splits of one source as one list; they share the reader."""
+    assert len({id(part.reader) for part in parts}) == 1
+
+    def joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
+        there = [array for array in arrays if array is not None]
+        return np.concatenate(there) if there else None
+
+    return replace(
+        parts[0],
+        labels=np.concatenate([part.labels for part in parts]),
+        keys=[key for part in parts for key in part.keys],
+        sizes=np.concatenate([part.sizes for part in parts]),
+        rows=np.concatenate([part.rows for part in parts]),
+        shards=joined([part.shards for part in parts]),
+        digests=joined([part.digests for part in parts]),
+    )
+
+
 @dataclass(frozen=True)
 class Data:
     """An opened data source: its classes, its splits, and what was seen and left aside.

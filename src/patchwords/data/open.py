@@ -64,12 +64,14 @@ def open_data(
     label_column: str | None = None,
     classes: Sequence[str] | None = None,
     need_labels: bool = True,
+    unseen_classes: bool = False,
     cache_size: float = CACHE_SIZE,
 ) -> Data:
     """Open DATA; raises DataError with what is wrong with it, StorageError if it is out of reach.
 
     `classes` keeps only the classes of these names. With `need_labels=False` the data is to look at
     or to predict on: labels may be missing, there may be one class only, or one image in a class.
+    `unseen_classes` takes test images of classes that train has no image of.
     `cache_size`: GiB on the local disk that shards from elsewhere may take.
     """
     spec = str(spec)
@@ -82,7 +84,7 @@ def open_data(
     if classes is not None:
         data = keep_classes(data, classes)
     if need_labels:
-        check_trainable(data)
+        check_trainable(data, unseen_classes)
     return data
 
 
@@ -123,7 +125,7 @@ def keep_classes(data: Data, names: Sequence[str]) -> Data:
     return replace(data, classes=kept, splits=splits)
 
 
-def check_trainable(data: Data) -> None:
+def check_trainable(data: Data, unseen_classes: bool = False) -> None:
     """Raise DataError unless a classifier can be trained, and honestly tested, on the data."""
     train = data.splits.get(ALL, data.splits.get(TRAIN))
     if train is None:
@@ -137,7 +139,7 @@ def check_trainable(data: Data) -> None:
                 f"the first is {examples.keys[int(bare[0])]}"
             )
     counts = train.count_per_class()
-    for split, examples in data.splits.items():
+    for split, examples in data.splits.items() if not unseen_classes else ():
         unknown = np.flatnonzero(examples.count_per_class() * (counts == 0))
         if len(unknown):
             name = data.classes[int(unknown[0])]
@@ -151,7 +153,7 @@ def check_trainable(data: Data) -> None:
         only = f"one class only, {data.classes[int(present[0])]!r}" if len(present) else "no images"
         raise DataError(f"{data.source}: {only}; a classifier needs two classes or more")
     single = np.flatnonzero(counts == 1)
-    if len(single) and VALIDATION not in data.splits:
+    if len(single) and VALIDATION not in data.splits and not unseen_classes:
         first = train.keys[int(np.flatnonzero(train.labels == single[0])[0])]
         more = f" (and {len(single) - 1} more such classes)" if len(single) > 1 else ""
         raise DataError(

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.noise import noise
@@ -34,11 +34,27 @@ MOST_VALIDATION = 5_000  # images: then the standard error of an accuracy is 0.7
 HEADER = ("path", "label", "split", "bytes")
 
 
-def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2) -> Data:
+def join_validation(data: Data) -> Data:
+    """Data whose own validation images are for training: for a last run, once all is chosen."""
+    if not {TRAIN, VALIDATION} <= data.splits.keys():
+        return data
+    splits = dict(data.splits)
+    splits[TRAIN] = unite([splits[TRAIN], splits.pop(VALIDATION)])
+    return replace(data, splits=splits)
+
+
+def divide(
+    data: Data,
+    *,
+    seed: int,
+    validation: float = 0.1,
+    test: float = 0.2,
+    most_validation: int | None = MOST_VALIDATION,
+) -> Data:
     """Data with train, validation and test, as far as fractions are above 0.
 
     What the source has divided stays so: test is cut only from data that is not divided at all,
-    and validation (at most 5,000 images) from train where there is none.
+    and validation (at most so many images) from train where there is none.
     """
     for name, fraction in (("validation", validation), ("test", test)):
         if not 0.0 <= fraction < 1.0:
@@ -57,10 +73,11 @@ def divide(data: Data, *, seed: int, validation: float = 0.1, test: float = 0.2)
         splits[TEST] = rest.select(chosen)
         left = np.setdiff1d(left, chosen)
     if cut_validation:
-        share = min(validation, MOST_VALIDATION / max(len(left), 1))
+        most = len(left) if most_validation is None else most_validation
+        share = min(validation, most / max(len(left), 1))
         counts = _count(rest.labels[left])
         room = quotas(counts, share, at_least_one_of=3)
-        if room.sum() > MOST_VALIDATION:  # so many small classes that not each can be in it
+        if room.sum() > most:  # so many small classes that not each can be in it
             room = quotas(counts, share)
         chosen = _draw(rest.labels, groups, ranks, left, room)
         splits[VALIDATION] = rest.select(chosen)

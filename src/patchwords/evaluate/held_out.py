@@ -17,7 +17,7 @@ import numpy as np
 from torch import nn
 
 from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
 from patchwords.data.loader import eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
@@ -110,18 +110,6 @@ def select(data: Data, recorded: dict[tuple[str, int], str], split: str = HELD_O
     return Selection(called, everything.select(chosen), found[TRAIN])
 
 
-def unite(parts: Sequence[Examples]) -> Examples:
-    """Splits of one source as one list; they share the reader."""
-    assert len({id(part.reader) for part in parts}) == 1
-    return replace(
-        parts[0],
-        labels=np.concatenate([part.labels for part in parts]),
-        keys=[key for part in parts for key in part.keys],
-        sizes=np.concatenate([part.sizes for part in parts]),
-        rows=np.concatenate([part.rows for part in parts]),
-    )
-
-
 def as_model_knows(examples: Examples, labels: Sequence[str], source: str) -> Examples:
     """The examples with labels that are positions in the model's, matched by name."""
     place = {name: i for i, name in enumerate(labels)}
@@ -131,7 +119,8 @@ def as_model_knows(examples: Examples, labels: Sequence[str], source: str) -> Ex
             raise DataError(
                 f"{source}: class {name!r} is not one of the model's{did_you_mean(name, labels)}"
             )
-    table = np.array([place.get(name, -1) for name in examples.classes], dtype=np.int64)
+    # an image without a label has -1, which finds the last
+    table = np.array([*(place.get(name, -1) for name in examples.classes), -1], dtype=np.int64)
     return replace(examples, classes=tuple(labels), labels=table[examples.labels])
 
 

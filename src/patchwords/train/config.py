@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 
 from patchwords.data.augment import Augment
 from patchwords.data.plan import SHUFFLE_SHARDS
+from patchwords.data.split import MOST_VALIDATION
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
 from patchwords.model.config import Classifier, Mixer, Position, PositionAt
@@ -27,6 +28,10 @@ class DataSettings:
     classes: tuple[str, ...] | None = None  # use only these classes, by name
     test: float = 0.2  # share held out for the report where DATA has no splits of its own
     validation: float = 0.1  # share of the training images that is cut for the curves
+    most_validation: int | None = MOST_VALIDATION  # images of it at most; None: no limit
+    split_seed: int | None = None  # of the cuts; none given: --seed
+    join_validation: bool = False  # train on DATA's own validation images, too: in a last run
+    unseen_classes: bool = False  # take test images of classes that train has none of: as errors
     max_bad: float = 0.01  # stop when more than this share of the images cannot be read
     exclude: str | None = None  # leave out the images in this list of `patchwords dedup`
     shuffle_shards: int = SHUFFLE_SHARDS  # shards whose images are mixed with one another
@@ -158,6 +163,7 @@ class FinetuneConfig:
                 "--save-every": machine.save_every,
                 "--fewshot-every": machine.fewshot_every,
                 "--fewshot-shots": machine.fewshot_shots,
+                "--most-validation": self.data_settings.most_validation,
                 "--shuffle-shards": self.data_settings.shuffle_shards,
                 "--cache-size": self.data_settings.cache_size,
             }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,7 +13,7 @@ from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
 from patchwords.data.plan import refuse_uneven
 from patchwords.data.prefetch import refuse_small_cache
-from patchwords.data.split import divide, fingerprint, write_splits
+from patchwords.data.split import divide, fingerprint, join_validation, write_splits
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
 from patchwords.distributed import World, by_main, from_main, launch, may_restart, together, world
@@ -162,6 +163,7 @@ def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
         label_column=settings.label_column,
         classes=settings.classes,
         need_labels=need_labels,
+        unseen_classes=settings.unseen_classes,
         cache_size=settings.cache_size,
     )
     if settings.exclude is not None:
@@ -170,7 +172,15 @@ def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
         refuse_small_cache(examples, settings.shuffle_shards)
     if not {ALL, TRAIN} & data.splits.keys():
         raise DataError(f"{data.source}: has images for {', '.join(data.splits)}, none for train")
-    data = divide(data, seed=config.seed, validation=settings.validation, test=settings.test)
+    if settings.join_validation:
+        data = join_validation(data)
+    data = divide(
+        data,
+        seed=config.seed if settings.split_seed is None else settings.split_seed,
+        validation=settings.validation,
+        test=settings.test,
+        most_validation=settings.most_validation,
+    )
     if not any(len(part) for name, part in data.splits.items() if name != TRAIN):
         raise DataError(
             f"{data.source}: no image is held out to measure the model on; raise --test or "
@@ -245,6 +255,17 @@ def write_record(
     write_splits(folder.splits, data)
     write_json(folder.data, describe_data(data, {}))
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
+    write_settings(folder, config, asked, about, device)
+
+
+def write_settings(
+    folder: RunFolder,
+    config: FinetuneConfig,
+    asked: FinetuneConfig,
+    about: Mapping[str, str],
+    device: Device,
+) -> None:
+    """The settings, as asked for and as decided, and what they meet; `about` is the data."""
     record = describe_environment(device.describe(), about)
     record["processes"] = world().size
     record["launch"] = launch()  # by which a restart knows its own run

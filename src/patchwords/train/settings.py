@@ -15,6 +15,11 @@ Config = TypeVar("Config")
 
 # How a run is started and where it goes says nothing about what it computes: not in config.yaml.
 NOT_KEPT = ("output", "resume", "overwrite", "config", "json")
+# What may differ when a run goes on: it changes where and how fast, not what is computed.
+FREE_ON_RESUME = {
+    *NOT_KEPT,
+    *("workers", "device", "parallel", "checkpoint_activations", "cache_size"),
+}
 
 
 def flatten(config: Any) -> dict[str, Any]:

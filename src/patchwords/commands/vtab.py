@@ -1,0 +1,202 @@
+"""`patchwords vtab ROOT --weights SRC`: transfer to the 19 tasks of VTAB-1k."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.evaluate.vtab_config import VtabConfig
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from patchwords.evaluate.vtab import Outcome, Score
+    from patchwords.evaluate.vtab_tasks import Group
+
+
+@dataclass(frozen=True)
+class Vtab(VtabConfig):
+    """Fine-tune a trained model on the tasks of VTAB-1k, and set the paper's numbers beside.
+
+    ROOT has a folder for each task, such as ROOT/caltech101/ with train/, val/ and test/ of it:
+    1,000 training images, all of which are trained on, and the whole test set. What is not there
+    is named and left out; docs/sweeps.md lists the tasks and how to make their folders.
+
+    The protocol is the paper's for all tasks: SGD, 2,500 steps of 512 images at a learning rate
+    of 0.01, 384x384 pixels. Whatever you set otherwise is said beside the results. The output
+    folder gets a run folder for each task, results.json, results.csv, vtab.png and vtab.svg.
+    After an interruption the same command with --resume goes on, exactly.
+
+    Example: patchwords vtab vtab/ --weights google/vit-base-patch16-224-in21k --output runs/vtab
+    """
+
+    data: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="ROOT", help_behavior_hint="")
+    ] = ""  # folder with a folder of images for each task
+    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
+    json: bool = False  # print the results as JSON, and progress to stderr
+
+
+def parse(words: Sequence[str]) -> Vtab:
+    from patchwords.commands.settings import parse_with_files
+
+    return parse_with_files(Vtab, words, "patchwords vtab")
+
+
+def run(config: Vtab) -> int:
+    """Train and judge every task, write the table and the figure, say what came of it."""
+    config.check()
+    from rich.console import Console
+
+    from patchwords.commands.evaluator import write_results
+    from patchwords.distributed import speaks
+    from patchwords.evaluate.vtab import vtab
+    from patchwords.report.write import write_report
+    from patchwords.train.progress import Display
+
+    console = Console(stderr=config.json, quiet=not speaks())
+    outcome = vtab(config, Display(console), write_report)
+    if not speaks():  # of several processes, the main one writes and speaks
+        return 0
+    found = results(outcome)
+    write_results(outcome.folder, found, rows(outcome), figure(outcome))
+    if config.json:
+        print(jsonlib.dumps(found))
+    else:
+        show(outcome, console)
+    return 0
+
+
+def results(outcome: Outcome) -> dict[str, Any]:
+    """results.json, and what --json prints."""
+    from patchwords.evaluate.vtab_tasks import TABLE_9
+
+    def means(group: Group | None) -> dict[str, Any]:
+        return {
+            "accuracy": outcome.mean(group),
+            "tasks": len(outcome.chosen(group)),
+            "paper": {model: outcome.published(i, group) for i, model in enumerate(TABLE_9)},
+        }
+
+    return {
+        "folder": str(outcome.folder),
+        "mean": means(None),
+        "groups": {group: means(group) for group in outcome.groups},
+        "tasks": [
+            {
+                **{name: value for name, value in row.items() if name not in TABLE_9},
+                "paper": {model: row[model] for model in TABLE_9},
+                "differences": score.differences,
+            }
+            for row, score in zip(rows(outcome), outcome.scores, strict=True)
+        ],
+        "missing": outcome.missing,
+        "departures": outcome.departures,
+    }
+
+
+def rows(outcome: Outcome) -> list[dict[str, Any]]:
+    """results.csv: a row for each task, the paper's accuracies as shares, too."""
+    from patchwords.evaluate.vtab_tasks import TABLE_9
+
+    def published(score: Score) -> dict[str, float]:
+        return {
+            model: per_cent / 100
+            for model, per_cent in zip(TABLE_9, score.task.table_9, strict=True)
+        }
+
+    return [
+        {
+            "task": score.task.name,
+            "group": score.task.group,
+            "accuracy": score.accuracy,
+            "low": score.evaluation["accuracy"]["low"],
+            "high": score.evaluation["accuracy"]["high"],
+            "images": score.evaluation["images"],
+            "train": score.counts.train,
+            "classes": score.counts.classes,
+            "run": score.folder,
+            **published(score),
+        }
+        for score in outcome.scores
+    ]
+
+
+def figure(outcome: Outcome) -> dict[str, bytes]:
+    """A line for each task: ours, with its interval, and the paper's."""
+    from patchwords.evaluate.vtab_tasks import TABLE_9
+    from patchwords.report.dots import Dots, draw_dots
+
+    table = rows(outcome)
+    ours = Dots(
+        "this model", *([row[name] for row in table] for name in ("accuracy", "low", "high"))
+    )
+    theirs = [Dots(f"ViT-{model} (paper)", [row[model] for row in table]) for model in TABLE_9]
+    caption = " ".join([f"{in_words(outcome)}.", *caveats(outcome)])
+    names = [row["task"] for row in table]
+    return draw_dots(names, [ours, *theirs], "accuracy", caption, "vtab")
+
+
+def in_words(outcome: Outcome) -> str:
+    """The mean, and of how many tasks."""
+    done = len(outcome.scores)
+    which = "the 19 tasks" if not outcome.missing and done == 19 else f"{done} of the 19 tasks"
+    return f"VTAB-1k: mean accuracy {outcome.mean():.1%} over {which}"
+
+
+def caveats(outcome: Outcome) -> list[str]:
+    """Why the numbers may not stand beside the paper's."""
+    lines = []
+    if outcome.departures:
+        lines.append(f"Not the paper's protocol: {'; '.join(outcome.departures)}.")
+    for score in outcome.scores:
+        if score.differences:
+            lines.append(f"{score.task.name} is not VTAB-1k's: {', '.join(score.differences)}.")
+    if outcome.missing:
+        lines.append(f"No data: {', '.join(outcome.missing)}.")
+    return lines
+
+
+def show(outcome: Outcome, console: Console) -> None:
+    from rich.table import Table
+
+    from patchwords.evaluate.vtab_tasks import TABLE_9
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("task", "images", "accuracy", "95 %", *TABLE_9):
+        table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
+    for group in outcome.groups:
+        for score in outcome.chosen(group):
+            found = score.evaluation["accuracy"]
+            table.add_row(
+                score.task.name,
+                f"{score.evaluation['images']:,}",
+                f"{found['value']:.1%}",
+                f"{100 * found['low']:.0f}-{found['high']:.0%}",
+                *(f"{value:.1f}%" for value in score.task.table_9),
+            )
+        add_mean(table, outcome, group)
+    add_mean(table, outcome, None)
+    console.print(table)
+    for line in (
+        in_words(outcome),
+        "beside it Table 9 of the paper; its means here are over the same tasks",
+        *caveats(outcome),
+        f"table:   {outcome.folder / 'results.csv'}, vtab.png",
+    ):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def add_mean(table: Any, outcome: Outcome, group: Group | None) -> None:
+    """The line of a group, or, with None, of all tasks."""
+    from patchwords.evaluate.vtab_tasks import TABLE_9
+
+    count = len(outcome.chosen(group))
+    name = f"{group or 'all'}: mean of {count}"
+    paper = (f"{outcome.published(i, group):.1%}" for i in range(len(TABLE_9)))
+    table.add_row(name, "", f"{outcome.mean(group):.1%}", "", *paper, style="bold")

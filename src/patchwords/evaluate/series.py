@@ -1,0 +1,114 @@
+"""Several runs in one folder, one after the other: what is done stays, what was cut off goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shlex
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from patchwords.data.examples import Examples
+from patchwords.device import choose_device
+from patchwords.distributed import by_main, from_main, world
+from patchwords.errors import ConfigError, Interrupted
+from patchwords.evaluate.fewshot import measure_fewshot
+from patchwords.evaluate.final import evaluate_job
+from patchwords.evaluate.held_out import final_split, measure
+from patchwords.train.config import FinetuneConfig
+from patchwords.train.finetune import run
+from patchwords.train.job import Job, start_words, write_settings
+from patchwords.train.progress import Display
+from patchwords.train.run_folder import RunFolder, claim
+from patchwords.train.settings import FREE_ON_RESUME, flatten, read_yaml, unflatten
+
+# (run folder, the images that it was judged by) -> whatever; writes the report of a finished run
+Report = Callable[[Path, Examples], object]
+
+
+def open_series(
+    config: FinetuneConfig, asked: FinetuneConfig, output: Path, about: Mapping[str, str]
+) -> RunFolder:
+    """The folder claimed, and in it what the series is; `about` is its data.
+
+    Raises ConfigError where something else is in the way, or the data are not those it began with.
+    """
+    folder = RunFolder(output)
+    if config.resume:
+        refuse_other_data(folder, about)
+    by_main(lambda: claim(output, resume=config.resume, overwrite=config.overwrite))
+    device = choose_device(config.machine.device, config.machine.precision)
+    by_main(lambda: write_settings(folder, config, asked, about, device))
+    return folder
+
+
+def refuse_other_data(folder: RunFolder, about: Mapping[str, str]) -> None:
+    """Raise ConfigError where the images are not those that the series began with."""
+    try:
+        began = json.loads(folder.environment.read_text(encoding="utf-8"))["data"]["fingerprint"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return  # lost; each run knows its own
+    if began != about["fingerprint"]:
+        raise ConfigError(
+            f"--resume: {about['source']} is not as it was when {folder.path} began; put the "
+            "images back, or start anew with another --output"
+        )
+
+
+def as_run(config: FinetuneConfig, output: Path) -> FinetuneConfig:
+    """The settings of one run of the series: those that fine-tuning knows."""
+    known = {
+        field.name: getattr(config, field.name) for field in dataclasses.fields(FinetuneConfig)
+    }
+    return FinetuneConfig(**{**known, "output": str(output), "resume": False, "overwrite": False})
+
+
+def train_or_go_on(config: FinetuneConfig, display: Display) -> Job:
+    """Train from the start, or exactly go on with what lies in the run's folder already."""
+    assert config.output is not None
+    folder = RunFolder(Path(config.output))
+    if from_main(folder.config.is_file()):
+        here = {name: value for name, value in flatten(config).items() if name in FREE_ON_RESUME}
+        stored = unflatten(config, read_yaml(folder.config))
+        config = unflatten(stored, {**here, "data": config.data, "resume": True})
+    return run(config, measure, display, measure_fewshot)
+
+
+def is_finished(folder: RunFolder, report: Report | None) -> bool:
+    """Whether the run has been judged and reported on."""
+    page = report is None or (folder.path / "report.html").is_file()
+    return bool(from_main(folder.evaluation.is_file() and page))
+
+
+def finish(job: Job, report: Report | None) -> None:
+    """Judge a run that has ended training by its test images, once, and report; by the main one."""
+
+    def judge() -> None:
+        if not job.folder.evaluation.is_file():
+            evaluate_job(job)
+        if report is not None:
+            report(job.folder.path, final_split(job.data)[1])
+
+    by_main(judge)
+
+
+def read_evaluation(folder: RunFolder) -> dict[str, Any]:
+    """evaluation.json of a finished run."""
+    found: dict[str, Any] = json.loads(folder.evaluation.read_text(encoding="utf-8"))
+    return found
+
+
+@contextmanager
+def going_on_with(config: FinetuneConfig, output: Path) -> Iterator[None]:
+    """Inside, whatever stops a run says how to go on with the whole series."""
+    words = ["patchwords", config.verb, config.data, "--output", str(output), "--resume"]
+    command = start_words(world()) + shlex.join(words)
+    try:
+        yield
+    except Interrupted as error:
+        what = str(error).partition("; go on with")[0]
+        raise Interrupted(f"{what}; go on with: {command}", error.exit_code) from error
+    except KeyboardInterrupt as error:  # between two runs
+        raise Interrupted(f"stopped between two runs; go on with: {command}") from error

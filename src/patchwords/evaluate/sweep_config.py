@@ -1,0 +1,76 @@
+"""Every setting of a sweep over learning rates: those of fine-tuning, and the grid.
+
+Nothing here imports torch: help must be quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from patchwords.errors import ConfigError
+from patchwords.train.config import DataSettings, FinetuneConfig
+
+
+@dataclass(frozen=True)
+class SweepData(DataSettings):
+    """Which images, and which of them are held out."""
+
+    # Table 4's shares are of the whole training set, however large: 1 % of ImageNet is 12,812.
+    most_validation: int | None = None  # images of the dev split at most; none given: no limit
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is tried, and on what it is judged."""
+
+    lrs: tuple[float, ...] | None = None  # learning rates; none given: Table 4's grid
+    dev: float | None = None  # share of the training images to choose by; none given: Table 4's
+    seeds: int = 1  # final runs, with seeds from --seed on: their spread is reported
+
+
+@dataclass(frozen=True)
+class SweepConfig(FinetuneConfig):
+    """All settings of a sweep; `sweep_plan.decide` replaces the `None`s that the runs share."""
+
+    verb: ClassVar[str] = "sweep"
+
+    grid: Grid = field(default_factory=Grid)
+    data_settings: SweepData = field(default_factory=SweepData)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict the protocol, by name."""
+        super().check()
+        grid, recipe = self.grid, self.recipe
+        if recipe.lr is not None:
+            raise ConfigError(
+                f"--lr {recipe.lr:g}: a sweep chooses the learning rate; say which to try by --lrs"
+            )
+        if recipe.early_stop is not None:
+            raise ConfigError(
+                "--early-stop needs validation images, and the final run trains on all of them"
+            )
+        if self.data_settings.validation != DataSettings.validation:
+            raise ConfigError(
+                f"--validation {self.data_settings.validation:g}: a sweep holds out one part of "
+                "the training images, to choose by; give its share by --dev"
+            )
+        if grid.dev is not None and not 0 < grid.dev < 1:
+            raise ConfigError(f"--dev {grid.dev:g} is a share: above 0 and less than 1")
+        if grid.seeds < 1:
+            raise ConfigError(f"--seeds {grid.seeds}: there is at least one final run")
+        if grid.lrs is not None:
+            _check_rates(grid.lrs)
+
+
+def _check_rates(rates: tuple[float, ...]) -> None:
+    for rate in rates:
+        if not 0 < rate < float("inf"):
+            raise ConfigError(f"--lrs {rate:g}: a learning rate is a number above 0")
+    names = {f"{rate:g}" for rate in rates}  # of their folders
+    if len(names) < len(rates):
+        raise ConfigError("--lrs names a rate twice")
+    if len(rates) < 2:
+        raise ConfigError(
+            "--lrs: a sweep compares two rates or more; to train with one: patchwords finetune --lr"
+        )

@@ -1,0 +1,271 @@
+"""The 19 tasks of VTAB-1k as a table: what is told apart, and where the images come from.
+
+Source of classes, labels, TFDS names and splits: google-research/task_adaptation, the benchmark's
+own code (task_adaptation/data/*.py, the counts from the tests beside them; which tasks belong to
+it: scripts/run_all_tasks.sh). Splits are slices in the order of TFDS: train800, val200 and test.
+The measure of all tasks is top-1 accuracy. Groups: Table 9 of the ViT paper.
+
+Hub data sets hold whole splits in an order of their own, so that 1,000 images drawn from them are
+not the benchmark's own 1,000.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+Group = Literal["natural", "specialized", "structured"]
+GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
+TRAIN_IMAGES = 1_000  # 800 and, for the choice of settings, 200
+FIRST = "train[:800]"
+
+
+class Task(NamedTuple):
+    """One data set with one question."""
+
+    name: str  # of its folder
+    group: Group
+    classes: int
+    test: int  # images
+    label: str  # what an image's class is
+    tfds: str
+    val200: str  # slice of TFDS; train800 is the first 800 images of train everywhere
+    test_split: str
+    hub: str | None  # on the Hugging Face hub; None: no whole copy known
+    table_9: tuple[float, float, float]  # per cent, in the order of TABLE_9
+
+
+# Appendix D.10: ViT, and what it was pre-trained on: JFT-300M or ImageNet-21k.
+TABLE_9 = ("H/14 JFT", "L/16 JFT", "L/16 I21k")
+
+CLIP = "clip-benchmark/wds_vtab-"
+TASKS = (
+    Task(
+        "caltech101",
+        "natural",
+        102,
+        6_084,
+        "object, or background",
+        "caltech101",
+        "train[2754:2954]",
+        "test",
+        f"{CLIP}caltech101",
+        (95.3, 95.4, 90.8),
+    ),
+    Task(
+        "cifar100",
+        "natural",
+        100,
+        10_000,
+        "object",
+        "cifar100",
+        "train[45000:45200]",
+        "test",
+        f"{CLIP}cifar100",
+        (85.5, 81.9, 84.1),
+    ),
+    Task(
+        "dtd",
+        "natural",
+        47,
+        1_880,
+        "texture",
+        "dtd",
+        "validation[:200]",
+        "test",
+        f"{CLIP}dtd",
+        (75.2, 74.3, 74.1),
+    ),
+    Task(
+        "flowers102",
+        "natural",
+        102,
+        6_149,
+        "species",
+        "oxford_flowers102",
+        "validation[:200]",
+        "test",
+        "dpdl-benchmark/oxford_flowers102",
+        (99.7, 99.7, 99.3),
+    ),
+    Task(
+        "pets",
+        "natural",
+        37,
+        3_669,
+        "breed",
+        "oxford_iiit_pet",
+        "train[2944:3144]",
+        "test",
+        f"{CLIP}pets",
+        (97.2, 96.7, 92.7),
+    ),
+    Task(
+        "sun397",
+        "natural",
+        397,
+        21_750,
+        "scene",
+        "sun397/tfds",
+        "validation[:200]",
+        "test",
+        None,
+        (65.0, 63.5, 61.0),
+    ),
+    Task(
+        "svhn",
+        "natural",
+        10,
+        26_032,
+        "digit",
+        "svhn_cropped",
+        "train[65931:66131]",
+        "test",
+        f"{CLIP}svhn",
+        (88.9, 87.4, 80.9),
+    ),
+    Task(
+        "camelyon",
+        "specialized",
+        2,
+        32_768,
+        "whether the tissue holds a metastasis",
+        "patch_camelyon",
+        "validation[:200]",
+        "test",
+        f"{CLIP}pcam",
+        (83.3, 83.6, 82.5),
+    ),
+    Task(
+        "eurosat",
+        "specialized",
+        10,
+        5_400,
+        "use of the land",
+        "eurosat/rgb",
+        "train[16200:16400]",
+        "train[21600:]",
+        f"{CLIP}eurosat",
+        (96.7, 96.5, 95.6),
+    ),
+    Task(
+        "resisc45",
+        "specialized",
+        45,
+        6_300,
+        "scene from above",
+        "resisc45",
+        "train[18900:19100]",
+        "train[25200:]",
+        f"{CLIP}resisc45",
+        (91.4, 89.7, 85.2),
+    ),
+    Task(
+        "retinopathy",
+        "specialized",
+        5,
+        42_670,
+        "stage of the disease",
+        "diabetic_retinopathy_detection/btgraham-300",
+        "validation[:200]",
+        "test",
+        f"{CLIP}diabetic_retinopathy",
+        (76.6, 77.1, 75.3),
+    ),
+    Task(
+        "clevr-count",
+        "structured",
+        8,
+        15_000,
+        "number of objects, 3 to 10",
+        "clevr",
+        "train[63000:63200]",
+        "validation",
+        f"{CLIP}clevr_count_all",
+        (91.7, 86.4, 70.3),
+    ),
+    Task(
+        "clevr-distance",
+        "structured",
+        6,
+        15_000,
+        "depth of the nearest object (third of its pixel_coords), cut at 8, 8.5, 9, 9.5 and 10",
+        "clevr",
+        "train[63000:63200]",
+        "validation",
+        f"{CLIP}clevr_closest_object_distance",
+        (63.8, 63.1, 56.1),
+    ),
+    Task(
+        "dmlab",
+        "structured",
+        6,
+        22_735,
+        "distance of an object in a maze (3 bins), with positive or with negative reward",
+        "dmlab",
+        "validation[:200]",
+        "test",
+        f"{CLIP}dmlab",
+        (53.1, 49.7, 41.9),
+    ),
+    Task(
+        "dsprites-location",
+        "structured",
+        16,
+        73_728,
+        "x position, 32 values in 16 bins: floor(value / 2)",
+        "dsprites",
+        "train[589824:590024]",
+        "train[663552:]",
+        f"{CLIP}dsprites_label_x_position",
+        (79.4, 74.5, 74.7),
+    ),
+    Task(
+        "dsprites-orientation",
+        "structured",
+        16,
+        73_728,
+        "orientation, 40 values in 16 bins: floor(value / 2.5)",
+        "dsprites",
+        "train[589824:590024]",
+        "train[663552:]",
+        f"{CLIP}dsprites_label_orientation",
+        (63.3, 60.5, 64.9),
+    ),
+    Task(
+        "kitti-distance",
+        "structured",
+        4,
+        711,
+        "metres to the nearest car, van or truck: up to 8, up to 20, more, or none there",
+        "kitti",
+        "validation[:200]",
+        "test",
+        None,
+        (84.5, 82.2, 79.9),
+    ),
+    Task(
+        "smallnorb-azimuth",
+        "structured",
+        18,
+        12_150,
+        "azimuth of the camera, 18 values",
+        "smallnorb",
+        "test[:200]",
+        "test[12150:]",
+        f"{CLIP}smallnorb_label_azimuth",
+        (33.2, 36.2, 30.5),
+    ),
+    Task(
+        "smallnorb-elevation",
+        "structured",
+        9,
+        12_150,
+        "elevation of the camera, 9 values",
+        "smallnorb",
+        "test[:200]",
+        "test[12150:]",
+        f"{CLIP}smallnorb_label_elevation",
+        (51.2, 51.1, 41.7),
+    ),
+)
+NAMES = tuple(task.name for task in TASKS)
