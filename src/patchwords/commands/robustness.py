@@ -1,0 +1,150 @@
+"""`patchwords robustness MODEL [MODEL ...] DATA`: what is left of accuracy on disturbed images."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.commands.evaluator import Images, Where
+
+if TYPE_CHECKING:
+    from patchwords.commands.side_by_side import Compared
+    from patchwords.evaluate.robustness.disturbance import Disturbance
+    from patchwords.evaluate.subject import Subject
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """Disturb images in many ways, and draw what accuracy is left, of one model or of several.
+
+    All models see the same images, each cut to its own size; classes are matched by name. Images
+    that any of the runs was trained on are left out. The disturbances are those of Naseer et al.
+    (2021), each at several levels: patches dropped, tiles shuffled, texture removed, corruptions,
+    attacks. docs/robustness.md says what each one does, and what has been published of it.
+
+    Families for --only: occlusion, permutation, texture, noise, blur, digital, weather, extra,
+    attack, patch. The last three cost most or repeat others, and are measured if named.
+
+    With --output: results.json, results.csv with a row per level and seed, and a figure for each
+    family of disturbances.
+
+    Example: patchwords robustness runs/vit runs/resnet photos/ --images 500 --output robust
+    """
+
+    models_and_data: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
+    ]
+    """run folders or model folders, and at last a source of labelled images"""
+    only: tuple[str, ...] = ()
+    """these disturbances, by name (occlusion-random) or family (occlusion), or all; none given:
+    all but extra, attack and patch"""
+    seeds: int = 3
+    """how often what is random is drawn anew"""
+    images: int | None = None
+    """so many of the held-out images, each class by its share; none given: all"""
+    grid: int | None = None
+    """patches to a side for occlusion; none given: 14, fewer in images below 112 pixels"""
+    saliency: str | None = None
+    """the model that says which patches are salient; none given: each says it for itself"""
+    output: Path | None = None
+    """write results and figures into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+    read: Images = field(default_factory=Images)
+    where: Where = field(default_factory=Where)
+
+
+def run(config: Robustness) -> int:
+    """Load, measure, write, say."""
+    from patchwords.commands.evaluator import claim
+    from patchwords.commands.side_by_side import compare, in_turn, models_before_data
+    from patchwords.distributed import by_main, joined, speaks
+    from patchwords.errors import ConfigError
+    from patchwords.evaluate.robustness.measure import measure_robustness
+    from patchwords.evaluate.robustness.table import choose_disturbances
+
+    models, spec = models_before_data(config.models_and_data, "robustness")
+    if config.seeds < 1:
+        raise ConfigError(f"--seeds {config.seeds}: it is how often to draw, 1 or more")
+    if config.grid is not None and config.grid < 1:
+        raise ConfigError(f"--grid {config.grid}: it is a number of patches to a side, 1 or more")
+    wanted = choose_disturbances(config.only)  # a wrong name is told before anything is loaded
+    device = config.where.choose()
+    with joined(device.type == "cuda"):
+        compared = compare(
+            models,
+            config.read.open(spec, need_labels=False),
+            device,
+            config.images,
+            workers=config.where.workers,
+            training=any(each.prepare is not None for each in wanted),
+        )
+        judge = find_judge(config.saliency, compared.subjects)
+        disturbances = choose_disturbances(config.only, config.grid, judge)
+        by_main(lambda: claim(config.output, config.overwrite))
+        with in_turn() as progress:
+            rows = measure_robustness(
+                compared.subjects,
+                compared.chosen.judged,
+                disturbances,
+                range(config.seeds),
+                compared.chosen.training,
+                config.read.max_bad,
+                progress,
+            )
+    if speaks():
+        tell(config, compared, disturbances, rows)
+    return 0
+
+
+def find_judge(name: str | None, subjects: Sequence[Subject]) -> Subject | None:
+    """The model of --saliency: one of the subjects, or another that is loaded for it."""
+    from patchwords.evaluate.subject import load_subject
+
+    if name is None:
+        return None
+    known = {subject.name: subject for subject in subjects}
+    return known[name] if name in known else load_subject(name, subjects[0].device)
+
+
+def tell(
+    config: Robustness,
+    compared: Compared,
+    disturbances: Sequence[Disturbance],
+    rows: Sequence[dict[str, Any]],
+) -> None:
+    """Write results, rows and figures; print the points."""
+    import json
+
+    from patchwords.commands.evaluator import write_results
+    from patchwords.commands.robustness_summary import show_points
+    from patchwords.evaluate.robustness.corruptions import summarise_corruptions
+    from patchwords.evaluate.robustness.summary import summarise_seeds
+    from patchwords.report.robustness import draw_robustness
+
+    points = summarise_seeds(rows)
+    results = {
+        **compared.describe(),
+        "seeds": config.seeds,
+        "grid": config.grid,
+        "saliency": config.saliency,
+        "disturbances": {
+            each.name: {"title": each.title, "level": each.x_label, "published": each.published}
+            for each in disturbances
+        },
+        "points": points,
+        "rows": list(rows),
+        "corruptions": summarise_corruptions(rows),
+    }
+    if config.output is not None:
+        write_results(config.output, results, rows, draw_robustness(disturbances, points))
+    if config.json:
+        print(json.dumps(results))
+    else:
+        show_points(disturbances, points, compared.in_words(), config.output)

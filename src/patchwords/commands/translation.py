@@ -1,0 +1,128 @@
+"""`patchwords translation MODEL [MODEL ...] DATA`: does a shifted image give shifted features?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.commands.evaluator import Images, Where
+
+if TYPE_CHECKING:
+    from patchwords.evaluate.subject import Subject
+
+
+@dataclass(frozen=True)
+class Translation:
+    """Shift images by 1, 2, ... pixels, and measure how far f(g(x)) is from g(f(x)).
+
+    The relative error of the features is 0 where they only move along, and 1.41 where they have
+    nothing to do with those before; it is measured after the stem (a ResNet's root, a ViT's patch
+    embedding) and before the head. The logits should not change at all; `same answer` is the share
+    of images whose likeliest class stays. Images are shifted in a circle.
+
+    With --output: results.json, results.csv and a figure.
+
+    Example: patchwords translation runs/vit runs/resnet photos/ --images 200 --output moved
+    """
+
+    models_and_data: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
+    ]
+    """run folders or model folders, and at last a source of images"""
+    shifts: int | None = None
+    """up to so many pixels; none given: the largest patch of the models, 16 without any"""
+    images: int | None = None
+    """so many of the held-out images, each class by its share; none given: all"""
+    output: Path | None = None
+    """write results and the figure into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+    read: Images = field(default_factory=Images)
+    where: Where = field(default_factory=Where)
+
+
+def run(config: Translation) -> int:
+    """Load, measure, write, say."""
+    import json
+
+    from patchwords.commands.evaluator import claim, write_results
+    from patchwords.commands.side_by_side import compare, in_turn, models_before_data
+    from patchwords.distributed import by_main, joined, speaks
+    from patchwords.errors import ConfigError
+    from patchwords.evaluate.translation import measure_translation
+    from patchwords.report.robustness import draw_translation
+
+    models, spec = models_before_data(config.models_and_data, "translation")
+    if config.shifts is not None and config.shifts < 1:
+        raise ConfigError(f"--shifts {config.shifts}: it is a number of pixels, 1 or more")
+    device = config.where.choose()
+    with joined(device.type == "cuda"):
+        compared = compare(
+            models,
+            config.read.open(spec, need_labels=False),
+            device,
+            config.images,
+            workers=config.where.workers,
+            need_classes=False,
+        )
+        by_main(lambda: claim(config.output, config.overwrite))
+        shifts = range(1, 1 + (config.shifts or usual_shifts(compared.subjects)))
+        examples = compared.chosen.judged
+        with in_turn() as progress:
+            rows = measure_translation(
+                compared.subjects, examples, shifts, config.read.max_bad, progress
+            )
+    if not speaks():
+        return 0
+    results = {**compared.describe(), "rows": rows}
+    if config.output is not None:
+        write_results(config.output, results, rows, draw_translation(rows))
+    if config.json:
+        print(json.dumps(results))
+    else:
+        show(rows, compared.in_words(), config.output)
+    return 0
+
+
+def usual_shifts(subjects: Sequence[Subject]) -> int:
+    """Pixels: the largest patch, as far as the smallest image allows."""
+    from patchwords.model.vit import ViT
+
+    patches = [s.model.config.stride for s in subjects if isinstance(s.model, ViT)]
+    smallest = min(min(subject.preprocess.image_size) for subject in subjects)
+    return min(max(patches, default=16), smallest - 1)
+
+
+def show(rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None) -> None:
+    """A table for each model: rows are shifts, errors are means of both axes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from patchwords.report.robustness import mean_of_axes
+
+    console = Console()
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        errors = {
+            place: dict(zip(*mean_of_axes(mine, model, place), strict=True))
+            for place in dict.fromkeys(row["place"] for row in mine)
+        }
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("shift, pixels", *errors, "same answer"):
+            table.add_column(name, justify="right")
+        for pixels in dict.fromkeys(row["pixels"] for row in mine):
+            same = [row["same_answer"] for row in mine if row["pixels"] == pixels]
+            found = [errors[place].get(pixels) for place in errors]
+            cells = ("-" if error is None else f"{error:.3f}" for error in found)
+            table.add_row(str(pixels), *cells, f"{sum(same) / len(same):.1%}")
+        console.print(f"\n{model}", style="bold", markup=False, highlight=False)
+        console.print(table)
+    written = [] if output is None else [f"results and figure: {output}"]
+    for line in ("", *lines, *written):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

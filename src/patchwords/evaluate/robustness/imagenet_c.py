@@ -1,0 +1,229 @@
+"""The table of common corruptions: the kinds of ImageNet-C that need no pictures.
+
+Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
+Perturbations" (arXiv 1903.12261): the noise, blur and digital families, brightness of the weather
+family, and two of the extra kinds. Frost, fog and snow are left out, as are the extra kinds
+spatter and saturate: frost needs photographs, and the others of the weather are made of drawn
+clouds, flakes and drops, whose details no description fixes.
+
+The numbers are those of the authors' ImageNet-C/create_c/: make_cifar_c.py for 32 pixels,
+make_tinyimagenet_c.py for 64, make_imagenet_c.py for 224. Lengths are in pixels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from patchwords.evaluate.robustness.blurs import (
+    defocus_blur,
+    gaussian_blur,
+    glass_blur,
+    motion_blur,
+    zoom_blur,
+)
+from patchwords.evaluate.robustness.digital import brightness, contrast, elastic, jpeg, pixelate
+from patchwords.evaluate.robustness.noises import (
+    gaussian_noise,
+    impulse_noise,
+    shot_noise,
+    speckle_noise,
+)
+
+EXTRA = "extra"  # kinds that ImageNet-C keeps for validation: they are in no mean
+
+Numbers = tuple[tuple[float, ...], ...]  # what the function is given at severities 1 to 5
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """One kind, with its numbers for the three sizes of image that its authors made."""
+
+    family: str
+    kind: str
+    title: str
+    corrupt: Callable[..., Tensor]  # (images in [0, 1], draws, *numbers) -> images
+    seeds: bool  # whether it is random
+    at_32: Numbers
+    at_64: Numbers
+    at_224: Numbers
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}-{self.kind}"
+
+    def numbers(self, size: tuple[int, int]) -> Numbers:
+        """Those of the size that is nearest in proportion, by the shorter side."""
+        tables = {32: self.at_32, 64: self.at_64, 224: self.at_224}
+        return tables[min(tables, key=lambda side: abs(math.log(min(size) / side)))]
+
+
+def each(*values: float) -> Numbers:
+    """One number at each severity."""
+    return tuple((value,) for value in values)
+
+
+CORRUPTIONS = (
+    Corruption(
+        family="noise",
+        kind="gaussian",
+        title="Gaussian noise",
+        corrupt=gaussian_noise,
+        seeds=True,
+        at_32=each(0.04, 0.06, 0.08, 0.09, 0.10),
+        at_64=each(0.04, 0.08, 0.12, 0.15, 0.18),
+        at_224=each(0.08, 0.12, 0.18, 0.26, 0.38),
+    ),
+    Corruption(
+        family="noise",
+        kind="shot",
+        title="Shot noise",
+        corrupt=shot_noise,
+        seeds=True,
+        at_32=each(500, 250, 100, 75, 50),
+        at_64=each(250, 100, 50, 30, 15),
+        at_224=each(60, 25, 12, 5, 3),
+    ),
+    Corruption(
+        family="noise",
+        kind="impulse",
+        title="Impulse noise",
+        corrupt=impulse_noise,
+        seeds=True,
+        at_32=each(0.01, 0.02, 0.03, 0.05, 0.07),
+        at_64=each(0.01, 0.02, 0.05, 0.08, 0.14),
+        at_224=each(0.03, 0.06, 0.09, 0.17, 0.27),
+    ),
+    Corruption(
+        family="blur",
+        kind="defocus",
+        title="Defocus blur",
+        corrupt=defocus_blur,
+        seeds=False,
+        at_32=((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
+        at_64=((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
+        at_224=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
+    ),
+    Corruption(
+        family="blur",
+        kind="glass",
+        title="Glass blur",
+        corrupt=glass_blur,
+        seeds=True,
+        at_32=((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
+        at_64=((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
+        at_224=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
+    ),
+    Corruption(
+        family="blur",
+        kind="motion",
+        title="Motion blur",
+        corrupt=motion_blur,
+        seeds=True,
+        at_32=((6, 1), (6, 1.5), (6, 2), (8, 2), (9, 2.5)),
+        at_64=((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
+        at_224=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
+    ),
+    Corruption(
+        family="blur",
+        kind="zoom",
+        title="Zoom blur",
+        corrupt=zoom_blur,
+        seeds=False,
+        at_32=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        at_64=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
+        at_224=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
+    ),
+    Corruption(
+        family="digital",
+        kind="contrast",
+        title="Contrast",
+        corrupt=contrast,
+        seeds=False,
+        at_32=each(0.75, 0.5, 0.4, 0.3, 0.15),
+        at_64=each(0.4, 0.3, 0.2, 0.1, 0.05),
+        at_224=each(0.4, 0.3, 0.2, 0.1, 0.05),
+    ),
+    Corruption(
+        family="digital",
+        kind="elastic",
+        title="Elastic transform",
+        corrupt=elastic,
+        seeds=True,
+        at_32=(
+            (0, 0, 2.56),
+            (1.6, 6.4, 2.24),
+            (2.56, 1.92, 1.92),
+            (3.2, 1.28, 1.6),
+            (3.2, 0.96, 0.96),
+        ),
+        at_64=(
+            (0, 0, 5.12),
+            (3.2, 19.2, 3.84),
+            (6.4, 5.12, 3.84),
+            (6.4, 1.92, 1.92),
+            (10.24, 1.92, 1.28),
+        ),
+        # of 244 pixels, where 224 was meant; their images were made so
+        at_224=(
+            (488, 170.8, 24.4),
+            (488, 19.52, 48.8),
+            (12.2, 2.44, 4.88),
+            (17.08, 2.44, 4.88),
+            (29.28, 2.44, 4.88),
+        ),
+    ),
+    Corruption(
+        family="digital",
+        kind="pixelate",
+        title="Pixelate",
+        corrupt=pixelate,
+        seeds=False,
+        at_32=each(0.95, 0.9, 0.85, 0.75, 0.65),
+        at_64=each(0.9, 0.8, 0.7, 0.6, 0.5),
+        at_224=each(0.6, 0.5, 0.4, 0.3, 0.25),
+    ),
+    Corruption(
+        family="digital",
+        kind="jpeg",
+        title="JPEG compression",
+        corrupt=jpeg,
+        seeds=False,
+        at_32=each(80, 65, 58, 50, 40),
+        at_64=each(65, 58, 50, 40, 25),
+        at_224=each(25, 18, 15, 10, 7),
+    ),
+    Corruption(
+        family="weather",
+        kind="brightness",
+        title="Brightness",
+        corrupt=brightness,
+        seeds=False,
+        at_32=each(0.05, 0.1, 0.15, 0.2, 0.3),
+        at_64=each(0.1, 0.2, 0.3, 0.4, 0.5),
+        at_224=each(0.1, 0.2, 0.3, 0.4, 0.5),
+    ),
+    Corruption(
+        family=EXTRA,
+        kind="speckle-noise",
+        title="Speckle noise",
+        corrupt=speckle_noise,
+        seeds=True,
+        at_32=each(0.06, 0.1, 0.12, 0.16, 0.2),
+        at_64=each(0.15, 0.2, 0.25, 0.3, 0.35),
+        at_224=each(0.15, 0.2, 0.35, 0.45, 0.6),
+    ),
+    Corruption(
+        family=EXTRA,
+        kind="gaussian-blur",
+        title="Gaussian blur",
+        corrupt=gaussian_blur,
+        seeds=False,
+        at_32=each(0.4, 0.6, 0.7, 0.8, 1),
+        at_64=each(0.5, 0.75, 1, 1.25, 1.5),
+        at_224=each(1, 2, 3, 4, 6),
+    ),
+)

@@ -1,0 +1,88 @@
+"""Which images robustness is measured on: those that none of the models was trained on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from patchwords.data.examples import TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.errors import ConfigError, DataError
+from patchwords.evaluate.held_out import select
+from patchwords.noise import numpy_generator
+
+Recorded = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The images to judge by, and those that a disturbance may be learned on."""
+
+    split: str
+    judged: Examples
+    training: Examples | None
+    notes: tuple[str, ...]  # for a person
+
+
+def choose_images(
+    data: Data, recorded: Sequence[Recorded], most: int | None = None, *, training: bool = False
+) -> Chosen:
+    """Held-out images of the data, as all the models' runs divided them.
+
+    Args:
+        recorded: of each model the splits.csv of its run, empty where there is none.
+        most: keep a subset of so many, as many of each class as is its share; always the same.
+        training: also give the images that all of it may learn from: the training images of the
+            data or, where there are none, half of the held-out ones, which are then not judged by.
+    """
+    if most is not None and most < 1:
+        raise ConfigError(f"--images {most}: it is a number of images, 1 or more")
+    known = unite_records(recorded)
+    selection = select(data, known)
+    judged, learned_on, notes = selection.examples, None, []
+    if training:
+        try:
+            learned_on = select(data, known, TRAIN).examples
+        except DataError:  # the data are held-out images only
+            half = subset(judged, len(judged) // 2)
+            learned_on = judged.select(half)
+            judged = judged.select(np.setdiff1d(np.arange(len(judged)), half))
+            notes.append(
+                f"there are no training images: of the held-out ones {len(learned_on):,} are "
+                f"learned on, and {len(judged):,} judged by"
+            )
+    if most is not None and most < len(judged):
+        part = judged.select(subset(judged, most))
+        notes.append(f"{len(part):,} of {len(judged):,} images, each class by its share")
+        judged = part
+    return Chosen(selection.split, judged, learned_on, tuple(notes))
+
+
+def unite_records(recorded: Sequence[Recorded]) -> dict[tuple[str, int], str]:
+    """What any of the runs trained on was trained on, what any validated on is not a test."""
+    order = {TRAIN: 0, VALIDATION: 1, TEST: 2}
+    known: dict[tuple[str, int], str] = {}
+    for record in recorded:
+        for place, split in record.items():
+            known[place] = min(split, known.get(place, split), key=order.__getitem__)
+    return known
+
+
+def subset(examples: Examples, count: int) -> np.ndarray:
+    """int64 [count], positions, rising: of each class its share, the same at every call.
+
+    Images without a label count as a class. Shares are rounded by largest remainders.
+    """
+    classes = examples.labels + 1
+    counts = np.bincount(classes)
+    exact = counts * (count / max(len(examples), 1))
+    drawn = np.floor(exact).astype(np.int64)
+    drawn[np.argsort(drawn - exact, kind="stable")[: count - drawn.sum()]] += 1
+    places = [np.empty(0, dtype=np.int64)]
+    for label in np.flatnonzero(drawn).tolist():
+        order = numpy_generator(0, "robustness", label).permutation(
+            np.flatnonzero(classes == label)
+        )
+        places.append(order[: drawn[label]])
+    return np.sort(np.concatenate(places))
