@@ -96,11 +96,34 @@ def test_absent_class_is_unknown_not_zero_and_left_out_of_macro() -> None:
     labels, predicted = np.array([0, 0, 2, 2]), np.array([0, 1, 2, 2])
     summary = summarise(labels, one_hot(predicted, 3), "abc")
     absent = summary["per_class"][1]
-    assert absent == {"class": "b", "precision": None, "recall": None, "f1": None, "support": 0}
+    assert (absent.pop("class"), absent.pop("support")) == ("b", 0)
+    assert set(absent.values()) == {None}  # the intervals, too
     assert summary["macro"]["recall"] == pytest.approx((0.5 + 1) / 2)
     assert summary["macro"]["precision"] == 1.0
     assert summary["balanced_accuracy"] == summary["macro"]["recall"]
     assert summary["weighted"]["recall"] == pytest.approx(summary["accuracy"]["value"])
+
+
+def test_intervals_of_classes_are_wilsons_and_top5_has_one() -> None:
+    labels, predicted = flower_predictions()
+    summary = summarise(labels, one_hot(predicted, 5), FLOWERS)
+    roses = summary["per_class"][2]
+    assert (roses["recall_low"], roses["recall_high"]) == wilson(602, 641)
+    assert (roses["precision_low"], roses["precision_high"]) == wilson(602, 667)
+    macro = summary["macro"]
+    assert 0.94 < macro["f1_low"] < macro["f1"] < macro["f1_high"] < 0.965
+    assert "f1_low" not in summary["weighted"]
+    random = np.random.default_rng(5)
+    labels, probabilities = random.integers(0, 7, 83), random.dirichlet(np.ones(7), 83)
+    summary = summarise(labels, probabilities, list("abcdefg"))
+    found = round(summary["top5"] * 83)
+    assert (summary["top5_low"], summary["top5_high"]) == wilson(found, 83)
+
+
+def test_a_class_that_is_never_answered_has_no_interval_of_precision() -> None:
+    row = summarise(np.array([0, 1]), one_hot(np.array([0, 0]), 2), "ab")["per_class"][1]
+    assert (row["precision_low"], row["precision_high"]) == (None, None)
+    assert (row["recall_low"], row["recall_high"]) == wilson(0, 1)
 
 
 def test_never_predicted_class_has_precision_zero_without_a_warning() -> None:

@@ -18,7 +18,19 @@ from patchwords.train.config import FinetuneConfig
 from patchwords.train.settings import flatten
 
 SOURCE = Path(patchwords.__file__).parent
-POSITIONAL = {"data", "file", "model", "images", "pattern", "run", "source", "target"}
+POSITIONAL = {
+    "a",
+    "b",
+    "models-and-data",
+    "data",
+    "file",
+    "model",
+    "images",
+    "pattern",
+    "run",
+    "source",
+    "target",
+}
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])

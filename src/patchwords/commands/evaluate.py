@@ -12,6 +12,8 @@ import tyro
 from patchwords.device import DeviceName, PrecisionName
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from patchwords.data.examples import Data
     from patchwords.device import Device
     from patchwords.evaluate.held_out import Selection
@@ -38,6 +40,9 @@ class Evaluate:
     """write report.html, evaluation.json and predictions.csv into this new folder"""
     overwrite: bool = False
     """write over what is in --output"""
+    real: Path | None = None
+    """also judge by several right classes per image: ImageNet's real.json, or your own JSON object
+    {"image.jpg": ["class", ...]}"""
     json: bool = False
     """print everything as JSON"""
     max_bad: float = 0.01
@@ -61,6 +66,8 @@ def run(config: Evaluate) -> int:
     from patchwords.device import choose_device
     from patchwords.evaluate.final import describe, write_evaluation
     from patchwords.evaluate.held_out import as_model_knows, judge, predict, read_recorded, select
+    from patchwords.evaluate.imagenet import in_words_of
+    from patchwords.evaluate.real import judge_by_several, read_right_classes
     from patchwords.weights.store import from_pretrained
 
     device = choose_device(config.device, config.precision)
@@ -75,7 +82,11 @@ def run(config: Evaluate) -> int:
     )
     recorded = read_recorded(Path(config.model))
     selection = select(data, recorded, config.split)
-    examples = as_model_knows(selection.examples, source.labels, config.data)
+    examples = in_words_of(selection.examples, source.labels, config.model)
+    examples = as_model_knows(examples, source.labels, config.data)
+    right = None
+    if config.real is not None:  # before the work, as it may not fit
+        right = read_right_classes(config.real, examples, source.labels, config.model)
     folder = claim(config.output, config.overwrite)
     workers = config.workers if config.workers is not None else useful_workers(examples)
     predictions = predict(source.model, examples, source.preprocess, device, workers)
@@ -87,6 +98,8 @@ def run(config: Evaluate) -> int:
         **describe(source, device),
         **judge(predictions, examples, source.labels, config.max_bad),
     }
+    if config.real is not None and right is not None:
+        evaluation["real"] = judge_by_several(config.real, right, predictions)
     page = None
     if folder is not None:
         from patchwords.report.write import write_report
@@ -118,29 +131,21 @@ def record(folder: Path, data: Data, device: Device) -> None:
 
 def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("class", "precision", "recall", "F1", "images"):
-        table.add_column(name, justify="left" if name == "class" else "right")
-
-    def number(value: float | None) -> str:
-        return "-" if value is None else f"{value:.3f}"
-
-    for row in evaluation["per_class"]:
-        scores = (number(row[name]) for name in ("precision", "recall", "f1"))
-        table.add_row(row["class"], *scores, f"{row['support']:,}")
-    for name in ("macro", "weighted"):
-        scores = (number(evaluation[name][score]) for score in ("precision", "recall", "f1"))
-        table.add_row(f"{name} average", *scores, f"{evaluation['images']:,}", style="bold")
-    console.print(table)
+    console.print(scores_table(evaluation))
     accuracy = evaluation["accuracy"]
     lines = [
         f"accuracy {accuracy['value']:.2%} on {evaluation['images']:,} images of "
         f"{selection.split} (95 % interval {accuracy['low']:.2%} to {accuracy['high']:.2%}); "
-        f"always answering the commonest class: {evaluation['baseline']:.2%}"
+        f"always answering the commonest class: {evaluation['baseline']:.2%}",
+        with_interval("macro F1", evaluation["macro"], "f1"),
     ]
+    if evaluation["top5"] is not None:
+        lines.append(with_interval("top-5 accuracy", evaluation, "top5"))
+    if real := evaluation.get("real"):
+        words = with_interval(f"accuracy by the classes of {real['file']}", real, "accuracy")
+        lines.append(f"{words}, on {real['images']:,} images; {real['left_out']:,} have none there")
     if selection.trained_on and "train" not in selection.split:
         lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
     if evaluation["trained_on"]:
@@ -157,3 +162,32 @@ def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) ->
         lines.append(f"report: {page}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def scores_table(evaluation: dict[str, Any]) -> Table:
+    """A row for each class, and the averages."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("class", "precision", "recall", "95 %", "F1", "images"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+
+    def number(value: float | None) -> str:
+        return "-" if value is None else f"{value:.3f}"
+
+    for row in evaluation["per_class"]:
+        ends = f"{row['recall_low']:.2f}-{row['recall_high']:.2f}" if row["support"] else "-"
+        scores = number(row["precision"]), number(row["recall"]), ends, number(row["f1"])
+        table.add_row(escape(row["class"]), *scores, f"{row['support']:,}")
+    for name in ("macro", "weighted"):
+        precision, recall, f1 = (number(evaluation[name][s]) for s in ("precision", "recall", "f1"))
+        images = f"{evaluation['images']:,}"
+        table.add_row(f"{name} average", precision, recall, "", f1, images, style="bold")
+    return table
+
+
+def with_interval(what: str, numbers: dict[str, Any], name: str) -> str:
+    """What it is, its value and its 95 % interval, on a line."""
+    low, high = numbers[f"{name}_low"], numbers[f"{name}_high"]
+    return f"{what} {numbers[name]:.2%} (95 % interval {low:.2%} to {high:.2%})"

@@ -5,6 +5,7 @@ Sizes: n images that could be read, B batch, C channels, H W image, R representa
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
@@ -27,7 +28,7 @@ class Features:
 
     indices: np.ndarray  # [n] int64, position in the examples
     labels: np.ndarray  # [n] int64, -1 = no label
-    values: np.ndarray  # [n, R] float32
+    values: np.ndarray  # [n, R] float32, or float16 where they were kept so
     bad: list[tuple[int, str]]  # (position in the examples, reason)
 
 
@@ -38,12 +39,17 @@ def represent(
 
     It draws no random number, and every module gets its training mode back.
     """
+    with evaluating(model), device.autocast():
+        batches = eval_batches(examples, preprocess, BATCH, workers)
+        return Features(*collect(asked(model, preprocess), batches, device.torch_device))
+
+
+def asked(model: nn.Module, preprocess: Preprocess) -> Callable[[Tensor], Tensor]:
+    """-> a function of uint8 [B, C, H, W] that gives float32 [B, R], what the classifier sees."""
     frozen = cast(Model, model)
 
     def ask(images: Tensor) -> Tensor:
         features = frozen.forward_features(preprocess.normalise(images))
         return frozen.forward_head(features, pre_logits=True).float()
 
-    with evaluating(model), device.autocast():
-        batches = eval_batches(examples, preprocess, BATCH, workers)
-        return Features(*collect(ask, batches, device.torch_device))
+    return ask

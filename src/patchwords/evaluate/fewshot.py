@@ -11,7 +11,7 @@ Sizes: N drawn images, n images to judge by, D features, K classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,6 +24,7 @@ from patchwords.data.shots import draw_shots
 from patchwords.device import Device
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.features import represent
+from patchwords.evaluate.frozen import refuse_infinite
 
 SHOTS = (1, 5, 10, 25)
 SEEDS = (0, 1, 2)
@@ -58,7 +59,7 @@ class Linear:
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """[n, D] -> [n] labels"""
-        size = max(1, MOST_SCORES // len(self.classes))
+        size = max(1, MOST_SCORES // max(self.weights.shape))
         best = [
             self.scores(features[start : start + size]).argmax(1)
             for start in range(0, len(features), size)
@@ -86,17 +87,46 @@ def fewshot(
     Raises DataError where a class has fewer images than shots, labels are missing or features are
     not finite, ConfigError for a penalty that is not positive.
     """
+    draws = draw_all(train_labels, shots, seeds)
+    return score_draws(train_features, train_labels, draws, test_features, test_labels, l2s)
+
+
+Draws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of what was drawn
+
+
+def draw_all(
+    labels: np.ndarray,
+    shots: Sequence[int],
+    seeds: Sequence[int],
+    classes: Sequence[str] | None = None,
+) -> Draws:
+    """Every draw, before the first fit: raises DataError where a class has too few images."""
+    for name, values in (("shots", shots), ("seeds", seeds)):
+        if not values or len({*values}) < len(values):
+            given = " ".join(map(str, values)) or "none"
+            raise ConfigError(f"{name} {given}: give one or more, and none of them twice")
+    draw_shots(labels, max(shots), 0, classes)
+    return {(n, seed): draw_shots(labels, n, seed, classes) for n in shots for seed in seeds}
+
+
+def score_draws(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    draws: Draws,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    l2s: Sequence[float] = (L2,),
+) -> list[Score]:
+    """As `fewshot`, of draws that were made."""
     if not len(test_labels) or np.min(test_labels) < 0:
         raise DataError("few-shot evaluation needs images to judge by, each with a label")
-    draw_shots(train_labels, max(shots), 0)  # refused before the first fit, not between two
+    refuse_infinite(test_features)
     scores = []
-    for count in shots:
-        for seed in seeds:
-            drawn = draw_shots(train_labels, count, seed)
-            fits = fit(train_features[drawn], train_labels[drawn], l2s)
-            for l2, linear in zip(l2s, fits, strict=True):
-                right = linear.predict(test_features) == test_labels
-                scores.append(Score(count, seed, l2, float(right.mean())))
+    for (count, seed), drawn in draws.items():
+        fits = fit(train_features[drawn], train_labels[drawn], l2s)
+        for l2, linear in zip(l2s, fits, strict=True):
+            right = linear.predict(test_features) == test_labels
+            scores.append(Score(count, seed, l2, float(right.mean())))
     return scores
 
 
@@ -107,16 +137,18 @@ def fit(features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (L2,)) 
     images than features, the same as X'(XX' + l2)^-1 Y. Y, which has N x K numbers, is never
     written out: a product with 2 onehot - 1 is twice the sum over each class less the sum of all.
     """
-    if any(not l2 > 0 for l2 in l2s):
-        raise ConfigError(f"l2 {min(l2s):g}: the penalty must be greater than 0; 1024 is usual")
+    refuse_penalties(l2s)
+    refuse_infinite(features)
     order = np.argsort(labels, kind="stable")
     classes, starts = np.unique(labels[order], return_index=True)
-    features = features[order]
-    if not np.isfinite(features).all():
-        raise DataError("the model's features are not finite numbers: it has diverged")
-    mean = features.mean(0, dtype=np.float64)
-    deviation = features.std(0, dtype=np.float64) + EPSILON
-    x = whiten(features, mean, deviation)  # [N, D + 1]
+    # the features and the constant, made white where they stand: N x D is large enough once
+    x = np.full((len(features), features.shape[1] + 1), CONSTANT)  # [N, D + 1]
+    x[:, :-1] = features[order]
+    white = x[:, :-1]
+    mean = white.mean(0)
+    white -= mean
+    deviation = np.sqrt(np.einsum("nd,nd->d", white, white) / len(x)) + EPSILON
+    white /= deviation
 
     def onto_targets(rows: np.ndarray) -> np.ndarray:
         """[N, ...] -> [..., K], rows' Y"""
@@ -130,6 +162,12 @@ def fit(features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (L2,)) 
         left, right = x.T @ q, onto_targets(q)
     for l2 in l2s:
         yield Linear(classes, mean, deviation, (left / (eigenvalues + l2)) @ right)
+
+
+def refuse_penalties(l2s: Sequence[float]) -> None:
+    """Raise ConfigError for one that is not positive."""
+    if any(not 0 < l2 < np.inf for l2 in l2s):
+        raise ConfigError(f"l2 {min(l2s):g}: the penalty must be greater than 0; 1024 is usual")
 
 
 def whiten(features: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:

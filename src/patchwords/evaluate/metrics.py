@@ -1,7 +1,8 @@
 """What a classifier got right: arrays in, a JSON-able summary out.
 
 Sizes: n images. Intervals: Wilson 1927 (as in Newcombe 1998, method 3). Calibration error: Guo et
-al. 2017, Eq. 3, 15 bins of equal width. Per-class numbers are scikit-learn's.
+al. 2017, Eq. 3, 15 bins of equal width. Per-class numbers are scikit-learn's. A number `x` that is
+estimated from these images has its 95 % interval beside it, as `x_low` and `x_high`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from patchwords.errors import DataError
+from patchwords.evaluate.bootstrap import percentiles, resample_macro_f1
 
 Z_95 = 1.959963984540054  # the normal quantile that leaves 2.5 % on either side
 CALIBRATION_BINS = 15  # Guo et al. 2017
@@ -46,17 +48,31 @@ def summarise(
     predicted = probabilities.argmax(axis=1)  # [n]
     right = predicted == labels  # [n]
     support = np.bincount(labels, minlength=len(classes))  # [classes]
-    low, high = wilson(int(right.sum()), n)
-    top5 = np.argpartition(-probabilities, 4, axis=1)[:, :5] if len(classes) > 5 else None
     return {
         "images": n,
-        "accuracy": {"value": float(right.mean()), "low": low, "high": high},
-        "top5": None if top5 is None else float((top5 == labels[:, None]).any(axis=1).mean()),
+        "accuracy": proportion(int(right.sum()), n),
+        **top5(labels, probabilities),
         "loss": mean_loss(labels, probabilities),
         **per_class_scores(labels, predicted, classes),
         "calibration": calibration(probabilities.max(axis=1), right),
         "baseline": float(support.max() / n),
     }
+
+
+def proportion(right: int, n: int) -> dict[str, float]:
+    """`right` of `n` as a share with its interval."""
+    low, high = wilson(right, n)
+    return {"value": right / n, "low": low, "high": high}
+
+
+def top5(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | None]:
+    """int [n], [n, classes] -> how often the label is among five answers; nulls up to 5 classes."""
+    if probabilities.shape[1] <= 5:
+        return {"top5": None, "top5_low": None, "top5_high": None}
+    best = np.argpartition(-probabilities, 4, axis=1)[:, :5]  # [n, 5]
+    found = int((best == labels[:, None]).any(axis=1).sum())
+    low, high = wilson(found, len(labels))
+    return {"top5": found / len(labels), "top5_low": low, "top5_high": high}
 
 
 def mean_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
@@ -91,35 +107,53 @@ def refuse_unusable(labels: np.ndarray, probabilities: np.ndarray, classes: int)
 def per_class_scores(
     labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Precision, recall, F1, support of each class, their averages, and the confusion matrix."""
+    """Precision, recall, F1, support of each class, their averages, and the confusion matrix.
+
+    Intervals of precision and recall are Wilson's, that of macro F1 is bootstrapped: it has no
+    width where no mistake was seen.
+    """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     every = np.arange(len(classes))
-    support = np.bincount(labels, minlength=len(classes))
     scores = precision_recall_fscore_support(labels, predicted, labels=every, zero_division=0)
+    confusion = confusion_matrix(labels, predicted, labels=every)
+    given = confusion.sum(0)
     rows = [
-        {
-            "class": name,
-            **{
-                word: float(values[i]) if support[i] else None
-                for word, values in zip(("precision", "recall", "f1"), scores[:3], strict=True)
-            },
-            "support": int(support[i]),
-        }
-        for i, name in enumerate(classes)
+        class_row(name, values, int(confusion[i, i]), int(given[i]))
+        for i, (name, *values) in enumerate(zip(classes, *scores, strict=True))
     ]
-    averages = {}
+    averages: dict[str, dict[str, float]] = {}
     for kind in ("macro", "weighted"):
+        present = np.flatnonzero(scores[3])
         numbers = precision_recall_fscore_support(
-            labels, predicted, labels=np.flatnonzero(support), average=kind, zero_division=0
+            labels, predicted, labels=present, average=kind, zero_division=0
         )
         averages[kind] = dict(zip(("precision", "recall", "f1"), map(float, numbers), strict=False))
+    low, high = percentiles(resample_macro_f1(labels, predicted[None], len(classes))[:, 0])
+    averages["macro"] |= {"f1_low": low, "f1_high": high}
     return {
         "per_class": rows,
         **averages,
-        "confusion": confusion_matrix(labels, predicted, labels=every).tolist(),
+        "confusion": confusion.tolist(),
         "balanced_accuracy": averages["macro"]["recall"],  # the same number by definition
     }
+
+
+def class_row(name: str, scores: Sequence[Any], right: int, given: int) -> dict[str, Any]:
+    """precision, recall, F1 and support -> the row of a class that was `given` to so many images.
+
+    Where nothing was seen there is nothing to say: nulls without an image of the class, and no
+    interval of precision without an answer.
+    """
+    *values, support = scores
+    row: dict[str, Any] = {"class": name}
+    seen = {"precision": given if support else 0, "recall": int(support)}
+    for word, value in zip(("precision", "recall", "f1"), values, strict=True):
+        row[word] = float(value) if support else None
+        if word in seen:
+            low, high = wilson(right, seen[word]) if seen[word] else (None, None)
+            row |= {f"{word}_low": low, f"{word}_high": high}
+    return {**row, "support": int(support)}
 
 
 def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:

@@ -24,16 +24,12 @@ def per_class(run: Run) -> Markup:
         return section("classes", "Class by class", note("There are no held-out results."))
     rows = []
     for i, row in enumerate(results["per_class"]):
-        span: Content = None
-        if row["support"]:
-            low, high = wilson(results["confusion"][i][i], row["support"])
-            ends = f"{100 * low:.0f}{TO}{100 * high:.0f}"
-            span = tag("small", ends, title="95 % interval of recall")
+        ends = wilson(results["confusion"][i][i], row["support"]) if row["support"] else None
         rows.append(
             row_of(
                 row["class"],
                 meter(row["precision"]),
-                meter(row["recall"], span),
+                meter(row["recall"], interval(ends, "recall")),
                 meter(row["f1"]),
                 number(count(row["support"])),
             )
@@ -41,7 +37,8 @@ def per_class(run: Run) -> Markup:
     averages = [
         row_of(
             name,
-            *(meter(results[key][word]) for word in ("precision", "recall", "f1")),
+            *(meter(results[key][word]) for word in ("precision", "recall")),
+            meter(results[key]["f1"], interval(f1_ends(results[key]), "F1")),
             number(count(results["images"])),
         )
         for name, key in (("Macro average", "macro"), ("Weighted average", "weighted"))
@@ -54,6 +51,20 @@ def per_class(run: Run) -> Markup:
         table(head, rows, averages, look="classes scores"),
         terms(),
     )
+
+
+def interval(ends: tuple[float, float] | None, of: str) -> Content:
+    """The two ends, small, beside the number that they are of."""
+    if ends is None:
+        return None
+    low, high = ends
+    words = f"{100 * low:.0f}{TO}{100 * high:.0f}"
+    return tag("small", words, title=f"95 % interval of {of}")
+
+
+def f1_ends(average: dict[str, Any]) -> tuple[float, float] | None:
+    """Of macro F1, where the evaluation is not from before it had an interval."""
+    return (average["f1_low"], average["f1_high"]) if "f1_low" in average else None
 
 
 def weakest(results: dict[str, Any]) -> Markup:
@@ -82,7 +93,7 @@ def terms() -> Markup:
         tag("b", "Macro"),
         " counts every class alike, ",
         tag("b", "weighted"),
-        " by its images.",
+        " by its images; the interval of macro F1 is from drawing the images of each class anew.",
         look="small",
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from patchwords.report.blocks import note
 from patchwords.report.diagrams import interval
 from patchwords.report.html import Markup, tag
 from patchwords.report.learning import utilisation
 from patchwords.report.run import Run
-from patchwords.report.words import big, count, duration, percent, plural
+from patchwords.report.words import TO, big, count, duration, percent, plural
 
 
 def headline(run: Run) -> Markup:
@@ -85,6 +87,16 @@ def warning(low: float, baseline: float) -> Markup | None:
     )
 
 
+def with_interval(numbers: dict[str, Any], name: str) -> str | None:
+    """A share and its 95 % interval, which an evaluation of an older version lacks."""
+    if numbers.get(name) is None:
+        return None
+    value, low, high = (numbers.get(key) for key in (name, f"{name}_low", f"{name}_high"))
+    if low is None or high is None:
+        return percent(value)
+    return f"{percent(value)} ({100 * low:.1f}{TO}{100 * high:.1f})"
+
+
 def facts(run: Run) -> Markup:
     """The few numbers that everybody looks for first."""
     results, environment = run.evaluation or run.masked, run.environment
@@ -103,7 +115,8 @@ def facts(run: Run) -> Markup:
             "Balanced accuracy",
             percent(run.evaluation["balanced_accuracy"]) if run.evaluation else None,
         ),
-        ("Top-5 accuracy", percent(results["top5"]) if results.get("top5") is not None else None),
+        ("Top-5 accuracy", with_interval(results, "top5")),
+        ("Accuracy by several labels", with_interval(results.get("real", {}), "accuracy")),
         ("Loss", f"{results['loss']:.3f}" if results else None),
         ("Training time", duration(seconds) if seconds else None),
         ("Share of peak speed", percent(used, 0) if used else None),

@@ -1,0 +1,131 @@
+"""What `patchwords compare` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+MOST_CLASSES = 20  # rows, those with the largest differences; results.csv has them all
+MOST_IMAGES = 5  # that the models disagree on; disagreements.csv has them all
+LIKELY = 0.05  # the usual level; a p is printed whatever it is
+
+
+def show(results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None) -> None:
+    """Tables of the models and of the classes, then the answer in words."""
+    from rich.console import Console
+
+    console = Console()
+    console.print(models_table(results))
+    console.print()
+    console.print(classes_table(results["per_class"]))
+    console.print()
+    lines = [*in_words(results), *beware(results), *most_apart(other)]
+    if folder is not None:
+        lines.append(f"written: {folder}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def models_table(results: dict[str, Any]) -> Table:
+    """Accuracy and macro F1 of each, and how far they are apart."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("", "accuracy", "95 %", "macro F1", "95 %"):
+        table.add_column(name, justify="left" if not name else "right")
+    for side in ("a", "b"):
+        one = results[side]
+        cells = [*share(one, "accuracy"), *share(one, "macro_f1")]
+        table.add_row(f"{side.upper()} {escape(one['name'])}", *cells)
+    apart = results["difference"]
+    table.add_row("B less A", *points(apart, "accuracy"), *points(apart, "macro_f1"), style="bold")
+    return table
+
+
+def share(numbers: dict[str, Any], name: str) -> tuple[str, str]:
+    low, high = numbers[f"{name}_low"], numbers[f"{name}_high"]
+    return f"{numbers[name]:.2%}", f"{low:.2%} to {high:.2%}"
+
+
+def points(numbers: dict[str, Any], name: str) -> tuple[str, str]:
+    """A difference in percentage points."""
+    value, low, high = (100 * numbers[key] for key in (name, f"{name}_low", f"{name}_high"))
+    return f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}"
+
+
+def classes_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Recall of each class, the widest apart first."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("class", "recall of A", "of B", "B less A", "95 %", "images"):
+        table.add_column(name, justify="left" if name == "class" else "right")
+    for row in sorted(rows, key=lambda row: -abs(row["difference"]))[:MOST_CLASSES]:
+        recalls = (f"{row[f'recall_{side}']:.3f}" for side in "ab")
+        table.add_row(
+            escape(row["class"]), *recalls, *points(row, "difference"), f"{row['support']:,}"
+        )
+    return table
+
+
+def in_words(results: dict[str, Any]) -> list[str]:
+    """What the numbers say."""
+    pairs, test = results["pairs"], results["mcnemar"]
+    where = "" if results["split"] is None else f" of {results['split']}"
+    lines = [
+        f"{results['images']:,} images{where}: both right on {pairs['both']:,}, only A on "
+        f"{pairs['only_a']:,}, only B on {pairs['only_b']:,}, neither on {pairs['neither']:,}; "
+        f"the same answer to {results['agreement']:.2%}",
+        verdict(pairs, test),
+    ]
+    if left := results.get("left_out_as_trained_on"):
+        lines.append(f"{left:,} images were left out: a run trained on them")
+    if any(results["left_out"]):
+        a, b = results["left_out"]
+        lines.append(f"left out: {a:,} images of A and {b:,} of B that the other did not answer")
+    return lines
+
+
+def verdict(pairs: dict[str, int], test: dict[str, float]) -> str:
+    """Whether it can be chance; McNemar's test."""
+    a, b = pairs["only_a"], pairs["only_b"]
+    if a == b:
+        return "neither is ahead"
+    ahead = "A" if a > b else "B"
+    chances = f"McNemar's exact p {test['exact_p']:.2g}, mid-p {test['mid_p']:.2g}"
+    if test["mid_p"] < LIKELY:
+        return f"{ahead} is ahead, by more than chance gives equal models in 95 of 100: {chances}"
+    return f"{ahead} is ahead, but equal models come as far apart by chance: {chances}"
+
+
+def beware(results: dict[str, Any]) -> list[str]:
+    """What may flatter one of them."""
+    names = {side: results[side]["name"] for side in ("a", "b")}
+    trained, unknown = (
+        [names[side] for side, found in results["trained_on"].items() if found is value]
+        for value in (True, None)
+    )
+    return [
+        *(f"beware: {name} was trained on some of these images" for name in trained),
+        *(f"beware: what {name} was trained on is not recorded with it" for name in unknown),
+    ]
+
+
+def most_apart(other: Sequence[dict[str, Any]]) -> list[str]:
+    """The images on which both are sure, of different answers."""
+    if not other:
+        return []
+    return [
+        f"they answer {len(other):,} images differently; both are surest on:",
+        *(
+            f"  {row['path']} ({row['label']}): A {row['prediction_a']} "
+            f"{row['probability_a']:.0%}, B {row['prediction_b']} {row['probability_b']:.0%}"
+            for row in other[:MOST_IMAGES]
+        ),
+    ]

@@ -1,0 +1,139 @@
+"""`patchwords fewshot MODEL DATA`: what a frozen model knows, by a few images of each class."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from patchwords.commands.evaluator import Images, Where, claim, write_results
+from patchwords.commands.frozen import Cache, opened, say_images
+
+
+@dataclass(frozen=True)
+class Fewshot:
+    """Few-shot linear accuracy (Sec. 4.1 of the paper): what a frozen model knows of your classes.
+
+    A few images of each class are drawn, and a linear map of the model's features is fitted to
+    them by regularised least squares, in closed form; accuracy is that on the test images. Nothing
+    is trained, so it takes seconds once the features are there. Each seed is another draw: the
+    mean is printed, and the standard deviation of a draw.
+
+    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is cut off for test. The penalty is not chosen: each that you give has its own line.
+
+    Example: patchwords fewshot google/vit-base-patch16-224-in21k flowers/ --shots 1 5 10 25
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, a file of weights or a hub id"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    shots: tuple[int, ...] = (1, 5, 10, 25)
+    """images of each class to learn from"""
+    seeds: int = 3
+    """draws for each number of shots"""
+    l2: tuple[float, ...] = (1024.0,)
+    """penalties; a path of them costs little more than one. 2^10 is that of the authors' code"""
+    seed: int = 0
+    """of the first draw, and of the cut into train and test where DATA is not divided"""
+    output: Path | None = None
+    """write results.json, results.csv and the curve into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+    cache: Cache = field(default_factory=Cache)
+    where: Where = field(default_factory=Where)
+    images: Images = field(default_factory=Images)
+
+
+def run(config: Fewshot) -> int:
+    from patchwords.distributed import speaks
+    from patchwords.errors import ConfigError
+    from patchwords.evaluate.fewshot import refuse_penalties
+    from patchwords.evaluate.fewshot_table import draw, fewshot_table, freeze_drawn
+
+    if config.seeds < 1:
+        raise ConfigError(f"--seeds {config.seeds}: it is a number of draws, 1 or more")
+    refuse_penalties(config.l2)
+    folder = claim(config.output, config.overwrite)
+    seeds = range(config.seed, config.seed + config.seeds)
+    with opened(
+        config.model, config.data, config.where, config.images, config.cache, config.seed
+    ) as found:
+        shots = draw(found.pair, config.shots, tuple(seeds))
+        max_bad, whole = config.images.max_bad, found.whole_is_kept
+        frozen, draws = freeze_drawn(found.ask, found.pair, shots, max_bad, whole)
+    if not speaks():
+        return 0
+    results = {
+        **found.describe(),
+        "data": config.data,
+        "pool": shots.images,
+        **fewshot_table(frozen, draws, config.l2),
+    }
+    if folder is not None:
+        write_results(folder, results, results["table"], draw_curve(results))
+    if config.json:
+        print(jsonlib.dumps(results))
+    else:
+        show(results, folder)
+    return 0
+
+
+def draw_curve(results: dict[str, Any]) -> dict[str, bytes]:
+    """Accuracy over the images of each class, a curve for each penalty, with its deviation."""
+    from patchwords.report.curves import Curve, Panel, draw_panels
+
+    curves = []
+    for l2 in dict.fromkeys(row["l2"] for row in results["table"]):
+        rows = [row for row in results["table"] if row["l2"] == l2]
+        rows.sort(key=lambda row: row["shots"])
+        mean = [100 * row["mean"] for row in rows]
+        spread = [100 * (row["std"] or 0.0) for row in rows]
+        curves.append(
+            Curve(
+                f"l2 {l2:g}",
+                [row["shots"] for row in rows],
+                mean,
+                [m - s for m, s in zip(mean, spread, strict=True)],
+                [m + s for m, s in zip(mean, spread, strict=True)],
+            )
+        )
+    ticks = sorted({row["shots"] for row in results["table"]})
+    panel = Panel(
+        "Few-shot linear", "images of each class", "accuracy (%)", curves, log_x=True, x_ticks=ticks
+    )
+    caption = (
+        f"{results['model']} on {results['data']}: {results['test']:,} images of test. Band: one "
+        f"standard deviation over {results['table'][0]['n']} draws."
+    )
+    return draw_panels([panel], caption, "fewshot")
+
+
+def show(results: dict[str, Any], folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("shots", "l2", "accuracy", "deviation", "draws"):
+        table.add_column(name, justify="right")
+    for row in results["table"]:
+        deviation = "-" if row["std"] is None else f"{row['std']:.2%}"
+        table.add_row(
+            *(f"{row['shots']}", f"{row['l2']:g}", f"{row['mean']:.2%}", deviation, f"{row['n']}")
+        )
+    console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"drawn from {results['pool']:,} images of train")
+    say_images(results, say)
+    if folder is not None:
+        say(f"results: {folder}")

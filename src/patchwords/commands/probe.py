@@ -1,0 +1,127 @@
+"""`patchwords probe MODEL DATA`: a linear classifier on the features of a frozen model."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from patchwords.commands.evaluator import Images, Where, claim, write_results
+from patchwords.commands.frozen import Cache, opened, say_images
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Linear probe: softmax regression on a frozen model's features, from all training images.
+
+    The penalty is chosen on images that are held back from train, the classifier is then fitted
+    on all of train, and the test images are read once. Features are computed once and kept, so
+    the next probe of the same model and images takes seconds.
+
+    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is cut off for test.
+
+    Example: patchwords probe runs/pretrained flowers/ --output runs/probe
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, a file of weights or a hub id"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    """penalties to choose from; one is taken as it is. The loss is the mean cross-entropy plus
+    l2 / 2 times the squared weights, on features of mean 0 and deviation 1"""
+    dev: float = 0.1
+    """share of the training images of each class that is held back to choose by"""
+    seeds: int = 1
+    """times that it is held back, each time other images; the mean accuracy decides"""
+    seed: int = 0
+    """of what is held back, and of the cut into train and test where DATA is not divided"""
+    output: Path | None = None
+    """write results.json, results.csv and the path of penalties into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+    cache: Cache = field(default_factory=Cache)
+    where: Where = field(default_factory=Where)
+    images: Images = field(default_factory=Images)
+
+
+def run(config: Probe) -> int:
+    from patchwords.distributed import speaks
+    from patchwords.evaluate.frozen import freeze
+    from patchwords.evaluate.linear_probe import ProbeSettings, probe
+
+    seeds = tuple(range(config.seed, config.seed + config.seeds))
+    settings = ProbeSettings(config.l2, config.dev, seeds)
+    folder = claim(config.output, config.overwrite)
+    with opened(
+        config.model, config.data, config.where, config.images, config.cache, config.seed
+    ) as found:
+        frozen = freeze(found.ask, found.pair, config.images.max_bad)
+    if not speaks():
+        return 0
+    settings = replace(settings, device=found.subject.device.torch_device)
+    results = {**found.describe(), "data": config.data, **probe(frozen, settings)}
+    if folder is not None:
+        figure = draw_path(results) if results["chosen"] else {}
+        write_results(folder, results, results["path"], figure)
+    if config.json:
+        print(jsonlib.dumps(results))
+    else:
+        show(results, folder)
+    return 0
+
+
+def draw_path(results: dict[str, Any]) -> dict[str, bytes]:
+    """Accuracy on the dev split over the penalties, and that on test of the one chosen."""
+    from patchwords.report.curves import Curve, Panel, draw_panels
+
+    l2s = [row["l2"] for row in results["path"]]
+    accuracy = results["results"]["accuracy"]
+    curves = [
+        Curve("dev", l2s, [100 * row["dev"] for row in results["path"]]),
+        Curve("test, of the one chosen", [results["l2"]], [100 * accuracy["value"]]),
+    ]
+    panel = Panel("Linear probe", "l2", "accuracy (%)", curves, log_x=True)
+    caption = (
+        f"{results['model']} on {results['data']}: {results['train']:,} images of train, "
+        f"{results['path'][0]['images']:,} held back to choose by, {results['test']:,} of test."
+    )
+    return draw_panels([panel], caption, "probe")
+
+
+def show(results: dict[str, Any], folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if results["chosen"]:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("l2", "dev accuracy"):
+            table.add_column(name, justify="right")
+        for row in results["path"]:
+            style = "bold" if row["l2"] == results["l2"] else None
+            table.add_row(f"{row['l2']:g}", f"{row['dev']:.2%}", style=style)
+        console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    accuracy = results["results"]["accuracy"]
+    say(
+        f"accuracy {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
+        f"{accuracy['high']:.2%}), macro F1 {results['results']['macro']['f1']:.3f}, with l2 "
+        f"{results['l2']:g}, from {results['train']:,} images of train"
+    )
+    say_images(results, say)
+    if results["at_end"]:
+        say("beware: the best penalty is at the end of the path; give more of them by --l2")
+    if not results["converged"]:
+        say("beware: L-BFGS was stopped before it reached the minimum; a larger --l2 is easier")
+    if folder is not None:
+        say(f"results: {folder}")

@@ -1,0 +1,138 @@
+"""What a model says of labelled images, in a form that two models can be compared in."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from patchwords.errors import DataError, did_you_mean
+
+MOST_NAMED = 4  # classes that an error names
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Sizes: n images."""
+
+    name: str  # of the model, for a person
+    classes: tuple[str, ...]
+    keys: Sequence[str]  # [n] what names the images
+    labels: np.ndarray  # [n] int64, position in classes
+    predicted: np.ndarray  # [n] int64, position in classes
+    probability: np.ndarray  # [n] float64, that the model gives its answer
+    trained_on: bool | None = None  # was the model trained on some of them? None: nobody knows
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def right(self) -> np.ndarray:
+        """bool [n]"""
+        return self.predicted == self.labels
+
+    def select(self, chosen: Sequence[int]) -> Answers:
+        """Those at these positions, in this order."""
+        places = np.asarray(chosen, dtype=np.int64)
+        return replace(
+            self,
+            keys=[self.keys[i] for i in places.tolist()],
+            labels=self.labels[places],
+            predicted=self.predicted[places],
+            probability=self.probability[places],
+        )
+
+
+def read_answers(folder: Path) -> Answers:
+    """Those that a run or an evaluation left: predictions.csv, and the classes of evaluation.json.
+
+    Raises DataError where one of the files is missing, damaged or does not fit the other.
+    """
+    for name in ("predictions.csv", "evaluation.json"):
+        if not (folder / name).is_file():
+            raise DataError(
+                f"{folder} has no {name}, so its answers are not known: name the DATA to ask its "
+                "model about, or the --output of patchwords evaluate"
+            )
+    try:
+        evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        classes = tuple(row["class"] for row in evaluation["per_class"])
+        path = folder / "predictions.csv"
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = list(csv.DictReader(file))
+        place = {name: i for i, name in enumerate(classes)}
+        return Answers(
+            name=str(folder),
+            classes=classes,
+            keys=[row["path"] for row in rows],
+            labels=np.array([place[row["label"]] for row in rows], dtype=np.int64),
+            predicted=np.array([place[row["prediction"]] for row in rows], dtype=np.int64),
+            probability=np.array([float(row["probability"]) for row in rows]),
+            trained_on=evaluation.get("trained_on"),
+        )
+    except KeyError as error:
+        raise DataError(
+            f"{folder}: predictions.csv and evaluation.json do not fit: there is no {error}; "
+            "evaluate anew"
+        ) from error
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{folder}: its results are damaged: {error}") from error
+
+
+def matched(a: Answers, b: Answers) -> tuple[Answers, Answers]:
+    """The images that both were asked about, in the order of `a` and with its classes.
+
+    Raises DataError where the sets of classes differ, where an image has two labels, or where no
+    image is common.
+    """
+    refuse_other_classes(a.name, a.classes, b.name, b.classes)
+    place = {key: i for i, key in enumerate(b.keys)}
+    common = [(i, place[key]) for i, key in enumerate(a.keys) if key in place]
+    if not common:
+        raise DataError(
+            f"{a.name} and {b.name} have no image in common: {len(a):,} such as "
+            f"{next(iter(a.keys), 'none')!r}, and {len(b):,} such as {next(iter(b.keys), 'none')!r}"
+        )
+    of_a, of_b = zip(*common, strict=True)
+    first, second = a.select(of_a), in_order_of(b.select(of_b), a.classes)
+    other = np.flatnonzero(first.labels != second.labels)
+    if len(other):
+        i = int(other[0])
+        raise DataError(
+            f"{first.keys[i]!r} is {a.classes[first.labels[i]]!r} for {a.name} and "
+            f"{a.classes[second.labels[i]]!r} for {b.name} ({len(other):,} such images): they were "
+            "not asked about the same data"
+        )
+    return first, second
+
+
+def in_order_of(answers: Answers, classes: Sequence[str]) -> Answers:
+    """The same with the classes in another order."""
+    place = {name: i for i, name in enumerate(classes)}
+    table = np.array([place[name] for name in answers.classes], dtype=np.int64)
+    return replace(
+        answers,
+        classes=tuple(classes),
+        labels=table[answers.labels],
+        predicted=table[answers.predicted],
+    )
+
+
+def refuse_other_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str]) -> None:
+    """Raise DataError unless both know the same classes, whatever their order."""
+    alone = {a: sorted(set(of_a) - set(of_b)), b: sorted(set(of_b) - set(of_a))}
+    if not any(alone.values()):
+        return
+    lacking = "; ".join(
+        f"only {name} knows {', '.join(map(repr, names[:MOST_NAMED]))}"
+        + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
+        for name, names in alone.items()
+        if names
+    )
+    single = [names[0] for names in alone.values() if len(names) == 1]
+    hint = did_you_mean(single[0], single[1:]) if len(single) == 2 else ""
+    raise DataError(f"the models answer with other classes: {lacking}{hint}")

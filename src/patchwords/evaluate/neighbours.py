@@ -1,0 +1,171 @@
+"""k-NN on a frozen model's features, as DINO evaluates (Caron et al. 2021, eval_knn.py).
+
+The k images of train with the largest cosine s to an image vote for their classes with weight
+exp(s / T). The search is exact, in blocks, in float32; nothing is learned, so k is all there is to
+choose: by up to 5,000 images of train, each judged by all the others. Test chooses nothing.
+Sizes: N images that vote, n images to judge, R representation, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from patchwords.errors import ConfigError
+from patchwords.evaluate.frozen import Frozen, refuse_infinite
+from patchwords.evaluate.metrics import per_class_scores, proportion
+from patchwords.noise import numpy_generator
+
+KS = (10, 20, 100)
+TEMPERATURE = 0.07
+MOST_JUDGES = 5_000  # images of train that k is chosen by: a standard error of 0.7 % at most
+VOTERS = 2**15  # compared at a time
+MOST_SIMILARITIES = 2**25  # numbers at a time: 128 MiB
+MOST_SCORES = 2**24
+
+
+@dataclass(frozen=True)
+class Voters:
+    """Labelled images, on the device where they are searched."""
+
+    features: np.ndarray  # [N, R]
+    labels: np.ndarray  # int [N]
+    device: torch.device | str = "cpu"
+
+    def nearest(
+        self, features: np.ndarray, k: int, own: np.ndarray | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """[n, R] -> cosines float32 [n, k], falling, and positions int64 [n, k] in the voters.
+
+        `own` [n] has the positions of the images themselves, which do not vote for themselves.
+        """
+        asked = self.on_device(features)
+        best = torch.full((len(asked), 0), 0.0)
+        places = torch.zeros((len(asked), 0), dtype=torch.int64)
+        mine = None if own is None else torch.from_numpy(own).to(self.device)
+        best, places = best.to(self.device), places.to(self.device)
+        rows = max(1, MOST_SIMILARITIES // VOTERS)
+        for start in range(0, len(self.features), VOTERS):
+            voters = self.on_device(self.features[start : start + VOTERS])
+            found = []
+            for first in range(0, len(asked), rows):
+                here = slice(first, first + rows)
+                cosines = asked[here] @ voters.T  # [rows, voters]
+                if mine is not None:
+                    hide(cosines, mine[here] - start)
+                top, at = cosines.topk(min(k, len(voters)), dim=1)
+                # merged with the best of the blocks before
+                top = torch.cat([best[here], top], 1)
+                at = torch.cat([places[here], at + start], 1)
+                top, order = top.sort(dim=1, descending=True, stable=True)
+                found.append((top[:, :k], at.gather(1, order)[:, :k]))
+            best, places = (torch.cat(parts) for parts in zip(*found, strict=True))
+        return best.cpu(), places.cpu()
+
+    def on_device(self, features: np.ndarray) -> Tensor:
+        """[n, R] -> float32 [n, R] of length 1"""
+        copied = torch.from_numpy(np.array(features, dtype=np.float32))
+        return normalize(copied.to(self.device), dim=1)
+
+    def vote(
+        self, features: np.ndarray, ks: Sequence[int], temperature: float, own: np.ndarray | None
+    ) -> dict[int, np.ndarray]:
+        """[n, R] -> for each k the answers, labels [n]; of equal scores the smallest label."""
+        cosines, places = self.nearest(features, max(ks), own)
+        # the best vote of an image is 1, so that no temperature makes it too large
+        weights = ((cosines - cosines[:, :1]).double() / temperature).exp()  # [n, k]
+        labels = torch.from_numpy(self.labels)[places]  # [n, k]
+        classes = int(self.labels.max()) + 1
+        rows = max(1, MOST_SCORES // classes)
+        answers: dict[int, list[np.ndarray]] = {k: [] for k in ks}
+        for weight, label in zip(weights.split(rows), labels.split(rows), strict=True):
+            scores = torch.zeros(len(label), classes, dtype=torch.float64)
+            counted = 0
+            for k in sorted(set(ks)):
+                scores.scatter_add_(1, label[:, counted:k], weight[:, counted:k])
+                answers[k].append(scores.numpy().argmax(1))
+                counted = k
+        return {k: np.concatenate(parts) for k, parts in answers.items()}
+
+
+def hide(cosines: Tensor, columns: Tensor) -> None:
+    """No image is its own neighbour: [rows, voters] at [rows], where that is inside; in place."""
+    inside = (columns >= 0) & (columns < cosines.shape[1])
+    rows = inside.nonzero()[:, 0]
+    cosines[rows, columns[rows]] = -torch.inf
+
+
+def knn(
+    frozen: Frozen,
+    ks: Sequence[int] = (),
+    temperature: float = TEMPERATURE,
+    seed: int = 0,
+    device: torch.device | str = "cpu",
+) -> dict[str, Any]:
+    """k-NN accuracy for each k, and the whole report of the k that train chose.
+
+    Args:
+        ks: none given: 10, 20 and 100, as far as there are images.
+        seed: of the images of train that choose, where there are more than 5,000.
+
+    Raises ConfigError for a k that is larger than the images to vote, or a T that is not above 0.
+    """
+    train, test = frozen.train, frozen.test
+    ks = ks or usual(len(train.labels))
+    refuse(ks, temperature, len(train.labels))
+    for features in (train.values, test.values):
+        refuse_infinite(features)
+    voters = Voters(train.values, train.labels, device)
+    judges = np.arange(len(train.labels))
+    if len(judges) > MOST_JUDGES:
+        drawn = numpy_generator(seed, "knn").permutation(len(judges))[:MOST_JUDGES]
+        judges = np.sort(drawn)
+    left_out = {}
+    if len(ks) > 1:
+        left_out = voters.vote(train.values[judges], ks, temperature, judges)
+    answers = voters.vote(test.values, ks, temperature, None)
+    rows: list[dict[str, Any]] = []
+    for k in ks:
+        right = int((answers[k] == test.labels).sum())
+        chosen_by = float((left_out[k] == train.labels[judges]).mean()) if left_out else None
+        accuracy = proportion(right, len(test.labels))
+        rows.append({"k": k, "train": chosen_by, **accuracy, "images": len(test.labels)})
+    best = max(rows, key=lambda row: (row["train"] or 0.0, -row["k"]))["k"]  # of equals the fewest
+    return {
+        **frozen.describe(),
+        "temperature": temperature,
+        "path": rows,
+        "k": best,
+        "chosen": len(ks) > 1,
+        "judges": len(judges) if left_out else 0,
+        "results": {
+            "images": len(test.labels),
+            "accuracy": proportion(int((answers[best] == test.labels).sum()), len(test.labels)),
+            **per_class_scores(test.labels, answers[best], frozen.pair.train.classes),
+        },
+    }
+
+
+def usual(images: int) -> tuple[int, ...]:
+    """10, 20 and 100 neighbours, as far as there are images to vote; else as many as there are."""
+    return tuple(k for k in KS if k < images) or (images,)
+
+
+def refuse(ks: Sequence[int], temperature: float, images: int) -> None:
+    """Raise ConfigError for what cannot be voted by."""
+    if not ks or min(ks) < 1 or len({*ks}) < len(ks):
+        given = " ".join(map(str, ks))
+        raise ConfigError(f"k {given}: give numbers of neighbours, each 1 or more, none twice")
+    most = images - (len(ks) > 1)  # of several one is chosen, for which an image does not vote
+    if max(ks) > most:
+        raise ConfigError(
+            f"k {max(ks)}: only {most} training images can vote; use {most} or fewer neighbours"
+        )
+    if not temperature > 0:
+        raise ConfigError(f"temperature {temperature:g} must be greater than 0; 0.07 is usual")

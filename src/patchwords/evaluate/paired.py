@@ -1,0 +1,92 @@
+"""Two models, the same images: is one better, or was it luck?
+
+Only images on which exactly one of the two is right say anything about that. McNemar 1947 asks how
+likely so uneven a division of them would be, were both models equally good; Newcombe 1998 says how
+large the difference of the accuracies may be.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from patchwords.evaluate.metrics import wilson
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """How many images both models, one of them, or neither has right."""
+
+    both: int
+    only_a: int
+    only_b: int
+    neither: int
+
+    @classmethod
+    def of(cls, a: np.ndarray, b: np.ndarray) -> Pairs:
+        """bool [n] of each model: whether it is right."""
+        return cls(*(int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))))
+
+    @property
+    def n(self) -> int:
+        return self.both + self.only_a + self.only_b + self.neither
+
+    @property
+    def a(self) -> int:
+        """Images that the first model has right."""
+        return self.both + self.only_a
+
+    @property
+    def b(self) -> int:
+        return self.both + self.only_b
+
+    def to_dict(self) -> dict[str, int]:
+        return asdict(self)
+
+
+def mcnemar(pairs: Pairs) -> tuple[float, float]:
+    """The exact (binomial) two-sided p of equal accuracies, and the mid-p.
+
+    The exact one is never too small, and mostly too large. The mid-p counts what was seen by half
+    only; Fagerland, Lydersen & Laake 2013 (BMC Medical Research Methodology 13:91) recommend it.
+    """
+    from scipy.stats import binom
+
+    fewer, more = sorted((pairs.only_a, pairs.only_b))
+    if more == 0:  # the models are right on the same images
+        return 1.0, 1.0
+    alone = binom(fewer + more, 0.5)
+    exact = min(1.0, 2 * float(alone.cdf(fewer)))
+    as_seen = float(alone.pmf(fewer)) * (1 if fewer == more else 2)  # either model ahead
+    return exact, exact - as_seen / 2
+
+
+def difference(pairs: Pairs) -> tuple[float, float, float]:
+    """Accuracy of the second model less that of the first, and its 95 % interval.
+
+    Newcombe 1998 (Statistics in Medicine 17:2635), method 10: Wilson's intervals of the two
+    accuracies, put together with the correlation of the answers in mind. The interval stays within
+    [-1, 1] and keeps a width where the models agree everywhere.
+    """
+    n = pairs.n
+    a, b = pairs.a / n, pairs.b / n
+    (low_a, high_a), (low_b, high_b) = wilson(pairs.a, n), wilson(pairs.b, n)
+    phi = correlation(pairs)
+
+    def width(of_b: float, of_a: float) -> float:
+        return math.sqrt(max(0.0, of_b**2 - 2 * phi * of_b * of_a + of_a**2))
+
+    return b - a, b - a - width(b - low_b, high_a - a), b - a + width(high_b - b, a - low_a)
+
+
+def correlation(pairs: Pairs) -> float:
+    """Newcombe's phi: that of the 2 x 2 table, drawn towards 0 where it is positive."""
+    margins = pairs.a * (pairs.n - pairs.a) * pairs.b * (pairs.n - pairs.b)
+    if margins == 0:  # a model is right everywhere, or nowhere
+        return 0.0
+    product: float = pairs.both * pairs.neither - pairs.only_a * pairs.only_b
+    if product > 0:
+        product = max(0.0, product - pairs.n / 2)
+    return product / math.sqrt(margins)

@@ -1,0 +1,159 @@
+"""Accuracy where several classes may be right: ImageNet-ReaL, or a user's own list.
+
+"Are we done with ImageNet?" (Beyer et al., arXiv 2006.07159) asked people anew which classes are to
+be seen in each validation image. An answer is right if it is among them; an image in which nothing
+of the 1,000 classes was found is not counted (of 50,000 images 46,837 are).
+
+Two files are understood:
+  real.json of google-research/reassessed-imagenet: 50,000 lists of ImageNet's class numbers, in the
+      order of ILSVRC2012_val_00000001 and so on;
+  an object {file name: [class names]}: the name as DATA has it, or its last part alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from patchwords.data.examples import Examples
+from patchwords.errors import DataError, did_you_mean
+from patchwords.evaluate.classify import Predictions
+from patchwords.evaluate.imagenet import CLASSES, doubt_of_order
+from patchwords.evaluate.metrics import proportion
+
+ENTRIES = 50_000  # images of ImageNet's validation split
+NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+
+Right = list[frozenset[int]]  # for each example the classes that are right; none: not counted
+
+
+def read_right_classes(path: Path, examples: Examples, labels: Sequence[str], name: str) -> Right:
+    """For each example the right classes, as positions in the model's `labels`.
+
+    `name` is that of the model. Raises DataError for a file of neither kind, for images that it
+    cannot be matched with, and for a model whose classes are not those that it speaks of.
+    """
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"--real {path}: cannot be read as JSON: {reason}") from error
+    if isinstance(content, list):
+        doubt = doubt_of_order(labels, name)
+        if doubt is not None:
+            raise DataError(
+                f"--real {path}: its classes are ImageNet's by number, and {name} cannot be "
+                f"matched with them: {doubt}"
+            )
+        right = by_number(path, content, examples.keys)
+    elif isinstance(content, dict):
+        right = by_name(path, content, examples.keys, labels)
+    else:
+        raise DataError(
+            f"--real {path}: a {type(content).__name__}, where a list of {ENTRIES:,} lists is due, "
+            'or an object {"image.jpg": ["class", ...]}'
+        )
+    if not any(right):
+        raise DataError(f"--real {path}: it gives none of the {len(right):,} images a class")
+    return right
+
+
+def by_number(path: Path, content: list[Any], keys: Sequence[str]) -> Right:
+    """ReaL's lists, found by the number in each image's file name."""
+    if len(content) != ENTRIES:
+        raise DataError(
+            f"--real {path}: {len(content):,} entries, where ReaL has one for each of ImageNet's "
+            f"{ENTRIES:,} validation images"
+        )
+    return [classes_of(path, content, numbered(path, key)) for key in keys]
+
+
+def numbered(path: Path, key: str) -> int:
+    """The number of an image, from 1."""
+    match = NUMBER.search(key.rpartition("/")[2])
+    number = int(match[1]) if match else 0
+    if not 1 <= number <= ENTRIES:
+        raise DataError(
+            f"--real {path}: which entry is {key!r}? Images must be called "
+            f"ILSVRC2012_val_00000001 to ILSVRC2012_val_{ENTRIES:08}"
+        )
+    return number
+
+
+def classes_of(path: Path, content: list[Any], number: int) -> frozenset[int]:
+    entry = content[number - 1]
+    if not isinstance(entry, list) or any(
+        type(i) is not int or i not in range(CLASSES) for i in entry
+    ):
+        raise DataError(
+            f"--real {path}: entry {number:,} is {str(entry)[:60]}, not a list of numbers from 0 "
+            f"to {CLASSES - 1}"
+        )
+    return frozenset(entry)
+
+
+def by_name(
+    path: Path, content: Mapping[str, Any], keys: Sequence[str], labels: Sequence[str]
+) -> Right:
+    """The user's own lists; an image that they do not name is not counted."""
+    place = {name: i for i, name in enumerate(labels)}
+    user: dict[str, str] = {}  # name in the file -> the image that it was taken for
+    right = []
+    for key in keys:
+        called = key if key in content else key.rpartition("/")[2]
+        if called not in content:
+            right.append(frozenset[int]())
+            continue
+        if called in user:
+            raise DataError(
+                f"--real {path}: {called!r} is the name of {user[called]} and of {key}; write the "
+                "whole path, as DATA has it"
+            )
+        user[called] = key
+        names = content[called]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise DataError(
+                f"--real {path}: {called!r} has {str(names)[:60]}, not a list of class names"
+            )
+        for name in names:
+            if name not in place:
+                raise DataError(
+                    f"--real {path}: class {name!r} of {called!r} is not one of the model's"
+                    f"{did_you_mean(name, labels)}"
+                )
+        right.append(frozenset(place[name] for name in names))
+    if not user:
+        raise DataError(
+            f"--real {path}: it names none of the images; the first of them is {keys[0]!r}, "
+            f"its own first name {next(iter(content), 'missing')!r}"
+        )
+    return right
+
+
+def judge_by_several(path: Path, right: Right, predictions: Predictions) -> dict[str, Any]:
+    """How often the answer is among the right classes, of the images that have any.
+
+    Raises DataError where none of these could be read.
+    """
+    answers = predictions.probabilities.argmax(1) if len(predictions.indices) else np.empty(0)
+    hits = [
+        answer in right[index]
+        for index, answer in zip(predictions.indices.tolist(), answers.tolist(), strict=True)
+        if right[index]
+    ]
+    if not hits:
+        raise DataError(f"--real {path}: none of the images that it gives a class can be read")
+    found = proportion(sum(hits), len(hits))
+    return {
+        "file": str(path),
+        "images": len(hits),
+        "left_out": len(predictions.indices) - len(hits),  # no class is right
+        "accuracy": found["value"],
+        "accuracy_low": found["low"],
+        "accuracy_high": found["high"],
+    }

@@ -1,0 +1,108 @@
+"""What a probe learns from and what it is judged by: two parts of a data set, without leaks.
+
+Where the model is of a run on these very images, its own record decides: a probe that learned from
+them must not be judged on images that the model itself was trained on. Else the data's own
+division counts, and data that is not divided is cut, as training would cut it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
+from patchwords.data.split import divide
+from patchwords.errors import DataError, did_you_mean
+
+HELD_OUT = 0.2  # of data that is not divided: as training has it
+
+
+@dataclass(frozen=True)
+class TrainTest:
+    """Images to learn from and images to judge by, of the same classes."""
+
+    train: Examples
+    test: Examples
+    origin: str  # who divided them, for a person
+
+
+def train_and_test(
+    data: Data, recorded: Mapping[tuple[str, int], str], seed: int = 0, share: float = HELD_OUT
+) -> TrainTest:
+    """The two parts of the data.
+
+    Args:
+        recorded: (path, bytes) -> split of the run that the model is of (`read_recorded`); empty
+            where there is none. Images that it has not divided, nor the data, are left aside.
+        seed: of the cut, where nothing is divided; share: of the images that are cut off for test.
+
+    Test is validation where there is no test. Raises DataError where a part is empty or has images
+    without a label, there is one class only, or a class of test is not in train.
+    """
+    places = (zip(part.keys, part.sizes.tolist(), strict=True) for part in data.splits.values())
+    if any(place in recorded for part in places for place in part):
+        parts, origin = as_recorded(data, recorded), "as the model's own run divided them"
+    elif data.splits.keys() & {TEST, VALIDATION}:
+        parts, origin = data.splits, "as the data are divided"
+    else:
+        test, validation = (share, 0.0) if ALL in data.splits else (0.0, share)
+        cut = divide(data, seed=seed, validation=validation, test=test, most_validation=None)
+        off = TEST if TEST in cut.splits else VALIDATION  # as `divide` calls what it cut off
+        parts = {TRAIN: cut.splits[TRAIN], TEST: cut.splits[off]}
+        origin = f"{share:.0%} of each class cut off for test, by seed {seed}"
+    judged = next((name for name in (TEST, VALIDATION) if len(parts.get(name, ()))), None)
+    if judged is None or not len(parts.get(TRAIN, ())):
+        there = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
+        raise DataError(
+            f"{data.source}: a probe needs images to learn from and others to be judged by; "
+            f"there are {there}"
+        )
+    if judged == VALIDATION:
+        origin += "; there is no test split, so validation is the test"
+    pair = TrainTest(parts[TRAIN], parts[judged], origin)
+    refuse_unusable(pair, data.source)
+    return pair
+
+
+def as_recorded(data: Data, recorded: Mapping[tuple[str, int], str]) -> dict[str, Examples]:
+    """The data's images by the run's record, and by the data's own division where it has none.
+
+    What neither has divided stays in `all`, from which nothing is taken.
+    """
+    everything = unite(list(data.splits.values()))
+    declared = [name for name, part in data.splits.items() for _ in range(len(part))]
+    places = zip(everything.keys, everything.sizes.tolist(), strict=True)
+    names = [recorded.get(place, own) for place, own in zip(places, declared, strict=True)]
+    order = np.array(names)
+    return {name: everything.select(np.flatnonzero(order == name)) for name in Counter(names)}
+
+
+def refuse_unusable(pair: TrainTest, source: str) -> None:
+    """One line for images without labels, and for classes that cannot be learned."""
+    for name, part in (("train", pair.train), ("test", pair.test)):
+        bare = np.flatnonzero(part.labels < 0)
+        if len(bare):
+            raise DataError(
+                f"{source}: {len(bare):,} of {len(part):,} images of {name} have no label; the "
+                f"first is {part.keys[int(bare[0])]}"
+            )
+    learned, judged = pair.train.count_per_class(), pair.test.count_per_class()
+    names = pair.train.classes
+    unknown = np.flatnonzero(judged * (learned == 0))
+    if len(unknown):
+        name = names[int(unknown[0])]
+        near = did_you_mean(name, [names[i] for i in np.flatnonzero(learned)])
+        raise DataError(f"{source}: class {name!r} is in test and not in train{near}")
+    present = np.flatnonzero(learned)
+    if len(present) < 2:
+        raise DataError(
+            f"{source}: train has one class only, {names[int(present[0])]!r}; a probe needs two"
+        )
+
+
+def limit(pair: TrainTest, positions: np.ndarray) -> TrainTest:
+    """The pair with only these images of train."""
+    return replace(pair, train=pair.train.select(positions))
