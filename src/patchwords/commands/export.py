@@ -109,9 +109,9 @@ def held_out(config: Export, source: Pretrained) -> Examples | None:
 
 def recorded_images(config: Export) -> Examples | None:
     """Images of the data that the run was made of, if they are still where they were."""
+    from patchwords.data.examples import unite
     from patchwords.data.open import open_data
     from patchwords.errors import PatchwordsError
-    from patchwords.evaluate.held_out import unite
     from patchwords.train.run_folder import RunFolder
     from patchwords.train.settings import read_yaml
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,10 +22,14 @@ class Report:
     The pictures are taken from the run's data, where it still is what it was.
 
     Example: patchwords report runs/photos
+
+    Example: patchwords report runs/photos --beside runs/photos-from-scratch
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
     """the folder of a training run"""
+    beside: tuple[str, ...] = ()
+    """other runs on the same images, to compare with on the page"""
 
 
 def run(config: Report) -> int:
@@ -34,13 +39,23 @@ def run(config: Report) -> int:
     from patchwords.report.write import write_report
 
     contents = read_run(Path(config.run))
+    refuse_incomparable([contents, *(read_run(Path(other)) for other in config.beside)])
     try:
         examples = find_images(contents)
     except PatchwordsError as error:
         print(f"without pictures: {error}", file=sys.stderr)
         examples = None
-    print(write_report(config.run, examples))
+    print(write_report(config.run, examples, config.beside))
     return 0
+
+
+def refuse_incomparable(runs: Sequence[Run]) -> None:
+    """Raise ConfigError where one of several runs has no accuracy to compare."""
+    from patchwords.errors import ConfigError
+
+    for run in runs if len(runs) > 1 else ():
+        if not run.evaluation:
+            raise ConfigError(f"--beside: {run.folder} has no evaluation.json, so no accuracy yet")
 
 
 def find_images(run: Run) -> Examples | None:

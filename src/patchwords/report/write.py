@@ -6,6 +6,7 @@ and it can be written again at any time. It knows nothing of how the numbers wer
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from patchwords.data.examples import Examples
 from patchwords.files import explain, write_atomically
 from patchwords.report import masked
 from patchwords.report.appendix import reading, settings
+from patchwords.report.beside import beside
 from patchwords.report.calibration import calibration
 from patchwords.report.classes import confusion, per_class
 from patchwords.report.data import data
@@ -38,16 +40,19 @@ CONTENTS = {
 }
 
 
-def write_report(run: Path | str, examples: Examples | None = None) -> Path:
+def write_report(
+    run: Path | str, examples: Examples | None = None, others: Sequence[Path | str] = ()
+) -> Path:
     """Write RUN/report.html and RUN/figures/*.png; gives the path of the page.
 
     `examples` are the images that predictions.csv names (others may be among them); without them
-    the page says that it has no pictures.
+    the page says that it has no pictures. `others` are runs to set beside this one.
     """
     folder = Path(run)
     contents = read_run(folder)
     page = folder / "report.html"
-    write_atomically(page, render(contents, Album.of(examples)))
+    compared = [read_run(Path(other)) for other in others]
+    write_atomically(page, render(contents, Album.of(examples), compared))
     figures = folder / "figures"
     try:
         figures.mkdir(exist_ok=True)
@@ -58,7 +63,7 @@ def write_report(run: Path | str, examples: Examples | None = None) -> Path:
     return page
 
 
-def render(run: Run, album: Album) -> str:
+def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
     """The page as text."""
     name = run.folder.resolve().name
     head = tag(
@@ -72,8 +77,10 @@ def render(run: Run, album: Album) -> str:
     contents, sections = (
         (masked.CONTENTS, masked_sections(run))
         if run.masked
-        else (CONTENTS, sections_of(run, album))
+        else (CONTENTS, sections_of(run, album, others))
     )
+    if others:
+        contents = {"results": contents["results"], "beside": "Beside others", **contents}
     body = tag(
         "body",
         tag("header", emblem(), tag("div", tag("h1", name), tag("p", subtitle(run)))),
@@ -84,11 +91,12 @@ def render(run: Run, album: Album) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
-def sections_of(run: Run, album: Album) -> list[Markup | None]:
+def sections_of(run: Run, album: Album, others: Sequence[Run]) -> list[Markup | None]:
     """The page of a classifier."""
     return [
         headline(run),
         absences(run),
+        beside(run, others),
         curves(run),
         per_class(run),
         confusion(run),

@@ -1,0 +1,126 @@
+"""Who may come in, and what every answer carries: the outermost layer of the app.
+
+Pages of other sites can make a browser on this machine send requests here. They are told apart by
+`Host` (a name of theirs that points to 127.0.0.1: DNS rebinding) and by `Origin` (a form or a
+script of theirs). There is no CORS, so they could not read an answer either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from patchwords.app.limits import Limits
+from patchwords.app.metrics import Metrics
+
+POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data: blob:",
+        "connect-src 'self'",
+        "base-uri 'none'",
+        "form-action 'none'",
+        "frame-ancestors 'none'",
+    )
+)
+HEADERS = {
+    "Content-Security-Policy": POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+OTHER = "other"  # a path that is none of ours: what clients ask for must not become names
+
+
+class Door:
+    """An ASGI app around another.
+
+    Args:
+        hosts: names by which the app may be called; None: any.
+        routes: paths that are counted by name.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        metrics: Metrics,
+        hosts: Collection[str] | None,
+        routes: Collection[str],
+    ) -> None:
+        self.app, self.limits, self.metrics = app, limits, metrics
+        self.hosts, self.routes = hosts, routes
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began, status = time.monotonic(), 0
+
+        async def sealed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in HEADERS.items():
+                    headers[name] = value
+            await send(message)
+
+        try:
+            app = self.refusal(Headers(scope=scope)) or self.app
+            await asyncio.wait_for(app(scope, receive, sealed), timeout=self.limits.request_seconds)
+        except asyncio.TimeoutError:
+            if status:  # half an answer is out: the connection ends with it
+                raise
+            await fault(504, "this took too long")(scope, receive, sealed)
+        finally:
+            path = scope["path"]
+            route = path if path in self.routes else OTHER
+            self.metrics.request(route, status or 500, time.monotonic() - began)
+
+    def refusal(self, headers: Headers) -> ASGIApp | None:
+        """The answer to whoever may not come in."""
+        host = headers.get("host", "")
+        if self.hosts is not None and hostname(host) not in self.hosts:
+            return fault(403, "this app answers only to the name that it was started with")
+        origin = headers.get("origin")
+        if origin is not None and netloc(origin) != host.lower():
+            return fault(403, "requests from other sites are not answered")
+        return None
+
+
+def fault(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+    """One line, as JSON."""
+    return JSONResponse({"error": reason}, status, headers)
+
+
+def hostname(host: str) -> str:
+    """A Host header without its port, in lower case; "" for what is none.
+
+    >>> hostname("LocalHost:7860"), hostname("[::1]:7860"), hostname("127.0.0.1")
+    ('localhost', '::1', '127.0.0.1')
+    """
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
+
+
+def netloc(origin: str) -> str:
+    """The host and port of an Origin header; "" for "null" and for what is none."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""

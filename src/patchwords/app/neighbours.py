@@ -1,0 +1,161 @@
+"""The training photos that are nearest to a photo in the model's own features.
+
+Their features are computed in the background, or come from the disk where they were computed
+before; until then the page says how far it is. Nearest is by the cosine.
+Sizes: n photos that could be read, R representation.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import threading
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from patchwords.data.decode import decode
+from patchwords.data.examples import Examples
+from patchwords.errors import DataError, PatchwordsError
+from patchwords.evaluate.feature_cache import FeatureCache
+from patchwords.evaluate.frozen import asker
+from patchwords.evaluate.subject import Subject
+from patchwords.noise import numpy_generator
+
+MOST_PHOTOS = 20_000  # of more data so many are drawn
+SHOWN = 6
+SIDE = 160  # pixels of a thumbnail's longer side
+TINY = 64  # images up to this size are kept as they are
+
+
+class Stopped(Exception):
+    """The app ends before all features are there."""
+
+
+class Neighbours:
+    """Looks for the nearest among examples. A thread of its own computes their features.
+
+    Args:
+        examples: the training photos, labelled or not; None: there are none, `reason` says why.
+        cache: where features are kept; None: nowhere.
+    """
+
+    def __init__(
+        self,
+        subject: Subject,
+        examples: Examples | None,
+        cache: FeatureCache | None = None,
+        reason: str = "",
+    ) -> None:
+        self.subject, self.cache = subject, cache
+        self.of = 0 if examples is None else len(examples)
+        self.examples = None if examples is None else drawn(examples)
+        self.done = 0
+        self.reason = reason  # why there are none, for a person
+        self.values: np.ndarray | None = None  # [n, R], of length 1
+        self.places = np.empty(0, dtype=np.int64)  # [n], positions in the examples
+        self.stopping = threading.Event()
+        self.thumbnail = lru_cache(maxsize=512)(self.draw)
+        self.thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin in the background."""
+        if self.examples is not None:
+            self.thread = threading.Thread(target=self.prepare, name="neighbours", daemon=True)
+            self.thread.start()
+
+    def close(self) -> None:
+        """What is done is kept where there is a cache."""
+        self.stopping.set()
+        if self.thread is not None:
+            self.thread.join(timeout=5)
+
+    def state(self) -> dict[str, Any]:
+        """For the page: whether they are there, and else how far, or why not."""
+        if self.examples is None or self.reason:
+            return {"state": "none", "reason": self.reason}
+        counts = {"photos": len(self.examples), "of": self.of}
+        if self.values is None:
+            return {"state": "preparing", "done": self.done, **counts}
+        return {"state": "ready", **counts}
+
+    def nearest(self, features: np.ndarray) -> list[dict[str, Any]]:
+        """[R] -> the nearest photos, the nearest first: label, similarity and a picture."""
+        examples, values = self.examples, self.values
+        if examples is None or values is None:
+            return []
+        cosines = values @ unit(features[None])[0]  # [n]
+        best = np.argsort(-cosines, kind="stable")[:SHOWN]
+        found = []
+        for row in best.tolist():
+            place = int(self.places[row])
+            label = int(examples.labels[place])
+            found.append(
+                {
+                    "label": examples.classes[label] if label >= 0 else None,
+                    "similarity": round(float(cosines[row]), 4),
+                    "picture": self.thumbnail(place),
+                }
+            )
+        return found
+
+    def prepare(self) -> None:
+        """Runs in the thread."""
+        assert self.examples is not None
+
+        def progress(done: int, total: int) -> None:
+            self.done = done
+            if self.stopping.is_set():
+                raise Stopped
+
+        try:
+            features = asker(self.subject, self.cache, progress)(self.examples)
+            if not len(features.indices):
+                raise DataError("none of the photos can be read")
+            self.places = features.indices
+            self.values = unit(features.values)
+        except Stopped:
+            pass
+        except (PatchwordsError, OSError) as error:
+            self.reason = " ".join(str(error).split())
+
+    def draw(self, place: int) -> str | None:
+        """A thumbnail as a data URL; None where the photo is gone."""
+        assert self.examples is not None
+        try:
+            image = decode(self.examples.read(place), smallest=SIDE)
+        except (OSError, DataError):
+            return None
+        return picture(np.asarray(image), SIDE)
+
+
+def drawn(examples: Examples) -> Examples:
+    """All, or so many as are worth the wait."""
+    if len(examples) <= MOST_PHOTOS:
+        return examples
+    order = numpy_generator(0, "neighbours").permutation(len(examples))[:MOST_PHOTOS]
+    return examples.select(np.sort(order))
+
+
+def unit(values: np.ndarray) -> np.ndarray:
+    """[n, R] -> float32 [n, R] of length 1"""
+    values = np.asarray(values, dtype=np.float32)
+    lengths = np.linalg.norm(values, axis=1, keepdims=True)
+    return values / np.maximum(lengths, np.finfo(np.float32).tiny)
+
+
+def picture(pixels: np.ndarray, side: int | None = None) -> str:
+    """uint8 [H, W, 1 or 3] -> a data URL: exact, or a JPEG where it has to be made smaller."""
+    from PIL import Image
+
+    image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
+    file = io.BytesIO()
+    exact = side is None or max(image.size) <= TINY
+    if exact:
+        image.save(file, "PNG", compress_level=1)
+    else:
+        image.thumbnail((side or SIDE, side or SIDE))
+        image.save(file, "JPEG", quality=82)
+    kind = "png" if exact else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

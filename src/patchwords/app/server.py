@@ -1,0 +1,173 @@
+"""The routes of the app: the page, and the same over HTTP.
+
+| route | gives |
+|---|---|
+| `GET /` | the page |
+| `POST /predict` | an image -> classes with probabilities |
+| `POST /look` | an image with edits -> all that the page shows |
+| `GET /model` | what the page has to know of the model |
+| `GET /health`, `GET /metrics` | whether it answers; Prometheus' text |
+| `GET /openapi.json`, `GET /docs` | the interface, for programs and for people |
+"""
+
+from __future__ import annotations
+
+from importlib.resources import files
+from typing import Any
+
+from fastapi import FastAPI, Query, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from pydantic import BaseModel
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp
+
+from patchwords.app.desk import Desk
+from patchwords.app.door import Door, fault
+from patchwords.app.metrics import CONTENT_TYPE
+from patchwords.app.refused import Refused
+from patchwords.version import __version__
+
+PAGE = {  # route -> (file, content type)
+    "/": ("page.html", "text/html; charset=utf-8"),
+    "/page.css": ("page.css", "text/css; charset=utf-8"),
+    "/page.js": ("page.js", "text/javascript; charset=utf-8"),
+    "/canvas.js": ("canvas.js", "text/javascript; charset=utf-8"),
+    "/docs": ("docs.html", "text/html; charset=utf-8"),
+    "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
+    "/icon.svg": ("icon.svg", "image/svg+xml"),
+}
+ROUTES = {*PAGE, "/predict", "/look", "/model", "/health", "/metrics", "/openapi.json"}
+
+
+class Prediction(BaseModel):
+    label: str
+    score: float
+
+
+class Answer(BaseModel):
+    predictions: list[Prediction]
+
+
+class Fault(BaseModel):
+    error: str
+
+
+BINARY = {"type": "string", "format": "binary"}
+IMAGE_BODY: dict[str, Any] = {
+    "requestBody": {
+        "required": True,
+        "content": {
+            "multipart/form-data": {
+                "schema": {
+                    "type": "object",
+                    "required": ["file"],
+                    "properties": {"file": BINARY},
+                }
+            },
+            "image/*": {"schema": BINARY},
+            "application/octet-stream": {"schema": BINARY},
+        },
+    }
+}
+FAULTS: dict[int | str, dict[str, Any]] = {
+    status: {"model": Fault, "description": meaning}
+    for status, meaning in {
+        400: "not a sound image, or the form cannot be read",
+        403: "asked by another name, or from another site",
+        408: "the body came too slowly",
+        413: "too many bytes or pixels",
+        415: "neither an image nor a form",
+        422: "a parameter is out of its range",
+        429: "too much to do now: see Retry-After",
+        503: "the app is stopping",
+        504: "the answer took too long",
+    }.items()
+}
+
+
+def create_app(desk: Desk, hosts: tuple[str, ...] | None) -> ASGIApp:
+    """The app as ASGI. `hosts` are the names by which it may be called; None: any."""
+    app = FastAPI(
+        title="patchwords",
+        version=__version__,
+        description="What a trained model sees in an image.",
+        docs_url=None,  # those of FastAPI load scripts from elsewhere
+        redoc_url=None,
+        swagger_ui_oauth2_redirect_url=None,
+    )
+    add_faults(app)
+    add_page(app)
+    add_questions(app, desk)
+    add_state(app, desk)
+    return Door(app, desk.limits, desk.metrics, hosts, ROUTES)
+
+
+def add_questions(app: FastAPI, desk: Desk) -> None:
+    @app.post(
+        "/predict",
+        summary="the likeliest classes of an image",
+        openapi_extra=IMAGE_BODY,
+        responses=FAULTS,
+    )
+    async def predict(
+        request: Request, top_k: int = Query(5, ge=1, le=1000, description="classes to name")
+    ) -> Answer:
+        found = await desk.predict(request, top_k)
+        return Answer(predictions=[Prediction(**one) for one in found])
+
+    @app.post("/look", include_in_schema=False)
+    async def look(request: Request) -> JSONResponse:
+        return JSONResponse(await desk.look(request))
+
+
+def add_state(app: FastAPI, desk: Desk) -> None:
+    @app.get("/model", summary="the model: classes, sizes that it takes, what the page can show")
+    async def model() -> dict[str, Any]:
+        return desk.describe()
+
+    @app.get("/health", summary="whether the app answers")
+    async def health() -> dict[str, str]:
+        return {"status": "ok"}
+
+    @app.get(
+        "/metrics",
+        summary="requests, errors, batches, seconds and queue, for Prometheus",
+        response_class=PlainTextResponse,
+    )
+    async def metrics() -> Response:
+        return Response(desk.metrics.text(desk.now()), media_type=CONTENT_TYPE)
+
+
+def add_page(app: FastAPI) -> None:
+    """The files of the page, read once: no path that a client says is ever opened."""
+    folder = files("patchwords.app") / "page"
+
+    def add(route: str, content: bytes, kind: str) -> None:
+        @app.get(route, include_in_schema=False)
+        async def page() -> Response:
+            return Response(content, media_type=kind)
+
+    for route, (name, kind) in PAGE.items():
+        add(route, (folder / name).read_bytes(), kind)
+
+
+def add_faults(app: FastAPI) -> None:
+    """Every fault is {"error": one line}."""
+
+    @app.exception_handler(Refused)
+    async def refused(request: Request, error: Refused) -> JSONResponse:
+        return fault(error.status, error.reason, error.headers)
+
+    @app.exception_handler(HTTPException)
+    async def http(request: Request, error: HTTPException) -> JSONResponse:
+        return fault(error.status_code, str(error.detail).lower(), dict(error.headers or {}))
+
+    @app.exception_handler(RequestValidationError)
+    async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
+        first = error.errors()[0]
+        return fault(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg'].lower()}")
+
+    @app.exception_handler(Exception)
+    async def ours(request: Request, error: Exception) -> JSONResponse:
+        return fault(500, "a fault of the app itself; its terminal says more")

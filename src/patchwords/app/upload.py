@@ -1,0 +1,151 @@
+"""The body of a request: read with a limit on bytes and time, into memory and never to the disk."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from fastapi import Request
+from starlette.datastructures import UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import ClientDisconnect
+
+from patchwords.app.limits import MIB, Limits
+from patchwords.app.refused import Refused, busy
+
+FORM = "multipart/form-data"
+FILE = "file"  # the field that has the image
+MOST_FIELDS = 8
+FIELD_BYTES = 2**16
+DRAINED = 4  # times the limit that are still read, and dropped, so that the refusal arrives
+
+
+@dataclass(frozen=True)
+class Upload:
+    """What a client sent: an encoded image, and the settings beside it."""
+
+    image: bytes
+    fields: dict[str, str]
+
+
+class Room:
+    """Room for the requests in work, and for the bytes of their bodies."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.requests = 0
+        self.bytes = 0
+
+    @contextmanager
+    def place(self) -> Iterator[Callable[[int], None]]:
+        """For the time of a request; -> what takes room for so many bytes more.
+
+        Entering, and taking, raise Refused (429) where there is none left.
+        """
+        if self.requests >= self.limits.requests:
+            raise busy(f"{self.requests} requests are in work")
+        taken = 0
+
+        def take(count: int) -> None:
+            nonlocal taken
+            if self.bytes + count > self.limits.held:
+                raise busy("the images in work fill the memory set aside for them")
+            self.bytes += count
+            taken += count
+
+        self.requests += 1
+        try:
+            yield take
+        finally:
+            self.requests -= 1
+            self.bytes -= taken
+
+
+async def read_upload(request: Request, limits: Limits, take: Callable[[int], None]) -> Upload:
+    """A form with an image in the field `file`, or the image as the whole body.
+
+    `take` is that of the request's place in the room.
+    Raises Refused: 400 for a broken form or an empty body, 408 for a slow one, 413 for a large
+    one, 415 for one of another type, 429 where all requests together are too large.
+    """
+    kind = request.headers.get("content-type", "application/octet-stream")
+    essence = kind.partition(";")[0].strip().lower()
+    is_image = essence == "application/octet-stream" or essence.startswith("image/")
+    if essence != FORM and not is_image:
+        raise Refused(
+            415, f"send an image as the body, or {FORM} with the field {FILE!r}; this is neither"
+        )
+    try:
+        reading = read_body(request, limits.body, take)
+        body = await asyncio.wait_for(reading, limits.upload_seconds)
+    except asyncio.TimeoutError as error:
+        raise closing(408, f"the body took more than {limits.upload_seconds:g} s") from error
+    except ClientDisconnect as error:
+        raise Refused(400, "the client went away") from error
+    return Upload(body, {}) if is_image else await read_form(request, body)
+
+
+async def read_body(request: Request, most: int, take: Callable[[int], None]) -> bytes:
+    """Of at most so many bytes; a larger one is read on for a while, and dropped."""
+    too_large = f"the body has more than {most / MIB:g} MiB: send a smaller image"
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > DRAINED * most:
+        raise closing(413, too_large)
+    parts: list[bytes] = []
+    count = 0
+    async for part in request.stream():
+        count += len(part)
+        if count > DRAINED * most:
+            break
+        if count <= most:
+            take(len(part))
+            parts.append(part)
+        else:
+            parts.clear()
+    if count > most:
+        raise closing(413, too_large)
+    return b"".join(parts)
+
+
+def closing(status: int, reason: str) -> Refused:
+    """A refusal after which the connection ends: the rest of the body is not waited for."""
+    return Refused(status, reason, {"Connection": "close"})
+
+
+async def read_form(request: Request, body: bytes) -> Upload:
+    """The image and the settings of a multipart form."""
+
+    async def once() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = InMemory(
+        request.headers,
+        once(),
+        max_files=1,
+        max_fields=MOST_FIELDS,
+        max_part_size=FIELD_BYTES,
+    )
+    try:
+        form = await parser.parse()
+    except MultiPartException as error:
+        said = " ".join(error.message.split())
+        raise Refused(400, f"the form cannot be read: {said}") from error
+    except (ValueError, LookupError) as error:  # of headers that no browser writes
+        raise Refused(400, "the form cannot be read") from error
+    try:
+        image = form.get(FILE)
+        if not isinstance(image, UploadFile):
+            raise Refused(400, f"the form has no file in the field {FILE!r}")
+        content = await image.read()
+        fields = {name: value for name, value in form.items() if isinstance(value, str)}
+        return Upload(content, fields)
+    finally:
+        await form.close()
+
+
+class InMemory(MultiPartParser):
+    """Starlette's parser, but an upload never goes to a temporary file."""
+
+    spool_max_size = 2**40

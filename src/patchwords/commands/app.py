@@ -1,0 +1,158 @@
+"""`patchwords app RUN`: a page on this machine to play with a trained model; the same by HTTP."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from patchwords.commands.frozen import Cache
+from patchwords.device import DeviceName, PrecisionName
+
+if TYPE_CHECKING:
+    from patchwords.data.examples import Data, Examples
+
+ELSEWHERE = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
+
+
+@dataclass(frozen=True)
+class App:
+    """A page to play with a trained model: drop a photo, see what it says and where it looked.
+
+    RUN is a run folder or a model folder. Paint patches away, shuffle the photo, change its size,
+    and watch the answer move; see the nearest training photos. Programs ask by POST /predict, as
+    /docs of the page explains. Nothing that is dropped there is kept.
+
+    Example: patchwords app runs/photos
+
+    Example: curl --form file=@new.jpg http://127.0.0.1:7860/predict
+    """
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """a run folder or a model folder"""
+    data: str | None = None
+    """where to look for the nearest photos; none given: the images that the run trained on"""
+    port: int = 7860
+    """where the page is; 0 is any port that is free"""
+    host: str = "127.0.0.1"
+    """address to listen on; the default is reached from this machine only"""
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: PrecisionName = "fp32"
+    """of matrix products"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    label_column: str | None = None
+    """column of a CSV or parquet that has the labels"""
+    cache: Cache = field(default_factory=Cache)
+
+
+def run(config: App) -> int:
+    """Serve until told to stop."""
+    from patchwords.app.packages import require
+
+    require()
+    from patchwords.app.desk import Desk
+    from patchwords.app.door import LOOPBACK
+    from patchwords.app.limits import Limits
+    from patchwords.app.neighbours import Neighbours
+    from patchwords.app.serve import is_loopback, listen, serve, url
+    from patchwords.app.server import create_app
+    from patchwords.device import choose_device
+    from patchwords.evaluate.subject import load_subject
+
+    sock = listen(config.host, config.port)  # first: to load a model takes a while
+    try:
+        device = choose_device(config.device, config.precision)
+        subject = load_subject(config.run, device, workers=0)
+        subject.source.require_classes(config.run)
+        examples, reason = find_photos(config)
+        limits = Limits()
+        neighbours = Neighbours(subject, examples, config.cache.open(), reason)
+    except BaseException:
+        sock.close()
+        raise
+    desk = Desk(subject, neighbours, limits)
+    local = is_loopback(sock)
+    if not local:
+        say(f"warning: whoever reaches {config.host} can use this page; there is no password")
+    app = create_app(desk, (*LOOPBACK, config.host.lower()) if local else None)
+    neighbours.start()
+    print(f"{config.run} answers at {url(sock)}   (Ctrl-C stops it)", flush=True)
+    try:
+        serve(app, sock, limits)
+    finally:
+        desk.close()
+    print("stopped", flush=True)
+    return 0
+
+
+def find_photos(config: App) -> tuple[Examples | None, str]:
+    """Where to look for the nearest: (photos, ""), or (None, why there are none).
+
+    Raises DataError for --data that cannot be read; data of the run that are gone are no error.
+    """
+    from patchwords.data.open import open_data
+    from patchwords.errors import PatchwordsError
+
+    if config.data is not None:
+        data = open_data(
+            config.data,
+            image_column=config.image_column,
+            label_column=config.label_column,
+            need_labels=False,
+        )
+        return training_part(data, config.run), ""
+    try:
+        recorded = recorded_data(config)
+    except PatchwordsError as error:
+        say(f"without nearest photos: {error}")
+        return None, str(error)
+    if recorded is None:
+        return None, "the model does not say which images it was trained on: name them by --data"
+    return training_part(recorded, config.run), ""
+
+
+def recorded_data(config: App) -> Data | None:
+    """The images that the run says it was made from; None where RUN says nothing."""
+    from patchwords.data.open import open_data
+    from patchwords.errors import DataError
+    from patchwords.report.run import read_run
+    from patchwords.train.run_folder import RunFolder
+
+    if not RunFolder(Path(config.run)).config.is_file():
+        return None
+    contents = read_run(Path(config.run))
+    source = (contents.environment.get("data") or {}).get("source")
+    if not source:
+        return None
+    if contents.environment["data"].get("kind") in ELSEWHERE:
+        raise DataError(f"{source} lies elsewhere: say --data {source} to look there")
+    settings = contents.config
+    return open_data(
+        source,
+        image_column=config.image_column or settings.get("image_column"),
+        label_column=config.label_column or settings.get("label_column"),
+        classes=settings.get("classes"),
+        need_labels=False,
+    )
+
+
+def training_part(data: Data, source: str) -> Examples:
+    """What the run trained on; of data that no run has divided, all but what is held out there."""
+    from patchwords.data.examples import ALL, TRAIN, unite
+    from patchwords.errors import DataError
+    from patchwords.evaluate.held_out import read_recorded, select
+
+    try:
+        return select(data, read_recorded(Path(source)), TRAIN).examples
+    except DataError:  # none of these images is the run's
+        part = data.splits.get(TRAIN, data.splits.get(ALL))
+        return part if part is not None else unite(list(data.splits.values()))
+
+
+def say(line: str) -> None:
+    print(f"patchwords: {line}", file=sys.stderr)

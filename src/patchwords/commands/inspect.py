@@ -1,0 +1,195 @@
+"""`patchwords inspect SRC [IMAGES...]`: what a model has learned, and where it looks."""
+
+from __future__ import annotations
+
+import io
+import json as jsonlib
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import tyro
+
+from patchwords.commands.evaluator import Where
+from patchwords.commands.inspect_explorer import Explorer
+
+if TYPE_CHECKING:
+    from patchwords.commands.inspect_parts import Part
+    from patchwords.commands.inspect_photos import Photos
+
+
+@dataclass(frozen=True)
+class Inspect:
+    """See what a model has learned, and where it looks in photos.
+
+    Without images: the filters that meet the pixels and the similarity of positions. With images,
+    for a model that has attention: how far each head looks, single heads, Attention Rollout, what
+    speaks for the answer, how alike tokens grow, and, by deletion and insertion, whether these maps
+    explain the model's answers at all. docs/insight.md says what each one is.
+
+    Writes figures (PNG and SVG), results.json and arrays.npz into --output; with --explore a page
+    to play with, which opens in a browser without a server.
+
+    Exit code: 0 done, 2 when an image could not be read.
+
+    Example: patchwords inspect runs/photos new/*.jpg --output insight --explore look.html
+    """
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
+    """a run folder, a model folder, a file or a published name"""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")] = ()
+    """files, folders and patterns, or one other source of images (CSV, parquet, digits, ...)"""
+    output: Path | None = None
+    """write into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; none given: the model's own"""
+    photos: int = 8
+    """so many photos get maps of their own"""
+    distance_images: int = 128
+    """so many are averaged over for attention distance and tokens"""
+    truth_images: int = 32
+    """so many are averaged over for deletion and insertion; 0 leaves these, the slowest, out"""
+    baseline: Literal["mean", "blur"] = "mean"
+    """what stands where a patch is deleted: the image's mean colour, or the image blurred"""
+    layers: tuple[int, ...] = ()
+    """whose heads are shown, from 0; none given: the first, the middle and the last"""
+    heads: tuple[int, ...] = ()
+    """which heads are shown, from 0; none given: all"""
+    query: tuple[int, int] | None = None
+    """row and column, from 0, of the patch that the heads look from; none given: the class token,
+    or, where the model has none, the mean over all patches"""
+    class_name: str | None = None
+    """what the gradient-weighted rollout explains; none given: the model's answer"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    json: bool = False
+    """print results.json"""
+    page: Explorer = field(default_factory=Explorer)
+    where: Where = field(default_factory=Where)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What was asked for, checked before the work."""
+
+    layers: list[int]
+    heads: list[int]
+    asked_class: int | None
+
+
+def run(config: Inspect) -> int:
+    """Check everything that can be wrong, look, write, say."""
+    import sys
+
+    from patchwords.commands.evaluator import claim
+    from patchwords.commands.inspect_explorer import explore
+    from patchwords.commands.inspect_explorer import refuse as refuse_page
+    from patchwords.commands.inspect_gather import gather
+    from patchwords.commands.inspect_photos import Photos, open_photos
+    from patchwords.commands.inspect_summary import show
+    from patchwords.errors import ConfigError
+    from patchwords.evaluate.subject import load_subject
+    from patchwords.files import refuse_csv
+
+    if config.output is None and config.page.explore is None:
+        raise ConfigError(
+            "nothing to do: --output FOLDER writes figures and numbers, --explore PAGE.html a page"
+        )
+    refuse_page(config.page, bool(config.images), config.source)
+    refuse_counts(config)
+    examples = open_photos(config.images, config.image_column) if config.images else None
+    device = config.where.choose()
+    subject = load_subject(config.source, device, config.where.workers)
+    size = config.image_size
+    if size is not None:
+        from patchwords.model.checks import height_width
+
+        size = height_width(size * 2 if len(size) == 1 else size)
+    seen = subject.preprocess if size is None else replace(subject.preprocess, image_size=size)
+    photos = Photos(subject, seen)
+    plan = check(config, photos) if examples is not None else None
+    folder = claim(config.output, config.overwrite)
+    if config.page.explore is not None:
+        refuse_csv(config.page.explore, config.overwrite, "--explore")
+    results, said = {}, ""
+    with device.autocast():
+        if folder is not None:
+            found = gather(config, photos, examples, plan)
+            write(folder, found)
+            results = found.results
+        if examples is not None and config.page.explore is not None:
+            page, said = explore(config.page, photos, examples, config.photos)
+            results = results | {"page": str(page)}
+    for path, reason in photos.bad.items():
+        print(f"patchwords: {path}: {reason}", file=sys.stderr)
+    if config.json:
+        print(jsonlib.dumps(results))
+        return 2 if photos.bad else 0
+    if folder is not None:
+        show(results, folder)
+    if said:
+        print(f"page to open in a browser: {config.page.explore} ({said})")
+    return 2 if photos.bad else 0
+
+
+def refuse_counts(config: Inspect) -> None:
+    from patchwords.errors import ConfigError
+
+    least = {"--photos": 1, "--distance-images": 1, "--truth-images": 0}
+    for flag, value in zip(
+        least, (config.photos, config.distance_images, config.truth_images), strict=True
+    ):
+        if value < least[flag]:
+            raise ConfigError(f"{flag} {value} must be at least {least[flag]}")
+    if config.image_size is not None and len(config.image_size) not in {1, 2}:
+        raise ConfigError(f"--image-size {config.image_size}: one number, or height and width")
+    if config.images:
+        return
+    for flag, given in {
+        "--query": config.query,
+        "--class-name": config.class_name,
+        "--layers": config.layers or None,
+        "--heads": config.heads or None,
+    }.items():
+        if given is not None:
+            raise ConfigError(f"{flag} is about images: name some after SRC")
+
+
+def check(config: Inspect, photos: Photos) -> Plan:
+    """Raises ConfigError for what this model cannot do with images; nothing is computed."""
+    import torch
+
+    from patchwords.errors import ConfigError, did_you_mean
+    from patchwords.inspect.attention import check_heads, place, require_attention
+    from patchwords.model.images import check_layers
+
+    vit = require_attention(photos.subject.model)
+    height, width = photos.preprocess.image_size
+    grid = vit.grid(torch.empty(1, vit.config.channels, height, width))
+    if config.query is not None:
+        place(config.query, grid)
+    count, labels = vit.config.layers, photos.subject.source.labels
+    layers = check_layers(list(config.layers), count) or sorted({0, count // 2, count - 1})
+    heads = check_heads(config.heads, vit.config.heads) or list(range(vit.config.heads))
+    if config.class_name is None:
+        return Plan(layers, heads, None)
+    if config.class_name not in labels:
+        hint = did_you_mean(config.class_name, labels) if labels else "; it was trained without any"
+        raise ConfigError(f"--class-name {config.class_name!r}: the model has no such class{hint}")
+    return Plan(layers, heads, labels.index(config.class_name))
+
+
+def write(folder: Path, found: Part) -> None:
+    import numpy as np
+
+    from patchwords.files import write_atomically
+
+    text = jsonlib.dumps(found.results, indent=2, ensure_ascii=False)
+    write_atomically(folder / "results.json", text + "\n")
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, allow_pickle=False, **found.arrays)
+    write_atomically(folder / "arrays.npz", arrays.getvalue())
+    for name, content in found.figures.items():
+        write_atomically(folder / name, content)

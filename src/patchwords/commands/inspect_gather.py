@@ -1,0 +1,71 @@
+"""All that `patchwords inspect` was asked for, in turn."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from patchwords.commands import inspect_parts as parts
+from patchwords.commands.inspect_parts import Part
+from patchwords.commands.inspect_photos import Photos, spread
+from patchwords.data.examples import Examples
+from patchwords.errors import ConfigError
+from patchwords.inspect.attention import require_attention
+
+if TYPE_CHECKING:
+    from patchwords.commands.inspect import Inspect, Plan
+
+
+def gather(config: Inspect, photos: Photos, examples: Examples | None, plan: Plan | None) -> Part:
+    """All parts in one."""
+    subject = photos.subject
+    found = [parts.Part({"model": subject.name, "left_out": {}}), parts.of_filters(subject.model)]
+    try:
+        found.append(parts.of_positions(subject.model))
+    except ConfigError as reason:  # of a ResNet, or of a ViT without positions
+        found[0].results["left_out"]["positions"] = str(reason)
+    if examples is not None and plan is not None:
+        found += of_images(config, photos, examples, plan)
+    return parts.united(found)
+
+
+def of_images(config: Inspect, photos: Photos, examples: Examples, plan: Plan) -> Iterator[Part]:
+    """The parts that look at images, the quick ones first."""
+    vit, labels = require_attention(photos.subject.model), photos.subject.source.labels
+    names, pixels = photos.all(spread(examples, config.photos))
+    images = photos.normalised(pixels)
+    yield parts.of_photos(vit, names, pixels, images, labels, plan.asked_class)
+    yield parts.of_heads(
+        vit, names[0], pixels[:1], images[:1], plan.layers, plan.heads, config.query
+    )
+
+    def batches(count: int, what: str) -> Iterator[Tensor]:
+        chosen = spread(examples, count)
+        with progress(what, len(chosen)) as advance:
+            for some, batch in photos.batches(chosen):
+                yield photos.normalised(batch)
+                advance(len(some))
+
+    many = config.distance_images
+    yield parts.of_distance(vit, batches(many, "attention distance"), photos.preprocess.image_size)
+    yield parts.of_tokens(vit, batches(many, "tokens"))
+    if labels and config.truth_images:
+        truth = batches(config.truth_images, "deletion and insertion")
+        yield parts.of_truth(vit, truth, config.baseline)
+    elif not labels:
+        why = "the model was pre-trained without classes, so there is no answer to explain"
+        yield parts.Part({"left_out": {"truth": why, "gradient rollout": why}})
+
+
+@contextlib.contextmanager
+def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)

@@ -1,0 +1,66 @@
+"""The photos that `patchwords inspect` looks at: which ones, and their pixels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchwords.data.examples import Examples, unite
+from patchwords.data.loader import eval_batches
+from patchwords.data.open import SOURCES, open_data, open_images
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import DataError
+from patchwords.evaluate.subject import Subject
+
+BATCH = 16
+
+
+def open_photos(words: Sequence[str], image_column: str | None = None) -> Examples:
+    """Files, folders and globs as `predict` takes them, or one DATA of another kind, all splits."""
+    kinds = [source for name, source in SOURCES.items() if name != "folder"]
+    if len(words) == 1 and any(source.matches(words[0]) for source in kinds):
+        data = open_data(words[0], image_column=image_column, need_labels=False)
+        return unite(list(data.splits.values()))
+    return open_images(words)
+
+
+def spread(examples: Examples, count: int) -> Examples:
+    """So many of them, evenly over the list: of a folder by classes, some of each class."""
+    if count >= len(examples):
+        return examples
+    return examples.select(np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
+
+
+@dataclass
+class Photos:
+    """Reads them batch by batch, and remembers which could not be read."""
+
+    subject: Subject
+    preprocess: Preprocess
+    bad: dict[str, str] = field(default_factory=dict)  # path -> reason
+
+    def batches(self, examples: Examples) -> Iterator[tuple[list[str], Tensor]]:
+        """(names, uint8 [B, C, H, W]) of those that can be read; raises DataError for none."""
+        workers = self.subject.workers_for(examples)
+        some = False
+        for batch in eval_batches(examples, self.preprocess, BATCH, workers):
+            self.bad |= {examples.keys[index]: reason for index, reason in batch.bad}
+            if len(batch.indices):
+                some = True
+                yield [examples.keys[i] for i in batch.indices.tolist()], batch.images
+        if not some:
+            first, reason = next(iter(self.bad.items()))
+            raise DataError(f"none of the images can be read; the first is {first}: {reason}")
+
+    def normalised(self, pixels: Tensor) -> Tensor:
+        """uint8 [B, C, H, W] -> what the model takes, on its device"""
+        return self.preprocess.normalise(pixels.to(self.subject.device.torch_device))
+
+    def all(self, examples: Examples) -> tuple[list[str], Tensor]:
+        """Names and pixels of few"""
+        read = list(self.batches(examples))
+        return [name for names, _ in read for name in names], torch.cat([p for _, p in read])

@@ -1,0 +1,84 @@
+"""What `patchwords inspect` says on the screen."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from patchwords.report.words import plural
+
+
+def show(results: dict[str, Any], folder: Path) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for line in lines(results, folder):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def lines(results: dict[str, Any], folder: Path) -> list[str]:
+    """The main numbers, and whether maps explain answers."""
+    filters = results["filters"]
+    said = [
+        f"filters: the first {len(filters['explained'])} principal components hold "
+        f"{sum(filters['explained']):.0%} of the variance of {filters['filters']} filters of the "
+        f"{filters['of']}"
+    ]
+    if "positions" in results:
+        said += [of_positions(table, results) for table in ends(results["positions"]["explained"])]
+    if "distance" in results:
+        said += of_distance(results["distance"])
+    if "tokens" in results:
+        tokens = results["tokens"]
+        said.append(
+            f"tokens: cosine similarity to the {tokens['to']} {tokens['mean'][0]:.2f} after the "
+            f"first layer, {tokens['mean'][-1]:.2f} after the last"
+        )
+    if "truth" in results:
+        said += of_truth(results["truth"])
+    said += [f"left out: {part}: {why}" for part, why in results["left_out"].items()]
+    return [*said, f"figures and numbers: {folder}"]
+
+
+def ends(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return tables if len(tables) == 1 else [tables[0], tables[-1]]
+
+
+def of_positions(table: dict[str, Any], results: dict[str, Any]) -> str:
+    many = len(results["positions"]["explained"]) > 1
+    return (
+        f"positions{' of layer ' + str(table['layer']) if many else ''}: similarity is explained "
+        f"by rows {table['rows']:.0%}, columns {table['columns']:.0%}, both in sum "
+        f"{table['rows_and_columns']:.0%}, distance {table['distance']:.0%}"
+    )
+
+
+def of_distance(distance: dict[str, Any]) -> list[str]:
+    first, last = distance["pixels"][0], distance["pixels"][-1]
+    return [
+        f"attention distance over {plural(distance['images'], 'image')}: heads of the first layer "
+        f"{min(first):.3g} to {max(first):.3g} pixels, of the last {min(last):.3g} to "
+        f"{max(last):.3g}; looking everywhere alike would be {distance['uniform']:.3g}"
+    ]
+
+
+def of_truth(truth: dict[str, Any]) -> list[str]:
+    said = [
+        f"do maps explain the answers? over {plural(truth['images'], 'image')}, area under "
+        "insertion less deletion, beside random maps:"
+    ]
+    for name, areas in truth["maps"].items():
+        if beside := areas.get("beside_random"):
+            said.append(f"  {name}: {of_map(beside)}")
+    return said
+
+
+def of_map(beside: dict[str, Any]) -> str:
+    if beside["truer"] is None:
+        return f"{beside['mean']:+.3f}; one image says nothing of chance"
+    interval = (
+        f"{beside['mean']:+.3f} (95 % interval {beside['low']:+.3f} to {beside['high']:+.3f})"
+    )
+    if beside["truer"]:
+        return f"{interval}: better than chance"
+    return f"{interval}: {'worse than' if beside['high'] < 0 else 'not told from'} chance"

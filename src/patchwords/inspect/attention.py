@@ -1,0 +1,122 @@
+"""Where a ViT looks: the attention of its layers and heads, one layer in memory at a time.
+
+Sizes: B batch, C channels, H W image, h w grid, N = h*w patches, T tokens, K heads, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+from patchwords.errors import ConfigError
+from patchwords.model.config import MIXERS_WITH_HEADS, ViTConfig
+from patchwords.model.family import Model
+from patchwords.model.vit import ViT
+
+Query = tuple[int, int] | None  # (row, column) of a patch; None: what the classifier sees, below
+MOST_NUMBERS = 2**25  # of attention at a time: 128 MiB, and about three times that on the way
+MOST_IMAGES = 32
+
+
+def require_vit(model: Model) -> ViT:
+    """The model itself; raises ConfigError for a ResNet, which has no tokens."""
+    if isinstance(model, ViT):
+        return model
+    raise ConfigError(
+        "a ResNet has no patches that attend to one another, so no attention can be shown: its "
+        "filters can, without images"
+    )
+
+
+def require_attention(model: Model) -> ViT:
+    """The model itself; raises ConfigError where nothing in it weighs patches by attention."""
+    vit = require_vit(model)
+    if vit.config.mixer in MIXERS_WITH_HEADS:
+        return vit
+    raise ConfigError(
+        f"mixer {vit.config.mixer!r} has no attention to show: filters and positions can be "
+        "shown, without images"
+    )
+
+
+def images_at_once(config: ViTConfig, grid: tuple[int, int], layers: int = 1) -> int:
+    """So many that the attention of this many layers stays below MOST_NUMBERS; at least one."""
+    tokens = grid[0] * grid[1] + config.prefix
+    return max(1, min(MOST_IMAGES, MOST_NUMBERS // (layers * config.heads * tokens**2)))
+
+
+def portions(model: ViT, images: Tensor, layers: int = 1) -> Iterator[Tensor]:
+    """[B, C, H, W] -> the same a few at a time; raises where the model cannot take them."""
+    size = images_at_once(model.config, model.grid(images), layers)
+    return iter(images.split(size))
+
+
+@torch.no_grad()
+def attention_maps(
+    model: Model,
+    images: Tensor,
+    layers: Sequence[int] | None = None,
+    query: Query = None,
+) -> Tensor:
+    """[B, C, H, W] -> [B, L, K, h, w]: how much the query attends to each patch.
+
+    Of the layers asked for, by depth, or all; every head. `query` is a patch, or None for the class
+    token; where there is none (classifiers gap and map), the mean over all patches as queries. In a
+    row of a class token model, what goes to the class token is missing: it sums to less than 1.
+    Raises ConfigError where there is no attention, no such layer or no such patch.
+    """
+    vit = require_attention(model)
+    parts = []
+    for some in portions(vit, images):
+        grid = vit.grid(some)
+        rows = [
+            seen_from(exact(attention), grid, vit.config.prefix, query)
+            for _, attention in vit.attention(some, layers)
+        ]
+        parts.append(torch.stack(rows, dim=1))  # [b, L, K, h, w]
+    return torch.cat(parts)
+
+
+def seen_from(matrix: Tensor, grid: tuple[int, int], prefix: int, query: Query = None) -> Tensor:
+    """[..., T, T] -> [..., h, w]: the row of the query, its patches; see `attention_maps`."""
+    if query is not None:
+        row = matrix[..., prefix + place(query, grid), :]
+    elif prefix:
+        row = matrix[..., 0, :]
+    else:
+        row = matrix.mean(dim=-2)
+    return row[..., prefix:].unflatten(-1, grid)
+
+
+def place(query: tuple[int, int], grid: tuple[int, int]) -> int:
+    """Where a patch stands in the raster; raises ConfigError for one that is not on the grid."""
+    row, column = query
+    if 0 <= row < grid[0] and 0 <= column < grid[1]:
+        return row * grid[1] + column
+    raise ConfigError(
+        f"patch {row} {column} is not on the grid of {grid[0]}x{grid[1]}: rows are 0 to "
+        f"{grid[0] - 1}, columns 0 to {grid[1] - 1}"
+    )
+
+
+def check_heads(heads: Sequence[int], count: int) -> list[int]:
+    """Heads counted from 0, or from the end if negative; one that is not there is an error."""
+    for head in heads:
+        if not -count <= head < count:
+            raise ConfigError(
+                f"head {head} does not exist: this model has {count}, 0 to {count - 1}"
+            )
+    return [head % count for head in heads]
+
+
+def exact(attention: Tensor) -> Tensor:
+    """In float32 at least: rows of a half precision do not sum to 1."""
+    return attention.to(torch.promote_types(attention.dtype, torch.float32))
+
+
+def exact_product(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right in their own precision, under autocast too: rounding would grow with depth"""
+    with torch.autocast(left.device.type, enabled=False):
+        return left @ right

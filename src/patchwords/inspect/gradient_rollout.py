@@ -1,0 +1,99 @@
+"""Attention weighted by what it does to one class: which patches speak for the answer.
+
+Chefer, Gur and Wolf, "Generic Attention-model Explainability" (arXiv 2103.15679), Eqs. 5 and 6 for
+self-attention: with the gradient of the class' logit by the attention A, the heads are fused to
+(gradient * A), negative parts dropped, mean over heads; and R <- R + A R, from R = I. (Their
+earlier arXiv 2012.09838 propagates relevances through every layer; that is not done here.)
+
+Sizes: B batch, C channels, H W image, h w grid, K heads, T tokens, L layers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from patchwords.errors import ConfigError
+from patchwords.inspect.attention import exact, exact_product, portions, require_attention
+from patchwords.model.attention import Attention
+from patchwords.model.encoder import Block
+from patchwords.model.family import Model
+from patchwords.model.vit import ViT
+
+
+def gradient_rollout(
+    model: Model, images: Tensor, classes: Sequence[int] | Tensor | None = None
+) -> Tensor:
+    """[B, C, H, W] -> [B, T, T]; `attention.seen_from` of it is the map of the class.
+
+    `classes` are the classes asked about, one per image; by default those that the model answers.
+    Rows do not sum to 1. Works where gradients are off, and leaves none behind. The model must be
+    in evaluation mode. Raises ConfigError where there is no attention or no such class.
+    """
+    vit = require_attention(model)
+    asked = None if classes is None else check_classes(classes, len(images), vit)
+    parts, done = [], 0
+    with torch.inference_mode(False), torch.enable_grad():
+        for some in portions(vit, images, layers=vit.config.layers):
+            part = None if asked is None else asked[done : done + len(some)]
+            parts.append(_rolled(vit, some.clone(), part))
+            done += len(some)
+    return torch.cat(parts)
+
+
+def check_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Tensor:
+    """-> int64 [B] on the model's device"""
+    asked = torch.as_tensor(classes, dtype=torch.int64, device=vit.embed.weight.device)
+    count = vit.config.num_classes
+    if asked.shape != (images,) or (images and not 0 <= asked.min() <= asked.max() < count):
+        raise ConfigError(
+            f"classes {asked.tolist()} are not one of 0 to {count - 1} for each of {images} images"
+        )
+    return asked
+
+
+def _rolled(vit: ViT, images: Tensor, classes: Tensor | None) -> Tensor:
+    logits, attentions = forward_with_attention(vit, images)
+    chosen = logits.argmax(dim=-1) if classes is None else classes
+    # The images of a batch do not see one another, so one sum has the gradients of all.
+    score = logits.gather(1, chosen[:, None]).sum()
+    gradients = torch.autograd.grad(score, attentions)
+    tokens = attentions[0].shape[-1]
+    first = exact(attentions[0])
+    relevance = torch.eye(tokens, dtype=first.dtype, device=first.device).expand(
+        len(images), -1, -1
+    )
+    for attention, gradient in zip(attentions, gradients, strict=True):
+        weighed = (exact(attention.detach()) * exact(gradient)).clamp(min=0).mean(dim=1)
+        relevance = relevance + exact_product(weighed, relevance)  # [B, T, T]
+    return relevance
+
+
+def forward_with_attention(vit: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
+    """[B, C, H, W] -> logits [B, classes], and A of every layer [B, K, T, T] on the way to them.
+
+    The logits are those of `forward`, to rounding; its fused kernel has no A to differentiate by.
+    """
+    grid = vit.grid(images)
+    tables = vit.positions(grid, images)
+    # A leaf that wants gradients, so that there are some for a frozen model, too.
+    x = vit.enter(vit.embed_patches(images), tables).detach().requires_grad_()
+    attentions = []
+    for layer, block in enumerate(vit.encoder.blocks):
+        x = vit.encoder.add_positions(layer, x, tables)
+        x, attention = _through(cast(Block, block), x, grid)
+        attentions.append(attention)
+    return vit.forward_head(vit.encoder.norm(x)), attentions
+
+
+def _through(block: Block, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """[B, T, D] -> [B, T, D] and A; Eqs. 6-8 written out, then the MLP"""
+    mixer = cast(Attention, block.attention)
+    z = block.norm1(x)
+    attention = mixer.weights(z, grid)  # [B, K, T, T]
+    _, _, v = mixer.project(z)  # [B, K, T, Dh]
+    x = x + mixer.out((attention @ v).transpose(1, 2).flatten(2))  # [B, T, D]
+    return x + block.mlp(block.norm2(x)), attention

@@ -1,0 +1,152 @@
+"""Does a map explain the model? Deletion and insertion curves (RISE, arXiv 1806.07421, Sec. 4.3).
+
+Patches are taken away, the most important ones by the map first, and the probability of the class
+that the model had answered is watched: of a true map it falls at once (a small area under the
+deletion curve). Or they are put into an empty image: it rises at once (a large area under the
+insertion curve). Random maps say what chance gives. RISE moves single pixels; here it is patches,
+which are what a ViT sees. What stands where a patch is taken away is the mean colour of the image,
+or the image blurred: no model was trained on either, so only differences between maps count.
+
+Sizes: B batch, C channels, H W image, h w grid, N patches, S steps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import conv2d, pad
+
+from patchwords.errors import ConfigError
+from patchwords.inspect.attention import require_vit
+from patchwords.model.checks import check_choice, check_count
+from patchwords.model.family import Model
+from patchwords.model.vit import ViT
+from patchwords.noise import torch_generator
+
+STEPS = 10
+BASELINES = ("mean", "blur")
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What became of each image's probability under one kind of map; float64."""
+
+    deletion: np.ndarray  # [n, S + 1], of 0 to N patches taken away
+    insertion: np.ndarray  # [n, S + 1], of 0 to N patches put in
+
+    @property
+    def areas(self) -> np.ndarray:
+        """[n, 2]: under deletion and insertion, over the share of patches from 0 to 1"""
+        return np.stack([area(self.deletion), area(self.insertion)], axis=1)
+
+    @property
+    def score(self) -> np.ndarray:
+        """[n]: insertion less deletion; the larger, the truer"""
+        return self.areas[:, 1] - self.areas[:, 0]
+
+
+@torch.no_grad()
+def truth_curves(
+    model: Model,
+    images: Tensor,
+    maps: Mapping[str, Tensor],
+    steps: int = STEPS,
+    baseline: str = "mean",
+) -> dict[str, Truth]:
+    """Images [B, C, H, W] and maps [B, h, w] by name -> the curves of each.
+
+    The class watched is the one answered for the whole image. Equal values of a map are ordered by
+    chance, the same at every call. Raises ConfigError for a ResNet, whose images have no patches,
+    for a map of another grid and for a baseline that is none of BASELINES.
+    """
+    vit = require_vit(model)
+    check_count("steps", steps)
+    check_choice("baseline", baseline, BASELINES)
+    grid = vit.grid(images)
+    empty = mean_colour(images) if baseline == "mean" else blurred(images, vit.config.stride)
+    classes = vit(images).argmax(dim=-1)  # [B]
+    watch = _Watch(vit, images, empty, classes)
+    nothing, everything = (watch.seen(torch.full((len(images), *grid), kept)) for kept in (0, 1))
+    curves = {}
+    for name, values in maps.items():
+        if values.shape != (len(images), *grid):
+            raise ConfigError(
+                f"map {name!r} of shape {list(values.shape)} is not [{len(images)}, {grid[0]}, "
+                f"{grid[1]}], a number for each patch of each image"
+            )
+        rank = ranks(values)  # [B, h, w], 0 for the most important
+        taken, put = [everything], [nothing]
+        for step in range(1, steps):
+            count = round(step * grid[0] * grid[1] / steps)
+            taken.append(watch.seen(rank >= count))
+            put.append(watch.seen(rank < count))
+        curves[name] = Truth(
+            torch.stack([*taken, nothing], dim=1).double().cpu().numpy(),
+            torch.stack([*put, everything], dim=1).double().cpu().numpy(),
+        )
+    return curves
+
+
+@dataclass(frozen=True)
+class _Watch:
+    """The probability of each image's class while patches come and go."""
+
+    vit: ViT
+    images: Tensor  # [B, C, H, W]
+    empty: Tensor  # [B, C, H, W], what stands where a patch is not
+    classes: Tensor  # [B]
+
+    def seen(self, kept: Tensor) -> Tensor:
+        """[B, h, w], true where the patch is the image's own -> [B]"""
+        height, width = self.images.shape[-2:]
+        stride = self.vit.config.stride
+        # After a ResNet the last patches may reach over the border, hence indices.
+        rows = torch.arange(height) // stride
+        columns = torch.arange(width) // stride
+        mask = kept.bool().to(self.images.device)[:, rows][:, :, columns]  # [B, H, W]
+        logits = self.vit(torch.where(mask[:, None], self.images, self.empty))
+        probabilities = logits.to(torch.promote_types(logits.dtype, torch.float32)).softmax(-1)
+        return probabilities.gather(1, self.classes[:, None])[:, 0]
+
+
+def ranks(maps: Tensor) -> Tensor:
+    """[B, h, w] -> int64 [B, h, w]: 0 for the largest; ties by chance"""
+    flat = maps.flatten(1)  # [B, N]
+    mixed = torch.randperm(flat.shape[1], generator=torch_generator(0, "ties")).to(flat.device)
+    order = mixed[flat[:, mixed].argsort(dim=1, descending=True, stable=True)]  # [B, N]
+    return order.argsort(dim=1).view(maps.shape)
+
+
+def random_maps(count: int, grid: tuple[int, int], seed: int = 0) -> Tensor:
+    """-> [count, h, w], what chance would say"""
+    draws = [torch.rand(grid, generator=torch_generator(seed, "map", i)) for i in range(count)]
+    return torch.stack(draws)
+
+
+def mean_colour(images: Tensor) -> Tensor:
+    """[B, C, H, W] -> the same shape, each image in its own mean colour"""
+    return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
+
+
+def blurred(images: Tensor, sigma: float) -> Tensor:
+    """[B, C, H, W] -> the same shape, by a Gaussian of this deviation in pixels; edges repeat"""
+    radius = round(3 * sigma)
+    place = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
+    weights = torch.exp(-(place**2) / (2 * sigma**2))
+    weights = weights / weights.sum()
+    channels = images.shape[1]
+    for axis in (2, 3):
+        shape = (1, 1, -1, 1) if axis == 2 else (1, 1, 1, -1)
+        margin = (0, 0, radius, radius) if axis == 2 else (radius, radius, 0, 0)
+        kernel = weights.view(shape).expand(channels, -1, -1, -1)
+        images = conv2d(pad(images, margin, mode="replicate"), kernel, groups=channels)
+    return images
+
+
+def area(curve: np.ndarray) -> np.ndarray:
+    """[n, S + 1] -> [n], by trapezoids, the axis from 0 to 1: a mean probability"""
+    return ((curve[:, :-1] + curve[:, 1:]) / 2).mean(axis=1)

@@ -1,0 +1,103 @@
+"""What a model makes of one photo, whole: pixels, answers, and the attention of every layer.
+
+Sizes: C channels, H W image, K heads, L layers, T tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import DataError
+from patchwords.inspect.attention import exact, require_attention
+from patchwords.inspect.codes import decode, encode
+from patchwords.model.config import ViTConfig
+from patchwords.model.family import Model
+from patchwords.weights.pretrained import name_best
+
+Heads = Literal["auto", "all", "mean"]
+MOST_NUMBERS = 7_000_000  # for which "auto" keeps every head: ViT-B/16 at 224 has 5.6 million
+ANSWERS = 5
+
+
+@dataclass(frozen=True)
+class View:
+    """Attention is kept as codes of a byte: see codes.py."""
+
+    photo: str
+    model: str
+    pixels: np.ndarray  # uint8 [H, W, 3], as the model sees it
+    grid: tuple[int, int]  # rows and columns of patches
+    prefix: int  # tokens before those of the patches: 1 with a class token
+    heads: int  # that the model has
+    codes: np.ndarray  # uint8 [L, K, T, T], or [L, 1, T, T]: the mean of the heads
+    error: float  # of a weight, by its code, at most
+    answers: tuple[tuple[str, float], ...]  # the likeliest classes; none without labels
+
+
+def shape_of(
+    config: ViTConfig, grid: tuple[int, int], heads: Heads = "auto"
+) -> tuple[int, int, int]:
+    """(L, heads kept, T) of a photo's attention: "auto" keeps all heads up to MOST_NUMBERS."""
+    tokens = config.prefix + grid[0] * grid[1]
+    few = config.layers * config.heads * tokens**2 <= MOST_NUMBERS
+    every = heads == "all" or (heads == "auto" and few)
+    return config.layers, config.heads if every else 1, tokens
+
+
+def coded(attention: Tensor, kept: int) -> tuple[np.ndarray, float]:
+    """[K, T, T] -> codes [K or 1, T, T], and how far a weight that they give is off, at most"""
+    weights = exact(attention) if kept > 1 else exact(attention).mean(0, keepdim=True)
+    told = weights.cpu().numpy()
+    if not np.isfinite(told).all():
+        raise DataError("the model's attention is not finite numbers: it has diverged")
+    codes = encode(told)
+    return codes, float(np.abs(decode(codes) - told).max())
+
+
+@torch.inference_mode()
+def look(
+    model: Model,
+    preprocess: Preprocess,
+    pixels: np.ndarray,
+    *,
+    photo: str,
+    name: str,
+    labels: Sequence[str] = (),
+    heads: Heads = "auto",
+) -> View:
+    """A photo through a model in evaluation mode, with one layer's attention at a time as floats.
+
+    Args:
+        pixels: uint8 [H, W, C], as `preprocess` gives it.
+        photo, name: of the photo and of the model, for a person.
+        heads: all of them, or their mean, or as `shape_of` says.
+
+    Raises ConfigError for a model without attention, and for pixels that it cannot take, DataError
+    where attention is not finite.
+    """
+    vit = require_attention(model)
+    device = next(vit.parameters()).device
+    batch = torch.from_numpy(pixels[None].copy()).permute(0, 3, 1, 2).to(device)  # [1, C, H, W]
+    images = preprocess.normalise(batch)
+    grid = vit.grid(images)
+    layers, kept, tokens = shape_of(vit.config, grid, heads)
+    codes = np.empty((layers, kept, tokens, tokens), np.uint8)
+    error = 0.0
+    for layer, attention in vit.attention(images):  # [1, K, T, T]
+        codes[layer], far = coded(attention[0], kept)
+        error = max(error, far)
+        del attention  # before the next one comes
+    answers = []
+    if labels:
+        scores = vit(images)[0].float().softmax(-1).cpu().numpy()  # [classes]
+        answers = [(best["label"], best["score"]) for best in name_best(scores, labels, ANSWERS)]
+    colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
+    prefix = vit.config.prefix
+    return View(photo, name, colour, grid, prefix, vit.config.heads, codes, error, tuple(answers))

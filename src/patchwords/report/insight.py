@@ -1,0 +1,195 @@
+"""Figures of what a model has learned: Fig. 7 of the paper, of any model; PNG and SVG.
+
+Every caption says what is shown, over how many images, and what it does not show.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from patchwords.inspect.distance import Distances
+from patchwords.inspect.filters import Filters
+from patchwords.inspect.positions import PositionSimilarity
+from patchwords.inspect.structure import Structure
+from patchwords.inspect.truth import Truth
+from patchwords.report.curves import Curve, Panel, draw_panels
+from patchwords.report.figures import blank
+from patchwords.report.sheet import COLOURS, Tile, captioned, draw_sheet
+from patchwords.report.words import plural
+
+ACROSS = 7  # filters in a row, and tiles of positions each way, as in the paper
+GAP = 1  # patches between two tiles
+MOST_TABLES = 3
+Figures = dict[str, bytes]
+
+
+def draw_filters(filters: Filters) -> Figures:
+    """filters.png and .svg"""
+    tiles = [
+        Tile(shown(component), f"{share:.1%}")
+        for component, share in zip(filters.components, filters.explained, strict=True)
+    ]
+    rows = [tiles[start : start + ACROSS] for start in range(0, len(tiles), ACROSS)]
+    grey = "" if filters.components.shape[3] == 3 else " The mean over the channels, in grey."
+    caption = (
+        f"The first {plural(len(tiles), 'principal component')} of the {filters.count} filters of "
+        f"the {filters.of}, each with its share of their variance (together "
+        f"{filters.explained.sum():.0%}). Mid-grey is 0, each on its own scale; the sign is "
+        "arbitrary. They show what the first layer can tell apart, not what the model makes of "
+        f"it.{grey}"
+    )
+    return draw_sheet(rows, caption, "filters", side=0.95)
+
+
+def shown(component: np.ndarray) -> np.ndarray:
+    """[P, P, C] -> [P, P, 3] of 0..1, zero in the middle"""
+    if component.shape[2] != 3:
+        component = component.mean(axis=2, keepdims=True).repeat(3, axis=2)
+    return 0.5 + 0.5 * component / max(np.abs(component).max(), np.finfo(np.float32).tiny)
+
+
+def draw_positions(similarity: PositionSimilarity, structures: Sequence[Structure]) -> Figures:
+    """positions.png and .svg; of many tables the first, the middle and the last"""
+    count = len(similarity.values)
+    chosen = sorted({0, count // 2, count - 1}) if count > 1 else [0]
+    _, h, w = similarity.values.shape[:3]
+    figure = blank(0.4 + 4.1 * len(chosen), 4.2 * min(1.5, max(0.6, h / w)))
+    low = min(0.0, float(np.nanmin(similarity.values)))
+    for axes, table in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
+        mosaic, rows, columns = tiles_of(similarity.values[table])
+        image = axes.imshow(mosaic, cmap=COLOURS, vmin=low, vmax=1, interpolation="nearest")
+        axes.set_yticks((np.arange(len(rows)) + 0.5) * (h + GAP) - 0.5, rows)
+        axes.set_xticks((np.arange(len(columns)) + 0.5) * (w + GAP) - 0.5, columns)
+        axes.set(xlabel="column of the patch", ylabel="row of the patch")
+        axes.set_title(title_of(similarity, structures, table), fontsize=8)
+        axes.spines[:].set_visible(False)
+        axes.tick_params(length=0)
+    figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.8)
+    what = (
+        "Each tile: how alike the embedding of the offset from one patch to every other is to that "
+        "of the offset 0"
+        if similarity.offsets
+        else "Each tile: cosine similarity of the position embedding of one patch to that of every "
+        "other"
+    )
+    every = "" if len(rows) == h and len(columns) == w else " Not every patch has a tile."
+    caption = (
+        f"{what}, on the grid of {h}x{w}. In the title: the share of the variance of similarities "
+        "explained by how many rows, or columns, two patches are apart, by both in sum, and by a "
+        f"falling function of their distance.{every} No image takes part: it shows what positions "
+        "tell the model, not what it does with them."
+    )
+    return captioned(figure, caption, "positions")
+
+
+def title_of(similarity: PositionSimilarity, structures: Sequence[Structure], table: int) -> str:
+    found = structures[table]
+    layer = f"layer {similarity.layers[table]}: " if len(similarity.values) > 1 else ""
+    return (
+        f"{layer}rows {found.rows:.0%}, columns {found.columns:.0%}, both "
+        f"{found.rows_and_columns:.0%}, distance {found.distance:.0%}"
+    )
+
+
+def tiles_of(values: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
+    """[h, w, h, w] -> tiles side by side in one array, NaN between; and which rows and columns"""
+    h, w = values.shape[:2]
+    rows, columns = (
+        sorted({round(i) for i in np.linspace(0, n - 1, min(n, ACROSS))}) for n in (h, w)
+    )
+    mosaic = np.full((len(rows) * (h + GAP) - GAP, len(columns) * (w + GAP) - GAP), np.nan)
+    for i, row in enumerate(rows):
+        for j, column in enumerate(columns):
+            top, left = i * (h + GAP), j * (w + GAP)
+            mosaic[top : top + h, left : left + w] = values[row, column]
+    return mosaic, rows, columns
+
+
+def draw_distance(distances: Distances, image_size: tuple[int, int]) -> Figures:
+    """distance.png and .svg: a dot for every head, with its standard error"""
+    from matplotlib.ticker import MaxNLocator
+
+    mean, error = distances.mean, np.nan_to_num(distances.error)  # [L, K]
+    figure = blank(max(4.6, 1.4 + 0.22 * len(mean)), 3.4)
+    axes = figure.subplots()
+    heads = mean.shape[1]
+    aside = np.linspace(-0.22, 0.22, heads) if heads > 1 else np.zeros(1)
+    for layer, row, wide in zip(distances.layers, mean, error, strict=True):
+        axes.errorbar(
+            layer + aside, row, wide, fmt="o", color="#0072b2", markersize=3.2, elinewidth=0.8
+        )
+    alike = "a head that looks everywhere alike"
+    axes.axhline(distances.uniform, color="#444444", linestyle="--", linewidth=1, label=alike)
+    axes.legend(frameon=False, fontsize=7, loc="lower right")
+    axes.set(xlabel="layer", ylabel="mean attention distance (pixels)")
+    axes.set_ylim(0, max(float(mean.max()), distances.uniform) * 1.15 or 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(alpha=0.3)
+    n = len(distances.pixels)
+    caption = (
+        f"How far each head looks: a dot is a head, averaged over the patches of "
+        f"{plural(n, 'image')} of {image_size[0]}x{image_size[1]} pixels"
+        f"{', with its standard error' if n > 1 else ''}. The class token is left out. A large "
+        "distance says that a head looks far, not at what, nor that it matters."
+    )
+    return captioned(figure, caption, "distance")
+
+
+def draw_tokens(similarity: np.ndarray, prefix: int) -> Figures:
+    """[n, L, h, w] -> tokens.png and .svg"""
+    n, layers = similarity.shape[:2]
+    flat = similarity.transpose(1, 0, 2, 3).reshape(layers, -1)
+    low, high = np.quantile(flat, [0.1, 0.9], axis=1)
+    curve = Curve(
+        "mean", list(range(layers)), flat.mean(axis=1).tolist(), low.tolist(), high.tolist()
+    )
+    to = "the class token" if prefix else "the mean of the patches (there is no class token)"
+    caption = (
+        f"Cosine similarity of patch tokens to {to} after each layer, over all patches of "
+        f"{plural(n, 'image')}; the band holds 80 % of them. Tokens that are alike point the same "
+        "way; it does not show what they stand for."
+    )
+    ticks = range(0, layers, -(-layers // 12))
+    panel = Panel("Tokens by depth", "layer", "cosine similarity", [curve], x_ticks=ticks)
+    return draw_panels([panel], caption, "tokens")
+
+
+def draw_truth(curves: Mapping[str, Truth], baseline: str) -> Figures:
+    """truth.png and .svg"""
+    n = len(next(iter(curves.values())).deletion)
+    panels = []
+    for index, title in enumerate(("deletion", "insertion")):
+        lines = []
+        for name, truth in curves.items():
+            values = truth.insertion if index else truth.deletion
+            share = np.linspace(0, 1, values.shape[1])
+            mean, wide = values.mean(axis=0), band(values)
+            label = f"{name} ({truth.areas[:, index].mean():.3f})"
+            lines.append(
+                Curve(
+                    label,
+                    share.tolist(),
+                    mean.tolist(),
+                    *((mean + s * wide).tolist() for s in (-1, 1)),
+                )
+            )
+        of = "put in" if index else "taken away"
+        better = "higher is truer" if index else "lower is truer"
+        panels.append(Panel(f"{title}: {better}", f"patches {of}", "probability", lines))
+    stands = "the mean colour of the image" if baseline == "mean" else "the blurred image"
+    caption = (
+        "The probability of the class that the model answered, while patches are taken away or put "
+        f"in, the most important ones by each map first; over {plural(n, 'image')}, bands are one "
+        f"standard error, areas in brackets. Where a patch is missing, {stands} stands. No model "
+        "was trained on such images: read the difference from random, not the height."
+    )
+    return draw_panels(panels, caption, "truth")
+
+
+def band(values: np.ndarray) -> np.ndarray:
+    """[n, S + 1] -> [S + 1], the standard error; 0 for a single image"""
+    n = len(values)
+    return values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1])

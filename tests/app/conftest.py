@@ -1,0 +1,47 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from asked import LIMITS, App, subject_of
+from starlette.testclient import TestClient
+
+from patchwords.app.desk import Desk
+from patchwords.app.door import LOOPBACK
+from patchwords.app.neighbours import Neighbours
+from patchwords.app.server import create_app
+from patchwords.evaluate.subject import Subject
+
+
+@pytest.fixture
+def start() -> Iterator[Callable[..., App]]:
+    """(subject, hosts, neighbours, limits by name) -> App"""
+    opened: list[tuple[Desk, TestClient]] = []
+
+    def make(
+        subject: Subject | None = None,
+        hosts: tuple[str, ...] | None = LOOPBACK,
+        neighbours: Neighbours | None = None,
+        **limits: Any,
+    ) -> App:
+        subject = subject or subject_of()
+        near = neighbours or Neighbours(subject, None, reason="there are none")
+        desk = Desk(subject, near, replace(LIMITS, **limits))
+        client = TestClient(
+            create_app(desk, hosts), "http://localhost", raise_server_exceptions=False
+        )
+        client.__enter__()  # one event loop for all requests, from whatever thread
+        opened.append((desk, client))
+        return App(desk, client)
+
+    yield make
+    for desk, client in opened:
+        client.__exit__(None, None, None)
+        desk.close()
+
+
+@pytest.fixture
+def app(start: Callable[..., App]) -> App:
+    return start()
