@@ -22,19 +22,29 @@ from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 
 # verb -> (module in patchwords.commands, its dataclass, what it is for)
 COMMANDS: dict[str, tuple[str, str, str]] = {
+    "app": ("app", "App", "a page on this machine to play with a trained model"),
+    "compare": ("compare", "Compare", "which of two models is better, on what, and is it chance"),
     "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
     "dedup": ("dedup", "Dedup", "which images to pre-train on are in somebody's test set"),
     "doctor": ("doctor", "Doctor", "what is wrong with my data, before an hour of training"),
     "evaluate": ("evaluate", "Evaluate", "measure a trained model on images it has not seen"),
     "export": ("export", "Export", "write a trained model as ONNX or OpenVINO"),
+    "fewshot": ("fewshot", "Fewshot", "accuracy of a frozen model from a few images of each class"),
     "finetune": ("finetune", "Finetune", "train a ViT on your images and write a report"),
     "index": ("index", "Index", "write down what is in shards, to stream them from afar"),
+    "inspect": ("inspect", "Inspect", "what a model has learned, and where it looks in photos"),
+    "knn": ("knn", "Knn", "classes of the nearest training images, by a frozen model"),
     "models": ("models", "Models", "the models by name: parameters, MACs, memory, parts"),
     "plan": ("plan", "Plan", "what a training costs: compute, memory, days, data"),
     "predict": ("predict", "Predict", "what a trained model sees in new images"),
     "pretrain": ("pretrain", "Pretrain", "train what fine-tuning starts from, by masks or classes"),
+    "probe": ("probe", "Probe", "a linear classifier on the features of a frozen model"),
     "recipes": ("recipes", "Recipes", "published recipes by name: source, settings, cost"),
     "report": ("report", "Report", "write report.html of a run anew"),
+    "robustness": ("robustness", "Robustness", "accuracy on disturbed images, model by model"),
+    "sweep": ("sweep", "Sweep", "choose the learning rate by a dev split, then train on all"),
+    "translation": ("translation", "Translation", "does a shifted image give shifted features"),
+    "vtab": ("vtab", "Vtab", "transfer to the 19 tasks of VTAB-1k, the paper's numbers beside"),
 }
 EPILOG = """\
 Start here:
