@@ -17,8 +17,14 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	@touch $@
 
-demo: $(READY) ## train on handwritten digits for a minute or so, and write a report
-	$(BIN)/patchwords finetune digits --config docs/digits.yaml --output runs/demo --overwrite
+# A model of the same shape as patchwords:cifar10-small.
+SHAPE := --model ViT-Ti/4 --depth 5 --width 128 --heads 4 --mlp-width 512
+DEMO := $(BIN)/patchwords finetune digits --config docs/digits.yaml --overwrite
+
+demo: $(READY) ## train on handwritten digits, from random weights and by transfer, and write a report
+	$(DEMO) $(SHAPE) --output runs/demo-scratch
+	$(DEMO) --weights patchwords:cifar10-small --output runs/demo
+	$(BIN)/patchwords report runs/demo --beside runs/demo-scratch
 
 test: $(READY) ## run the tests
 	$(BIN)/python -m pytest -q

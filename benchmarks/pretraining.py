@@ -89,10 +89,10 @@ def divide(cifar10: Path, folder: Path) -> None:
 
 
 def pretrain(folder: Path, name: str, seed: int, flags: tuple[str, ...], precision: str) -> None:
-    shared = ("--exclude", folder / "data" / "shared.csv", "--validation", 0.02, "--lr", 0.001)
+    shared = ("--exclude", folder / "data" / "shared.csv", "--validation", 0.02, *shape())
     train(
         ("pretrain", folder / "data" / "pretrain", *flags, *shared, *settings(seed, precision)),
-        ("--epochs", PASSES, "--batch-size", 128, "--warmup-steps", 100),
+        ("--epochs", PASSES, "--batch-size", 128, "--lr", 0.001, "--warmup-steps", 100),
         place(folder, name, seed),
     )
 
@@ -109,19 +109,24 @@ def finetune(
 ) -> float:
     """Accuracy on the test images."""
     run = folder / "tuned" / f"{name.replace(' ', '-').replace(',', '')}-{seed}"
-    weights = () if start is None else ("--weights", place(folder, start, seed))
+    begin = shape() if start is None else ("--weights", place(folder, start, seed))
     train(
-        ("finetune", folder / "data" / "downstream", *weights, *settings(seed, precision)),
+        ("finetune", folder / "data" / "downstream", *begin, *settings(seed, precision)),
         ("--epochs", passes, "--batch-size", 64, "--lr", 0.001, "--warmup-steps", 80),
         run,
     )
     return float(json.loads((run / "evaluation.json").read_text())["accuracy"]["value"])
 
 
+def shape() -> tuple[object, ...]:
+    """The flags of a new model."""
+    flags = (word for key, n in VIT.items() for word in (f"--{key.replace('_', '-')}", n))
+    return ("--model", "ViT-Ti/4", *flags)
+
+
 def settings(seed: int, precision: str) -> tuple[object, ...]:
-    flags = [word for key, n in VIT.items() for word in (f"--{key.replace('_', '-')}", n)]
     return (
-        *("--model", "ViT-Ti/4", *flags, "--optimizer", "adamw", "--schedule", "cosine"),
+        *("--optimizer", "adamw", "--schedule", "cosine"),
         *("--weight-decay", 0.05, "--dropout", 0, "--crop-area", 0.4, 1, "--seed", seed),
         *("--precision", precision),
     )

@@ -107,3 +107,9 @@ def test_the_interface_is_described(app: App) -> None:
     assert set(predict["requestBody"]["content"]) == bodies
     answered = {"200", "400", "403", "408", "413", "415", "422", "429", "503", "504"}
     assert set(predict["responses"]) == answered
+
+
+def test_there_are_no_other_routes(app: App) -> None:
+    """FastAPI's own pages of documentation load scripts from elsewhere."""
+    inside = app.client.app.app  # type: ignore[attr-defined]
+    assert {route.path for route in inside.routes} == ROUTES

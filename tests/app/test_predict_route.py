@@ -22,6 +22,11 @@ def test_it_answers_as_from_python(app: App, kind: str) -> None:
     assert answer.json() == {"predictions": subject_of().source.predict(data)}
 
 
+def test_a_large_jpeg_is_decoded_small_as_from_python(app: App) -> None:
+    data = photo(3, "JPEG", (800, 640))
+    assert app.predict(data).json() == {"predictions": subject_of().source.predict(data)}
+
+
 def test_a_form_is_as_good_as_a_body(app: App) -> None:
     data = photo(1)
     form = app.client.post("/predict", files={"file": ("../../etc/passwd", data, "text/html")})

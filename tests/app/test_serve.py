@@ -97,7 +97,9 @@ def test_who_thinks_for_long_is_not_cut_off(start: Callable[..., App]) -> None:
                 + data
             )
             time.sleep(0.9)
-        assert b"HTTP/1.1 200 OK" in answered(connection)
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 200 OK")
+        connection.sendall(b"GET /hea")  # it has its time anew, and no more
+        assert answered(connection).count(b"HTTP/1.1") == 0
 
 
 @pytest.mark.parametrize(

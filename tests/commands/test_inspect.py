@@ -214,3 +214,16 @@ def test_photos_are_spread_over_the_list(place: Path) -> None:
     assert len(photos) == 6
     assert spread(photos, 9) is photos
     assert len(spread(photos, 1)) == 1
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_chance_is_another_for_every_image_of_every_batch() -> None:
+    model = create_model("ViT-mu/4", depth=1, image_size=(12, 16), num_classes=3).eval()
+    generator = torch.Generator().manual_seed(0)
+    torch.nn.init.normal_(model.head.linear.weight, generator=generator)
+    image = torch.randn(1, 3, 12, 16, generator=generator)
+    arrays = parts.of_truth(model, iter([image, image.repeat(2, 1, 1, 1)]), "mean").arrays
+    chance, rollout = arrays["deletion_random"], arrays["deletion_rollout"]
+    np.testing.assert_allclose(rollout, rollout[:1].repeat(3, axis=0), atol=1e-5)  # float32
+    for one, other in ((0, 1), (0, 2), (1, 2)):
+        assert np.abs(chance[one] - chance[other]).max() > 1e-3

@@ -56,6 +56,17 @@ def test_what_is_not_divided_is_cut_by_the_seed(name: str) -> None:
     assert pairs[2].origin == "20% of each class cut off for test, by seed 1"
 
 
+def test_a_coincidence_is_no_record() -> None:
+    """Another data set whose shards have the same names: a row in some hundreds is as long."""
+    given = data(TRAIN, TEST)
+    train = given.splits[TRAIN]
+    assert train_and_test(given, record(train.select([5, 50, 71]), VALIDATION)).origin == (
+        "as the data are divided"
+    )
+    some = record(train.select(range(5)), VALIDATION)
+    assert len(train_and_test(given, some).train) == 97 - 5
+
+
 def test_the_run_of_the_model_has_the_last_word() -> None:
     """Though the data are divided otherwise today, and have images that the run never saw."""
     given = data(ALL)

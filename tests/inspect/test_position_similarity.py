@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from sklearn.isotonic import IsotonicRegression
 
 from patchwords.errors import ConfigError
 from patchwords.inspect.positions import position_similarity
@@ -155,6 +156,11 @@ def test_shares_are_r_squared() -> None:
         terms, *_ = np.linalg.lstsq(design[:, columns], s, rcond=None)
         expected = 1 - ((s - design[:, columns] @ terms) ** 2).sum() / ((s - s.mean()) ** 2).sum()
         assert getattr(structure(values), name) == pytest.approx(expected, abs=1e-12)
+    apart = np.hypot(down, across)
+    fitted = IsotonicRegression(increasing=False).fit(apart, s - apart).predict(apart)
+    expected = 1 - ((s - apart - fitted) ** 2).sum() / ((s - apart - (s - apart).mean()) ** 2).sum()
+    falling = values - np.hypot(y[:, None] - y, x[:, None] - x).reshape(*GRID, *GRID)
+    assert structure(falling).distance == pytest.approx(expected, abs=1e-12)
 
 
 def test_pairs_that_are_not_there_are_left_out() -> None:

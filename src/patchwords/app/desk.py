@@ -106,7 +106,7 @@ class Desk:
     async def in_time(self, answer: Awaitable[T]) -> T:
         """Raises Refused (504) where it takes too long; what has not begun never does then."""
         try:
-            return await answer
+            return await asyncio.wait_for(answer, self.limits.answer_seconds)
         except asyncio.TimeoutError as error:
             seconds = self.limits.answer_seconds
             raise Refused(504, f"the answer took more than {seconds:g} s") from error

@@ -18,6 +18,8 @@ from patchwords.data.split import divide
 from patchwords.errors import DataError, did_you_mean
 
 HELD_OUT = 0.2  # of data that is not divided: as training has it
+# Shards are called alike in many data sets, and a row in some hundreds is as long as theirs.
+COINCIDENCES = 0.02  # of the images
 
 
 @dataclass(frozen=True)
@@ -42,8 +44,7 @@ def train_and_test(
     Test is validation where there is no test. Raises DataError where a part is empty or has images
     without a label, there is one class only, or a class of test is not in train.
     """
-    places = (zip(part.keys, part.sizes.tolist(), strict=True) for part in data.splits.values())
-    if any(place in recorded for part in places for place in part):
+    if is_of(data, recorded):
         parts, origin = as_recorded(data, recorded), "as the model's own run divided them"
     elif data.splits.keys() & {TEST, VALIDATION}:
         parts, origin = data.splits, "as the data are divided"
@@ -65,6 +66,16 @@ def train_and_test(
     pair = TrainTest(parts[TRAIN], parts[judged], origin)
     refuse_unusable(pair, data.source)
     return pair
+
+
+def is_of(data: Data, recorded: Mapping[tuple[str, int], str]) -> bool:
+    """Whether the run saw these images: more of them than could be met by coincidence."""
+    met = [
+        place in recorded
+        for part in data.splits.values()
+        for place in zip(part.keys, part.sizes.tolist(), strict=True)
+    ]
+    return sum(met) > COINCIDENCES * len(met)
 
 
 def as_recorded(data: Data, recorded: Mapping[tuple[str, int], str]) -> dict[str, Examples]:

@@ -3,6 +3,7 @@
 | source | whose |
 |---|---|
 | run folder, model folder | ours |
+| patchwords:cifar10-small | ours, inside this package |
 | folder with config.json that has `model_type` | Hugging Face |
 | folder with config.json that has `architecture` and `pretrained_cfg` | timm |
 | .npz | Google: vision_transformer, big_vision, big_transfer |
@@ -28,6 +29,8 @@ Kind = Literal["patchwords", "huggingface", "timm", "google"]
 STATE_FILES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
 HUB = re.compile(r"(?:hf[-_]hub:)?([\w.-]+/[\w.-]+)")
 TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit)\w*(?:\.\w+)?)")
+BOX = "patchwords:"  # before the name of a model in the box
+BOXED = Path(__file__).parent / "boxed"
 OURS = ("config.json", "model.safetensors")
 
 
@@ -46,6 +49,8 @@ def locate(source: str | Path) -> Place:
     path, text = Path(source), str(source)
     if path.exists():
         return local(path)
+    if text.startswith(BOX):
+        return boxed(text.removeprefix(BOX))
     if text.startswith("augreg:"):
         stem = best_of_index(text.removeprefix("augreg:"), fetch(INDEX))
         return Place("google", fetch(f"{STORAGE}/vit_models/augreg/{stem}.npz"), stem)
@@ -63,6 +68,15 @@ def locate(source: str | Path) -> Place:
         f"no weights at {text}: give a run folder, a model folder, a file, a hub id (owner/name), "
         f"or a published name such as {', '.join([next(iter(AUGREG)), next(iter(BASELINES))])}"
     )
+
+
+def boxed(name: str) -> Place:
+    """A model that is installed with this package: a folder of BOXED, with a card in it."""
+    names = sorted(path.name for path in BOXED.iterdir() if path.is_dir())
+    if name not in names:
+        known = ", ".join(f"{BOX}{known}" for known in names)
+        raise WeightsError(f"no weights {BOX}{name} in this package; there are: {known}")
+    return Place("patchwords", BOXED / name, f"{BOX}{name}")
 
 
 def refuse_architecture(text: str) -> None:
