@@ -30,6 +30,7 @@ L2S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
 DEV = 0.1  # of the images of each class, to choose by
 STEPS = 1000  # of L-BFGS, at most
 GRADIENT = 1e-6  # it ends where no part of the gradient is larger
+TRIAL = 1e-4  # likewise where penalties are only compared, as scikit-learn's default is
 MEMORY = 10  # steps that L-BFGS remembers, as scikit-learn's and SciPy's do
 MOST_LOGITS = 2**22  # numbers at a time: 32 MiB
 
@@ -155,8 +156,7 @@ def probe(frozen: Frozen, settings: ProbeSettings | None = None) -> dict[str, An
     path = choose(train, labels, settings)
     # of equally good ones the largest penalty; a single one has no rival, and no accuracy
     best = max(path, key=lambda row: (row["dev"] or 0.0, row["l2"]))["l2"]
-    down = [l2 for l2 in settings.l2s if l2 >= best]
-    *_, final = fit_path(train, labels, down, settings.device)
+    [final] = fit_path(train, labels, [best], settings.device)
     classes = frozen.pair.train.classes
     probabilities = np.zeros((len(frozen.test.labels), len(classes)))
     probabilities[:, final.classes] = final.probabilities(frozen.test.values)
@@ -188,7 +188,7 @@ def choose(
         held = dev_split(labels, settings.dev, seed)
         images = len(held)
         rest = np.setdiff1d(np.arange(len(labels)), held)
-        for fitted in fit_path(features[rest], labels[rest], l2s, settings.device):
+        for fitted in fit_path(features[rest], labels[rest], l2s, settings.device, TRIAL):
             correct = fitted.predict(features[held]) == labels[held]
             right[fitted.l2].append(float(correct.mean()))
     return [{"l2": l2, "dev": float(np.mean(right[l2])), "images": images} for l2 in l2s]
