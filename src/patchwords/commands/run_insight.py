@@ -37,7 +37,10 @@ def look_at_job(job: Job, examples: Examples) -> None:
 
 
 def look_at_run(run: Run, examples: Examples | None) -> None:
-    """The same of a run folder, by the model that lies in it."""
+    """The same of a run folder, by the model that lies in it.
+
+    The examples may have others among them than the held-out ones, which predictions.csv names.
+    """
     from patchwords.device import choose_device
     from patchwords.evaluate.beginning import beginning
     from patchwords.evaluate.insight import look_inside
@@ -47,7 +50,11 @@ def look_at_run(run: Run, examples: Examples | None) -> None:
         source = from_pretrained(run.folder)
         source.model.to(choose_device(precision="fp32").torch_device)
         begun = beginning(source.model.config, run.config)
-        return look_inside(source, begun, examples, examples_to_show(run.predictions))
+        judged = examples
+        if examples is not None and run.predictions:
+            place = {key: i for i, key in enumerate(examples.keys)}
+            judged = examples.select([place[row.path] for row in run.predictions])
+        return look_inside(source, begun, judged, examples_to_show(run.predictions))
 
     write(run.folder, look)
 

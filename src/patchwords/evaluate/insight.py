@@ -45,7 +45,7 @@ BATCH = 16
 DISTANCE_IMAGES, TRUTH_IMAGES = 64, 16
 LEAST_IMAGES = 4  # of a mean
 KINDS = ("rollout", "gradient rollout")
-SECONDS = {"distance": 6.0, "maps": 4.0, "truth": 12.0}  # each may take
+SECONDS = {"distance": 8.0, "maps": 6.0, "truth": 16.0}  # each may take
 PASSES = {"distance": 3, "maps": 4, "truth": 75}  # forward passes, about, that an image takes
 TILES = 7  # of positions, each way
 MOST_PLACES = 2048  # of a grid whose similarities are compared, pair by pair
@@ -157,7 +157,8 @@ def look_at_images(
     count = counter(model, images)
     look_far(found, model, images, count("distance", DISTANCE_IMAGES))
     if source.labels:
-        look_where(found, source, model, examples, shown[: count("maps", len(shown))])
+        if shown:
+            look_where(found, source, model, examples, shown[: count("maps", len(shown))])
         look_whether(found, model, images, count("truth", TRUTH_IMAGES))
     return None
 
