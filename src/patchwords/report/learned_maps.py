@@ -60,19 +60,12 @@ def truth(run: Run) -> Markup | None:
     if not found:
         return None
     images = plural(found["images"], "held-out image")
-    curves = {
-        kind: [line(run.arrays[f"{kind}_{name}"], name) for name in found["maps"]]
-        for kind in ("deletion", "insertion")
-    }
-    highs = [point.high for lines in curves.values() for each in lines for point in each.points]
     charts = []
     for kind, better in (("deletion", "lower is truer"), ("insertion", "higher is truer")):
-        lines = curves[kind]
+        lines = [line(run.arrays[f"{kind}_{name}"], name) for name in found["maps"]]
         alt = f"Probability under {kind} of patches: {', '.join(each.name for each in lines)}"
         over = "% of patches taken away" if kind == "deletion" else "% of patches put in"
-        chart = line_chart(
-            lines, alt, lambda y: f"{100 * y:.3g}{SPACE}%", min(1.0, 1.1 * max(highs)), over
-        )
+        chart = line_chart(lines, alt, lambda y: f"{100 * y:.3g}{SPACE}%", over=over)
         charts.append(tag("figure", tag("figcaption", f"{kind.capitalize()}: {better}"), chart))
     verdicts = [
         tag("li", tag("b", f"{name.capitalize()}: "), beside_chance(areas["beside_random"]), ".")
