@@ -106,6 +106,7 @@ def pictures(section: str) -> list[np.ndarray]:
 def test_a_run_at_which_nobody_looked_has_no_such_section(run: Given) -> None:
     assert "learned" not in {attributes.get("id") for _, attributes in page(run).tags}
     assert "#learned" not in page(run).html
+    assert "insight" not in page(run).html  # nor is it missed
 
 
 def test_everything_is_drawn_and_linked_after_the_mistakes(run: Given) -> None:
