@@ -14,7 +14,8 @@ from PIL import Image
 from patchwords import save_pretrained
 from patchwords.cli import main
 from patchwords.commands import inspect_parts as parts
-from patchwords.commands.inspect_photos import open_photos, spread
+from patchwords.commands.inspect_photos import open_photos
+from patchwords.data.examples import spread
 from patchwords.model.create import create_model
 
 Ask = Callable[..., str]

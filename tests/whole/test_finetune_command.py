@@ -7,6 +7,7 @@ import json
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 import safetensors.torch
 import torch
@@ -230,3 +231,60 @@ def test_python_loads_what_the_command_made(photos: Path, tmp_path: Path) -> Non
     source = pw.from_pretrained(tmp_path / "run")
     assert source.labels == job.data.classes
     assert source.architecture == "ViT-mu/4"
+
+
+def test_the_report_says_what_was_learned(own_run: Path) -> None:
+    found = json.loads((own_run / "insight.json").read_text())
+    assert found["beginning"] == {"words": "the initial weights of seed 0", "there": True}
+    assert not found["left_out"]
+    assert 0 < found["filters"]["moved"] < 5
+    held_out = {row["path"] for row in read_csv(own_run / "predictions.csv")}
+    assert set(found["maps"]["paths"]) <= held_out
+    page = (own_run / "report.html").read_text()
+    assert 'id="learned"' in page
+    # Of the folder alone the same is found again, but for the order of sums.
+    with np.load(own_run / "insight.npz") as file:
+        before = dict(file)
+    for name in ("insight.json", "insight.npz", "report.html"):
+        (own_run / name).unlink()
+    done("report", own_run)
+    again = json.loads((own_run / "insight.json").read_text())
+    assert again["maps"] == found["maps"]
+    with np.load(own_run / "insight.npz") as file:
+        assert file.files == list(before)
+        for name in file.files:
+            np.testing.assert_allclose(file[name], before[name], atol=1e-3, err_msg=name)
+    kept, first = snapshot(own_run), (own_run / "report.html").read_bytes()
+    done("report", own_run)  # now it is a function of the folder
+    assert snapshot(own_run) == kept
+    assert (own_run / "report.html").read_bytes() == first
+
+
+def test_what_goes_wrong_with_the_look_costs_no_report(
+    photos: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise RuntimeError("out of\nmemory")
+
+    monkeypatch.setattr("patchwords.evaluate.insight.look_inside", fails)
+    done("finetune", photos, *TINY, "--output", tmp_path / "run")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "The look at the model failed: out of memory." in page
+    assert "Confusion" in page
+    monkeypatch.undo()
+    done("report", tmp_path / "run")  # looks again
+    assert "The look at the model failed" not in (tmp_path / "run" / "report.html").read_text()
+
+
+def test_the_beginning_of_a_run_from_weights_is_these_weights(
+    run: Path, photos: Path, tmp_path: Path
+) -> None:
+    done(
+        *("finetune", photos, "--weights", run, "--image-size", 24, "--steps", 1, "--workers", 0),
+        *("--train", "head", "--batch-size", 8, "--device", "cpu", "--output", tmp_path / "run"),
+    )
+    found = json.loads((tmp_path / "run" / "insight.json").read_text())
+    assert found["beginning"] == {"words": str(run), "there": True}
+    assert found["filters"]["moved"] == 0
+    assert found["positions"]["grid"] == [6, 6]
+    assert found["positions"]["explained"] == found["positions"]["explained_before"]

@@ -72,7 +72,8 @@ def test_the_run_says_what_it_did(masked: Path) -> None:
 
 def test_the_report_shows_the_hidden_patches(masked: Path, tmp_path: Path) -> None:
     page = (masked / "report.html").read_text()
-    assert page.count("data:image/png;base64") == 24
+    # eight images in three panels; filters and positions, now and at the beginning
+    assert page.count("data:image/png;base64") == 24 + 4
     for text in ("8 of 16 patches", "what the encoder was given", "mean-colour", "no classes"):
         assert text in page
     assert "cannot be shown" not in page  # nothing is missing that a run of masks should have
@@ -243,3 +244,16 @@ def test_json_is_all_that_is_printed(unlabelled: Path, tmp_path: Path) -> None:
     assert summary["steps"] == 3
     assert 0 <= summary["accuracy"] <= 1
     assert Path(summary["report"]).is_file()
+
+
+def test_the_report_of_masks_says_what_was_learned(masked: Path, tmp_path: Path) -> None:
+    own = Path(shutil.copytree(masked, tmp_path / "masked"))
+    found = json.loads((own / "insight.json").read_text())
+    assert found.keys() >= {"filters", "positions", "distance"}
+    assert found.keys().isdisjoint({"maps", "truth"})
+    assert found["distance"]["images"] == 12
+    page = (own / "report.html").read_text()
+    assert page.index('id="patches"') < page.index('id="learned"') < page.index('id="data"')
+    (own / "insight.json").unlink()
+    done("report", own)
+    assert json.loads((own / "insight.json").read_text())["distance"]["images"] == 12

@@ -68,12 +68,14 @@ def run(config: Finetune) -> int:
 
 def report_on(job: Job, display: Display, json: bool) -> None:
     """Measure a classifier that has ended training, write the report, and say what came of it."""
+    from patchwords.commands.run_insight import look_at_job
     from patchwords.errors import Interrupted
     from patchwords.evaluate.final import evaluate_job
     from patchwords.report.write import write_report
 
     try:
         split, examples, evaluation = evaluate_job(job)
+        look_at_job(job, examples)
         page = write_report(job.folder.path, examples)
     except KeyboardInterrupt as error:
         raise Interrupted(

@@ -51,7 +51,8 @@ def explore(config: Explorer, photos: Photos, examples: Examples, count: int) ->
     """Write the page of `count` photos, or as many as fit; gives its path and a line about it."""
     import numpy as np
 
-    from patchwords.commands.inspect_photos import Photos, spread
+    from patchwords.commands.inspect_photos import Photos
+    from patchwords.data.examples import spread
     from patchwords.evaluate.subject import load_subject
     from patchwords.report.explorer.page import write_explorer
     from patchwords.report.words import plural

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from patchwords.commands import inspect_parts as parts
 from patchwords.commands.inspect_parts import Part
-from patchwords.commands.inspect_photos import Photos, spread
-from patchwords.data.examples import Examples
+from patchwords.commands.inspect_photos import Photos
+from patchwords.data.examples import Examples, spread
 from patchwords.errors import ConfigError
 from patchwords.inspect.attention import require_attention
 

@@ -22,8 +22,7 @@ from patchwords.inspect.maps import maps_of
 from patchwords.inspect.positions import position_similarity
 from patchwords.inspect.structure import structure
 from patchwords.inspect.tokens import token_similarity
-from patchwords.inspect.truth import Truth, random_maps, truth_curves
-from patchwords.inspect.verdict import against_random, mean_and_error
+from patchwords.inspect.verdict import RANDOM, curves_of_maps, judged
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
 from patchwords.report.gazes import Gaze, draw_heads, draw_maps
@@ -37,7 +36,6 @@ from patchwords.report.insight import (
 from patchwords.weights.pretrained import name_best
 
 TOP = 5
-RANDOM = "random"
 
 
 @dataclass(frozen=True)
@@ -167,33 +165,11 @@ def of_tokens(model: ViT, batches: Iterable[Tensor]) -> Part:
 
 def of_truth(model: ViT, batches: Iterable[Tensor], baseline: str) -> Part:
     """Curves of every kind of map, and of random ones."""
-    gathered: dict[str, list[Truth]] = {}
-    done = 0
-    for images in batches:
-        with torch.no_grad():
-            classes = model(images).argmax(-1)
-        maps = maps_of(model, images, classes)
-        chance = random_maps(done + len(images), model.grid(images))[done:]
-        maps[RANDOM] = chance.to(images.device)
-        for name, truth in truth_curves(model, images, maps, baseline=baseline).items():
-            gathered.setdefault(name, []).append(truth)
-        done += len(images)
-    curves = {
-        name: Truth(
-            np.concatenate([part.deletion for part in parts]),
-            np.concatenate([part.insertion for part in parts]),
-        )
-        for name, parts in gathered.items()
-    }
-    results: dict[str, Any] = {"images": done, "baseline": baseline, "maps": {}}
+    curves = curves_of_maps(model, batches, baseline)
+    images = len(curves[RANDOM].deletion)
+    results = {"images": images, "baseline": baseline, "maps": judged(curves)}
     arrays: dict[str, np.ndarray] = {}
     for name, truth in curves.items():
-        areas = {
-            kind: mean_and_error(truth.areas[:, i])
-            for i, kind in enumerate(("deletion", "insertion"))
-        }
-        beside = {} if name == RANDOM else {"beside_random": against_random(truth, curves[RANDOM])}
-        results["maps"][name] = areas | beside
         arrays |= {
             f"deletion_{key(name)}": truth.deletion,
             f"insertion_{key(name)}": truth.insertion,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,13 +25,6 @@ def open_photos(words: Sequence[str], image_column: str | None = None) -> Exampl
         data = open_data(words[0], image_column=image_column, need_labels=False)
         return unite(list(data.splits.values()))
     return open_images(words)
-
-
-def spread(examples: Examples, count: int) -> Examples:
-    """So many of them, evenly over the list: of a folder by classes, some of each class."""
-    if count >= len(examples):
-        return examples
-    return examples.select(np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
 
 
 @dataclass

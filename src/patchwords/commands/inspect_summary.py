@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from patchwords.report.words import plural
+from patchwords.report.words import beside_chance, plural
 
 
 def show(results: dict[str, Any], folder: Path) -> None:
@@ -69,16 +69,5 @@ def of_truth(truth: dict[str, Any]) -> list[str]:
     ]
     for name, areas in truth["maps"].items():
         if beside := areas.get("beside_random"):
-            said.append(f"  {name}: {of_map(beside)}")
+            said.append(f"  {name}: {beside_chance(beside)}")
     return said
-
-
-def of_map(beside: dict[str, Any]) -> str:
-    if beside["truer"] is None:
-        return f"{beside['mean']:+.3f}; one image says nothing of chance"
-    interval = (
-        f"{beside['mean']:+.3f} (95 % interval {beside['low']:+.3f} to {beside['high']:+.3f})"
-    )
-    if beside["truer"]:
-        return f"{interval}: better than chance"
-    return f"{interval}: {'worse than' if beside['high'] < 0 else 'not told from'} chance"

@@ -70,12 +70,15 @@ def run(config: Pretrain) -> int:
 
 def report_on_masked(job: Job, display: Display, json: bool) -> None:
     """Measure what has learned by masks, write the report, and say what came of it."""
+    from patchwords.commands.run_insight import look_at_job
     from patchwords.errors import Interrupted
+    from patchwords.evaluate.held_out import final_split
     from patchwords.evaluate.masked import evaluate_masked
     from patchwords.report.write import write_report
 
     try:
         evaluation = evaluate_masked(job)
+        look_at_job(job, final_split(job.data)[1])
         page = write_report(job.folder.path)
     except KeyboardInterrupt as error:
         raise Interrupted(

@@ -34,6 +34,7 @@ class Report:
 
 def run(config: Report) -> int:
     """Write the page and print its path."""
+    from patchwords.commands.run_insight import lacks_insight, look_at_run
     from patchwords.errors import PatchwordsError
     from patchwords.report.run import read_run
     from patchwords.report.write import write_report
@@ -45,6 +46,8 @@ def run(config: Report) -> int:
     except PatchwordsError as error:
         print(f"without pictures: {error}", file=sys.stderr)
         examples = None
+    if lacks_insight(contents, examples):
+        look_at_run(contents, examples)
     print(write_report(config.run, examples, config.beside))
     return 0
 
@@ -59,7 +62,9 @@ def refuse_incomparable(runs: Sequence[Run]) -> None:
 
 
 def find_images(run: Run) -> Examples | None:
-    """The images that predictions.csv names; None where it names none.
+    """The images that predictions.csv names, or the held-out ones of a run without classes.
+
+    None where the run does not say which.
 
     Raises DataError where they are gone, or are no longer the ones of the run.
     """
@@ -68,9 +73,10 @@ def find_images(run: Run) -> Examples | None:
     from patchwords.data.split import fingerprint
     from patchwords.data.stream import CACHE_SIZE
     from patchwords.errors import DataError
+    from patchwords.evaluate.held_out import read_recorded, select
 
     recorded = run.environment.get("data") or {}
-    if not run.predictions or not recorded.get("source"):
+    if not (run.predictions or run.masked) or not recorded.get("source"):
         return None
     settings = run.config
     data = open_data(
@@ -88,5 +94,7 @@ def find_images(run: Run) -> Examples | None:
             f"{recorded['source']} is not what it was when the run was made (its fingerprint "
             "differs), so its images may be others"
         )
+    if run.masked:
+        return select(data, read_recorded(run.folder)).examples
     named = {row.path for row in run.predictions}
     return max(data.splits.values(), key=lambda examples: len(named.intersection(examples.keys)))

@@ -63,6 +63,18 @@ class Examples:
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
 
+def spread(examples: Examples, count: int) -> Examples:
+    """So many of them, evenly over the list: of a folder by classes, some of each class."""
+    if count >= len(examples):
+        return examples
+    return examples.select(np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
+
+
+def evenly(n: int, most: int) -> list[int]:
+    """At most so many of the places 0 to n - 1, the first and the last among them"""
+    return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))})
+
+
 def unite(parts: Sequence[Examples]) -> Examples:
     """Splits of one source as one list; they share the reader."""
     assert len({id(part.reader) for part in parts}) == 1

@@ -132,16 +132,20 @@ def line_chart(
     alt: str,
     show: Callable[[float], str],
     ceiling: float | None = None,
+    over: str = "step",
 ) -> Markup:
-    """Lines over the training step; `show` writes a value of the y axis, which `ceiling` caps."""
+    """Lines over the training step, or whatever `over` names.
+
+    `show` writes a value of the y axis, which `ceiling` caps.
+    """
     points = [point for line in series for point in line.points]
     low, high = min(p.low for p in points), max(p.high for p in points)
     bottom = 0.0 if ceiling is None or low < 0.5 * ceiling else math.floor(low * 20) / 20
     top = ceiling if ceiling is not None else (high * 1.05 or 1.0)
     frame = Frame(x=(0.0, max(p.x for p in points) or 1.0), y=(bottom, top))
-    parts = [axes(frame, show)]
+    parts = [axes(frame, show, over)]
     for line in series:
-        parts += [band(frame, line), path(frame, line), *hover(frame, line, show)]
+        parts += [band(frame, line), path(frame, line), *hover(frame, line, show, over)]
     place = float(frame.left)
     for line in series if len(series) > 1 else ():
         parts.append(tag("rect", x=place, y=10.0, width=14, height=4, rx=2, class_=line.look))
@@ -150,7 +154,7 @@ def line_chart(
     return drawing(frame.width, frame.height, alt, *parts)
 
 
-def axes(frame: Frame, show: Callable[[float], str]) -> Markup:
+def axes(frame: Frame, show: Callable[[float], str], over: str) -> Markup:
     """Grid lines and numbers."""
     end = frame.width - frame.right
     parts = []
@@ -161,7 +165,7 @@ def axes(frame: Frame, show: Callable[[float], str]) -> Markup:
     floor = frame.height - frame.bottom
     for value in ticks(*frame.x):
         parts.append(text_at(frame.across(value), floor + 18, f"{value:,.0f}", class_="middle"))
-    parts.append(text_at(end, frame.height - 5, "step", class_="end"))
+    parts.append(text_at(end, frame.height - 5, over, class_="end"))
     return join(*parts)
 
 
@@ -182,13 +186,13 @@ def coordinates(frame: Frame, corners: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{frame.across(x):.1f},{frame.down(y):.1f}" for x, y in corners)
 
 
-def hover(frame: Frame, line: Series, show: Callable[[float], str]) -> list[Markup]:
+def hover(frame: Frame, line: Series, show: Callable[[float], str], over: str) -> list[Markup]:
     """A dot per point, drawn or unseen, that tells its numbers."""
     look = f"dot {line.look}" if line.dots or len(line.points) == 1 else "unseen"
     return [
         tag(
             "circle",
-            tag("title", f"step {point.x:,.0f}: {line.name} {show(point.y)}"),
+            tag("title", f"{over} {point.x:,.0f}: {line.name} {show(point.y)}"),
             cx=frame.across(point.x),
             cy=frame.down(point.y),
             r=4 if look != "unseen" else 7,

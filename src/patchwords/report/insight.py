@@ -16,11 +16,10 @@ from patchwords.inspect.structure import Structure
 from patchwords.inspect.truth import Truth
 from patchwords.report.curves import Curve, Panel, draw_panels
 from patchwords.report.figures import blank
+from patchwords.report.mosaic import ACROSS, GAP, shown, tiles_of
 from patchwords.report.sheet import COLOURS, Tile, captioned, draw_sheet
 from patchwords.report.words import plural
 
-ACROSS = 7  # filters in a row, and tiles of positions each way, as in the paper
-GAP = 1  # patches between two tiles
 MOST_TABLES = 3
 Figures = dict[str, bytes]
 
@@ -41,13 +40,6 @@ def draw_filters(filters: Filters) -> Figures:
         f"it.{grey}"
     )
     return draw_sheet(rows, caption, "filters", side=0.95)
-
-
-def shown(component: np.ndarray) -> np.ndarray:
-    """[P, P, C] -> [P, P, 3] of 0..1, zero in the middle"""
-    if component.shape[2] != 3:
-        component = component.mean(axis=2, keepdims=True).repeat(3, axis=2)
-    return 0.5 + 0.5 * component / max(np.abs(component).max(), np.finfo(np.float32).tiny)
 
 
 def draw_positions(similarity: PositionSimilarity, structures: Sequence[Structure]) -> Figures:
@@ -91,20 +83,6 @@ def title_of(similarity: PositionSimilarity, structures: Sequence[Structure], ta
         f"{layer}rows {found.rows:.0%}, columns {found.columns:.0%}, both "
         f"{found.rows_and_columns:.0%}, distance {found.distance:.0%}"
     )
-
-
-def tiles_of(values: np.ndarray) -> tuple[np.ndarray, list[int], list[int]]:
-    """[h, w, h, w] -> tiles side by side in one array, NaN between; and which rows and columns"""
-    h, w = values.shape[:2]
-    rows, columns = (
-        sorted({round(i) for i in np.linspace(0, n - 1, min(n, ACROSS))}) for n in (h, w)
-    )
-    mosaic = np.full((len(rows) * (h + GAP) - GAP, len(columns) * (w + GAP) - GAP), np.nan)
-    for i, row in enumerate(rows):
-        for j, column in enumerate(columns):
-            top, left = i * (h + GAP), j * (w + GAP)
-            mosaic[top : top + h, left : left + w] = values[row, column]
-    return mosaic, rows, columns
 
 
 def draw_distance(distances: Distances, image_size: tuple[int, int]) -> Figures:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from patchwords.errors import DataError
 
@@ -20,6 +23,10 @@ FILES = {  # file -> what the report lacks without it
     "predictions.csv": "the pictures of mistakes",
 }
 WITHOUT_CLASSES = {"masked.json": "the held-out results"}  # in place of the last two
+INSIGHT = {  # of the runs that have it
+    "insight.json": "what the model learned",
+    "insight.npz": "the pictures of what it learned",
+}
 NEEDED = {
     "evaluation.json": (
         *("images", "accuracy", "loss", "per_class", "macro", "weighted", "confusion"),
@@ -56,6 +63,8 @@ class Run:
     evaluation: dict[str, Any] = field(default_factory=dict)
     predictions: list[Prediction] = field(default_factory=list)
     masked: dict[str, Any] = field(default_factory=dict)  # results of a run without classes
+    insight: dict[str, Any] = field(default_factory=dict)  # what `evaluate.insight` found
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # and the arrays of it
     missing: list[str] = field(default_factory=list)  # one sentence per missing or damaged file
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
@@ -76,7 +85,7 @@ def read_run(folder: Path) -> Run:
     if not any((folder / name).is_file() for name in FILES):
         raise DataError(f"{str(folder)!r} is not a run folder: it has none of {', '.join(FILES)}")
     missing: list[str] = []
-    lacks = FILES | WITHOUT_CLASSES
+    lacks = FILES | WITHOUT_CLASSES | INSIGHT
 
     def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
         path = folder / name
@@ -94,6 +103,7 @@ def read_run(folder: Path) -> Run:
     without_classes = (folder / "masked.json").is_file()
     masked = read("masked.json", read_json, {}) if without_classes else {}
     evaluation = {} if without_classes else read("evaluation.json", read_json, {})
+    looked = (folder / "insight.json").is_file()
     trains = not evaluation.get("of")  # else the training is told of in another folder
     return Run(
         folder=folder,
@@ -106,6 +116,8 @@ def read_run(folder: Path) -> Run:
         evaluation=evaluation,
         predictions=[] if without_classes else read("predictions.csv", read_predictions, []),
         masked=masked,
+        insight=read("insight.json", read_json, {}) if looked else {},
+        arrays=read("insight.npz", read_arrays, {}) if looked else {},
         missing=missing,
     )
 
@@ -151,6 +163,14 @@ def read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
             f"(the first is line {torn[0]}); they are left out of the curves."
         )
     return rows
+
+
+def read_arrays(path: Path) -> dict[str, np.ndarray]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, EOFError) as error:
+        raise ValueError(str(error)) from error
 
 
 def read_predictions(path: Path) -> list[Prediction]:

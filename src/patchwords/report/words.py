@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 NOTHING = "\N{EN DASH}"  # in place of a number that is not known
 SPACE = "\N{NO-BREAK SPACE}"
@@ -70,3 +72,15 @@ def duration(seconds: float) -> str:
 def clip(name: str, length: int) -> str:
     """A long name cut to a length, with the mark that it was."""
     return name if len(name) <= length else name[: length - 1] + "…"
+
+
+def beside_chance(beside: Mapping[str, Any]) -> str:
+    """What `inspect.verdict.against_random` found."""
+    if beside["truer"] is None:
+        return f"{beside['mean']:+.3f}; one image says nothing of chance"
+    interval = (
+        f"{beside['mean']:+.3f} (95 % interval {beside['low']:+.3f} to {beside['high']:+.3f})"
+    )
+    if beside["truer"]:
+        return f"{interval}: better than chance"
+    return f"{interval}: {'worse than' if beside['high'] < 0 else 'not told from'} chance"

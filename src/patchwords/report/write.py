@@ -21,6 +21,7 @@ from patchwords.report.data import data
 from patchwords.report.figures import draw_figures
 from patchwords.report.headline import headline
 from patchwords.report.html import Markup, join, tag
+from patchwords.report.learned import learned
 from patchwords.report.learning import curves
 from patchwords.report.pictures import Album, mistakes, right_answers
 from patchwords.report.run import Run, read_run
@@ -79,6 +80,8 @@ def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
         if run.masked
         else (CONTENTS, sections_of(run, album, others))
     )
+    if run.insight:
+        contents = with_insight(contents)
     if others:
         contents = {"results": contents["results"], "beside": "Beside others", **contents}
     body = tag(
@@ -91,6 +94,17 @@ def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
     return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
 
 
+def with_insight(contents: dict[str, str]) -> dict[str, str]:
+    """The same with a link to what the model learned, after the mistakes, or the patches."""
+    after = "mistakes" if "mistakes" in contents else "patches"
+    linked = {}
+    for place, word in contents.items():
+        linked[place] = word
+        if place == after:
+            linked["learned"] = "Insight"
+    return linked
+
+
 def sections_of(run: Run, album: Album, others: Sequence[Run]) -> list[Markup | None]:
     """The page of a classifier."""
     return [
@@ -101,6 +115,7 @@ def sections_of(run: Run, album: Album, others: Sequence[Run]) -> list[Markup | 
         per_class(run),
         confusion(run),
         mistakes(run, album),
+        learned(run),
         right_answers(run, album),
         calibration(run),
         data(run),
@@ -116,6 +131,7 @@ def masked_sections(run: Run) -> list[Markup | None]:
         absences(run),
         curves(run),
         masked.pictures(run),
+        learned(run),
         data(run),
         settings(run),
         masked.reading(run),

@@ -1,0 +1,54 @@
+"""Which held-out images of a run are shown with maps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from patchwords.commands.run_insight import examples_to_show, lacks_insight
+from patchwords.data.open import open_data
+from patchwords.report.run import Prediction, Run
+
+
+def row(path: str, label: str, answer: str, probability: float) -> Prediction:
+    correct = None if not label else label == answer
+    return Prediction(path, label, answer, probability, correct, None)
+
+
+RIGHT = [
+    row("r1", "a", "a", 0.7),
+    row("r2", "a", "a", 0.9),
+    row("r3", "b", "b", 0.3),
+    row("r4", "a", "a", 0.8),
+]
+WRONG = [row(f"w{i}", "a", "b", probability) for i, probability in enumerate((0.4, 0.6, 0.5, 0.3))]
+
+
+@pytest.mark.parametrize(
+    ("rows", "shown"),
+    [
+        ([*RIGHT, *WRONG], ["r2", "w1", "r3", "w2", "r4", "w0"]),
+        (RIGHT, ["r2", "r3", "r4"]),
+        (WRONG[:2], ["w1", "w0"]),
+        ([row("x", "", "a", 0.9)], []),
+    ],
+)
+def test_the_surest_of_each_class_and_the_surest_mistakes(
+    rows: list[Prediction], shown: list[str]
+) -> None:
+    assert examples_to_show(rows) == shown
+
+
+def test_who_is_looked_at_again(tmp_path: Path) -> None:
+    digits = open_data("digits").splits["all"]
+    assert not lacks_insight(Run(tmp_path), digits)  # there is no model
+    (tmp_path / "model").mkdir()
+    arrays = {"filters": digits.sizes}
+    assert lacks_insight(Run(tmp_path), None)
+    assert lacks_insight(Run(tmp_path, insight={"error": "x"}, arrays=arrays), None)
+    assert lacks_insight(Run(tmp_path, insight={"images": True}), None)  # arrays are damaged
+    assert not lacks_insight(Run(tmp_path, insight={"images": True}, arrays=arrays), digits)
+    without = Run(tmp_path, insight={"images": False}, arrays=arrays)
+    assert lacks_insight(without, digits)
+    assert not lacks_insight(without, None)
