@@ -10,6 +10,7 @@ from fabricated_run import fabricate, write_json
 
 from patchwords.cli import main
 from patchwords.report.html import plain
+from patchwords.report.run import read_run
 from patchwords.report.write import write_report
 
 
@@ -32,7 +33,7 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def page(runs: list[Path]) -> str:
-    return write_report(runs[0], None, runs[1:]).read_text()
+    return write_report(runs[0], None, [read_run(run) for run in runs[1:]]).read_text()
 
 
 def test_two_runs_are_told_apart_by_their_images(runs: list[Path]) -> None:

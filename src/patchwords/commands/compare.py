@@ -101,9 +101,8 @@ def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
     from patchwords.distributed import by_main, speaks
     from patchwords.evaluate.answers import refuse_other_classes
     from patchwords.evaluate.ask import ask
-    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
+    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select, unite_records
     from patchwords.evaluate.imagenet import in_words_of
-    from patchwords.evaluate.robustness.images import unite_records
     from patchwords.evaluate.subject import load_subject
 
     names, device = (config.a, config.b), config.where.choose()

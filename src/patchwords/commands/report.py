@@ -40,7 +40,8 @@ def run(config: Report) -> int:
     from patchwords.report.write import write_report
 
     contents = read_run(Path(config.run))
-    refuse_incomparable([contents, *(read_run(Path(other)) for other in config.beside)])
+    others = [read_run(Path(other)) for other in config.beside]
+    refuse_incomparable(contents, others)
     try:
         examples = find_images(contents)
     except PatchwordsError as error:
@@ -48,17 +49,17 @@ def run(config: Report) -> int:
         examples = None
     if lacks_insight(contents, examples):
         look_at_run(contents, examples)
-    print(write_report(config.run, examples, config.beside))
+    print(write_report(config.run, examples, others))
     return 0
 
 
-def refuse_incomparable(runs: Sequence[Run]) -> None:
+def refuse_incomparable(run: Run, others: Sequence[Run]) -> None:
     """Raise ConfigError where one of several runs has no accuracy to compare."""
     from patchwords.errors import ConfigError
 
-    for run in runs if len(runs) > 1 else ():
-        if not run.evaluation:
-            raise ConfigError(f"--beside: {run.folder} has no evaluation.json, so no accuracy yet")
+    for one in (run, *others) if others else ():
+        if not one.evaluation:
+            raise ConfigError(f"--beside: {one.folder} has no evaluation.json, so no accuracy yet")
 
 
 def find_images(run: Run) -> Examples | None:

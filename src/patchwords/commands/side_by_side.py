@@ -76,11 +76,9 @@ def compare(
     """Load the models, and choose the images that none of their runs was trained on."""
     from patchwords.evaluate.held_out import read_recorded
     from patchwords.evaluate.robustness.images import choose_images
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.evaluate.subject import load_subject, refuse_twice
 
-    for name in models:
-        if models.count(name) > 1:
-            raise ConfigError(f"{name} is named twice: a model need not be compared with itself")
+    refuse_twice(models)
     subjects = [load_subject(name, device, workers) for name in models]
     if need_classes:
         for subject in subjects:

@@ -23,7 +23,7 @@ from patchwords.distributed import gather, together
 from patchwords.errors import DataError
 from patchwords.evaluate.answers import Answers
 from patchwords.evaluate.classify import collect
-from patchwords.evaluate.held_out import BATCH, own_share
+from patchwords.evaluate.held_out import BATCH, as_model_knows, own_share
 from patchwords.evaluate.subject import Subject
 
 if TYPE_CHECKING:
@@ -138,14 +138,12 @@ def answers_of(
             f"{subject.name} answers {examples.keys[int(broken[0])]} (and {len(broken) - 1} more) "
             "with numbers that are not finite: its weights are damaged, or its training diverged"
         )
-    classes = subject.source.labels
-    place = {name: i for i, name in enumerate(classes)}
-    table = np.array([place.get(name, -1) for name in examples.classes], dtype=np.int64)
+    known = as_model_knows(examples, subject.source.labels, subject.name)
     return Answers(
         name=subject.name,
-        classes=classes,
-        keys=examples.keys,
-        labels=table[examples.labels],
+        classes=known.classes,
+        keys=known.keys,
+        labels=known.labels,
         predicted=predicted.astype(np.int64),
         probability=probability.astype(np.float64),
     )

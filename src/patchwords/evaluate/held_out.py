@@ -8,7 +8,7 @@ length, is left out however the data are divided today.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from patchwords.evaluate.metrics import mean_loss, summarise
 BATCH = 64
 HELD_OUT = "held-out"
 NEW = "new"  # images that no run has divided
+Recorded = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
 
 
 def measure(
@@ -140,3 +141,13 @@ def read_recorded(model: Path) -> dict[tuple[str, int], str]:
         if (folder / "splits.csv").is_file():
             return read_splits(folder / "splits.csv")
     return {}
+
+
+def unite_records(recorded: Sequence[Recorded]) -> dict[tuple[str, int], str]:
+    """What any of the runs trained on was trained on, what any validated on is not a test."""
+    order = {TRAIN: 0, VALIDATION: 1, TEST: 2}
+    known: dict[tuple[str, int], str] = {}
+    for record in recorded:
+        for place, split in record.items():
+            known[place] = min(split, known.get(place, split), key=order.__getitem__)
+    return known

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from patchwords.data.examples import Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device
+from patchwords.errors import ConfigError
 from patchwords.model.family import Model
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
@@ -42,3 +44,10 @@ def load_subject(spec: str, device: Device, workers: int | None = None) -> Subje
     source = from_pretrained(spec)
     source.model.to(device.torch_device).eval()
     return Subject(spec, source, device, workers)
+
+
+def refuse_twice(names: Sequence[str]) -> None:
+    """Raise ConfigError where one of several models to be compared is named again."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is named twice: a model need not be compared with itself")

@@ -42,7 +42,7 @@ CONTENTS = {
 
 
 def write_report(
-    run: Path | str, examples: Examples | None = None, others: Sequence[Path | str] = ()
+    run: Path | str, examples: Examples | None = None, others: Sequence[Run] = ()
 ) -> Path:
     """Write RUN/report.html and RUN/figures/*.png; gives the path of the page.
 
@@ -52,8 +52,7 @@ def write_report(
     folder = Path(run)
     contents = read_run(folder)
     page = folder / "report.html"
-    compared = [read_run(Path(other)) for other in others]
-    write_atomically(page, render(contents, Album.of(examples), compared))
+    write_atomically(page, render(contents, Album.of(examples), others))
     figures = folder / "figures"
     try:
         figures.mkdir(exist_ok=True)

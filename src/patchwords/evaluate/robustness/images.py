@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from patchwords.data.examples import TEST, TRAIN, VALIDATION, Data, Examples
+from patchwords.data.examples import TRAIN, Data, Examples
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.held_out import select
+from patchwords.evaluate.held_out import Recorded, select, unite_records
 from patchwords.noise import numpy_generator
-
-Recorded = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
 
 
 @dataclass(frozen=True)
@@ -57,16 +55,6 @@ def choose_images(
         notes.append(f"{len(part):,} of {len(judged):,} images, each class by its share")
         judged = part
     return Chosen(selection.split, judged, learned_on, tuple(notes))
-
-
-def unite_records(recorded: Sequence[Recorded]) -> dict[tuple[str, int], str]:
-    """What any of the runs trained on was trained on, what any validated on is not a test."""
-    order = {TRAIN: 0, VALIDATION: 1, TEST: 2}
-    known: dict[tuple[str, int], str] = {}
-    for record in recorded:
-        for place, split in record.items():
-            known[place] = min(split, known.get(place, split), key=order.__getitem__)
-    return known
 
 
 def subset(examples: Examples, count: int) -> np.ndarray:

@@ -22,7 +22,7 @@ from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.classify import evaluating
 from patchwords.evaluate.held_out import as_model_knows, own_share
 from patchwords.evaluate.robustness.disturbance import Batch, Change, Disturbance, Progress
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.subject import Subject, refuse_twice
 
 BATCH = 64
 SEEDS = (0, 1, 2)
@@ -68,10 +68,7 @@ def measure_robustness(
     Raises ConfigError for a subject named twice and for a disturbance that lacks training images,
     DataError where too many images cannot be read, or one has no label.
     """
-    names = [subject.name for subject in subjects]
-    for name in names:
-        if names.count(name) > 1:
-            raise ConfigError(f"{name} is named twice: a model need not be compared with itself")
+    refuse_twice([subject.name for subject in subjects])
     if not len(examples) or int(examples.labels.min()) < 0:
         raise DataError("robustness needs images to judge by, each with a label")
     known = [as_model_knows(examples, subject.source.labels, subject.name) for subject in subjects]
