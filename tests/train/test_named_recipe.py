@@ -362,6 +362,12 @@ def test_scale_auto_keeps_the_epochs() -> None:
     assert has(few, batch_size=7)
 
 
+def test_a_length_asked_for_wins() -> None:
+    for scale in (None, 0.5):
+        run = run_of("vit-b16-imagenet", scale=scale, batch_size=128, examples=2_000_003)
+        assert has(run, steps=math.ceil(2_000_003 / 128), examples=None)
+
+
 def test_scale_says_what_it_changed() -> None:
     row = find("vit-b16-imagenet")
     config = config_for(row, scale=1 / 64)

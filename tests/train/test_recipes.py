@@ -14,7 +14,7 @@ from patchwords.train.plan import plan_of
 from patchwords.train.recipes import FINETUNE, SCRATCH, SCRATCH_RESNET, choose_recipe, fill
 
 IMAGENET = 1_281_167  # training images
-LEFT_OPEN = {"epochs", "ema", "early_stop", "recipe", "scale", "drops"}  # None to the end
+LEFT_OPEN = {"epochs", "examples", "ema", "early_stop", "recipe", "scale", "drops"}  # None to the end
 
 
 def filled(
@@ -153,6 +153,9 @@ def test_length_of_training() -> None:
     assert filled(1000, True, epochs=0.001).recipe.steps == 1
     assert filled(1000, True, steps=17).recipe.steps == 17
     assert filled(1000, True, epochs=2).recipe.epochs is None  # steps say it now
+    assert filled(1000, True, examples=1281).recipe.steps == 11  # the last batch is whole
+    assert filled(1000, True, examples=1).recipe.steps == 1
+    assert filled(1000, True, examples=1281).recipe.examples is None
 
 
 def test_what_is_asked_for_wins() -> None:
@@ -194,7 +197,7 @@ def test_every_choice_is_shown_with_the_value_that_is_used() -> None:
 
 @pytest.mark.parametrize("from_weights", [True, False])
 @pytest.mark.parametrize("images", [3, 50, 1258, 45_000, 2_000_003])
-@pytest.mark.parametrize("asked", [{}, {"epochs": 3.0}, {"steps": 1}, {"batch_size": 6}])
+@pytest.mark.parametrize("asked", [{}, {"epochs": 3.0}, {"steps": 1}, {"examples": 991}, {"batch_size": 6}])
 @pytest.mark.parametrize("family", ["vit", "resnet"])
 def test_a_filled_config_is_a_fixed_point(
     images: int, from_weights: bool, asked: dict[str, Any], family: str

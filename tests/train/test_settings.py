@@ -80,6 +80,7 @@ ALL_SET = FinetuneConfig(
         scale=0.5,
         epochs=1e-5,
         steps=7,
+        examples=1_000_003,
         batch_size=11,
         optimizer="adamw",
         lr=3e-10,
@@ -144,7 +145,7 @@ def test_the_config_of_a_run_is_accepted(tmp_path: Path) -> None:
     from patchwords.commands.finetune import Finetune
     from patchwords.commands.settings import from_file
 
-    asked = replace(ALL_SET, recipe=replace(ALL_SET.recipe, epochs=None))
+    asked = replace(ALL_SET, recipe=replace(ALL_SET.recipe, epochs=None, examples=None))
     for config in (asked, FinetuneConfig(data="x")):
         filled, _ = fill(config, images=1009, from_weights=False, model="ViT-B/16")
         path = tmp_path / "config.yaml"
@@ -203,6 +204,9 @@ def test_yaml_may_be_empty_and_may_spell_names_as_flags(tmp_path: Path) -> None:
     [
         ({"data": ""}, "no data given"),
         ({"epochs": 2.0, "steps": 3}, "--epochs 2 and --steps 3 both say how long"),
+        ({"examples": 2_000_003, "steps": 3}, "--steps 3 and --examples 2000003 both say"),
+        ({"epochs": 0.5, "examples": 7, "steps": 3}, "5 and --steps 3 and --examples 7 all say"),
+        ({"examples": 0}, "--examples 0 must be greater"),
         ({"resume": True, "overwrite": True}, "--resume .* --overwrite"),
         ({"train": "tail"}, "--train 'tail'"),
         ({"epochs": 0.0}, "--epochs 0 must be greater"),

@@ -129,6 +129,7 @@ def test_a_finished_run_gone_on_with_is_as_it_was(uninterrupted: Path, tmp_path:
         ("--lr 0.5", "was started with --lr 0.000265, not with 0.5"),
         ("--steps 90", "was started with --steps 81, not with 90"),
         ("--epochs 3", "was started with --epochs 2.0, not with 3.0"),
+        ("--examples 99", "was started without --examples, not with 99"),
         ("--model ViT-Ti/4", "was started with --model ViT-mu/4, not with ViT-Ti/4"),
         ("--image-size 32", "was started with --image-size 16 16, not with 32"),
         ("--seed 3", "was started with --seed 0, not with 3"),

@@ -40,6 +40,7 @@ def baseline(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
         "--lr 0.1",
         "--batch-size 5",
         "--epochs 0.5",
+        "--examples 9",
         "--mixup 0.2",
         "--cutmix 1.0",
         "--mixup 0.2 --cutmix 1.0",
@@ -91,7 +92,7 @@ def test_a_setting_changes_the_weights(
         if flag in given:
             place = tiny.index(flag)
             del tiny[place : place + 2]
-    if "--epochs" in given:
+    if {"--epochs", "--examples"} & set(given):
         place = tiny.index("--steps")
         del tiny[place : place + 2]
     job = train_only(photos, *tiny, *given, "--output", tmp_path / "run")

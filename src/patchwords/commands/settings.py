@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from patchwords.cli import parse
 from patchwords.distributed import launch, restarts
 from patchwords.errors import ConfigError
+from patchwords.train.config import DURATIONS
 from patchwords.train.named_recipe import preset
 from patchwords.train.run_folder import RunFolder, read_asked, read_launch
 from patchwords.train.settings import FREE_ON_RESUME, flatten, read_yaml, unflatten
@@ -101,10 +102,9 @@ def from_file(
 
 
 def forget_other_duration(default: Command, said: Mapping[str, Any]) -> Command:
-    """--epochs on the command line wins over steps in a file, and the other way round."""
-    for name, other in (("epochs", "steps"), ("steps", "epochs")):
-        if said[name] is not None and said[other] is None:
-            default = unflatten(default, {other: None})
+    """--epochs on the command line wins over steps in a file, and so on."""
+    if any(said[name] is not None for name in DURATIONS):
+        default = unflatten(default, {name: None for name in DURATIONS if said[name] is None})
     return default
 
 

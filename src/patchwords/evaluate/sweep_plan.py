@@ -66,7 +66,7 @@ def decide(config: SweepConfig) -> tuple[SweepConfig, Data, list[Choice]]:
     decided = replace(
         config,
         grid=replace(config.grid, lrs=lrs, dev=dev),
-        recipe=replace(config.recipe, epochs=None, **same),
+        recipe=replace(config.recipe, epochs=None, examples=None, **same),
         data_settings=settings,
     )
     return decided, data, choices

@@ -60,6 +60,9 @@ class ModelSettings:
     drop_path: float | None = None  # stochastic depth of the last block; linear over depth
 
 
+DURATIONS = ("epochs", "steps", "examples")  # three ways to say how long a run is
+
+
 @dataclass(frozen=True)
 class RecipeSettings:
     """How long and how to train; what is left out comes from the paper's Tables 3 and 4."""
@@ -68,6 +71,7 @@ class RecipeSettings:
     scale: Literal["auto"] | float | None = None  # see as many images as SCALE x --recipe does
     epochs: float | None = None  # passes over the training images
     steps: int | None = None  # updates of the weights; instead of --epochs
+    examples: int | None = None  # images to see, counted each time; instead of --epochs
     batch_size: int | None = None  # images per update, over all devices
     optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
     lr: float | None = None  # peak learning rate
@@ -131,11 +135,7 @@ class FinetuneConfig:
                 f"no data given: patchwords {self.verb} DATA, where DATA is a folder with one "
                 "folder of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
             )
-        if recipe.epochs is not None and recipe.steps is not None:
-            raise ConfigError(
-                f"--epochs {recipe.epochs:g} and --steps {recipe.steps} both say how long to "
-                "train; give one of them"
-            )
+        _check_duration(recipe)
         if self.resume and self.overwrite:
             raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
         for flag, values in {
@@ -152,6 +152,7 @@ class FinetuneConfig:
             {
                 "--epochs": recipe.epochs,
                 "--steps": recipe.steps,
+                "--examples": recipe.examples,
                 "--batch-size": recipe.batch_size,
                 "--lr": recipe.lr,
                 "--clip": recipe.clip,
@@ -201,6 +202,19 @@ def train_layers(train: str) -> int | None:
     if train.startswith("last:") and layers.isdigit() and int(layers) > 0:
         return int(layers)
     raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
+
+
+def _check_duration(recipe: RecipeSettings) -> None:
+    given = {name: getattr(recipe, name) for name in DURATIONS}
+    said = [f"--{name} {as_number(value)}" for name, value in given.items() if value is not None]
+    if len(said) > 1:
+        every = "both" if len(said) == 2 else "all"
+        raise ConfigError(f"{' and '.join(said)} {every} say how long to train; give one of them")
+
+
+def as_number(value: float) -> str:
+    """A whole number in all its digits, as it was given."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
 
 
 def _check_recipe(recipe: RecipeSettings) -> None:

@@ -83,7 +83,7 @@ def fill_from_row(
     settings, given = _settings(row, config), flatten(config)
     refuse_other_optimizer(asked, settings["optimizer"], row.name)
     size = _exact(row, asked, images) if asked.scale is None else _scaled(row, asked, images)
-    sized = {"epochs": None, **{choice.name: choice.value for choice in size.choices}}
+    sized = {"epochs": None, "examples": None, **{choice.name: choice.value for choice in size.choices}}
     missing = {name: value for name, value in settings.items() if given[name] is None}
     if family == "resnet":  # it has no place for them, and so does what a rate of 0 says
         absent = [name for name in STOCHASTIC if settings.get(name) == 0 and not given[name]]
@@ -130,7 +130,7 @@ def _exact(row: Row, asked: RecipeSettings, images: int) -> Size:
         steps, why = math.ceil(amount * images / batch), f"{amount:g} epochs of {images:,} images"
     else:
         steps, why = int(amount), FROM_ROW
-    steps, why = _duration(asked, images, batch) or (steps, why)
+    steps, why = steps_asked_for(asked, images, batch) or (steps, why)
     if asked.warmup_steps is None and row.warmup_steps >= steps:
         raise ConfigError(
             f"--recipe {row.name}: {steps:,} steps ({why}) end within its warm-up of "
@@ -165,7 +165,7 @@ def _scaled(row: Row, asked: RecipeSettings, images: int) -> Size:
     seen = f"recipe {row.steps:,}; x {_fraction(scale)} as many images, in batches of {batch:,}"
     # Rounded first: a scale such as 3,000 / 1,281,167 is not exact.
     steps = math.ceil(round(scale * row.images_seen / batch, 6))
-    steps, why_steps = _duration(asked, images, batch) or (steps, seen)
+    steps, why_steps = steps_asked_for(asked, images, batch) or (steps, seen)
     ratio = batch / row.batch_size
     factor, how = (ratio, "") if row.scaling == "linear" else (math.sqrt(ratio), "the root of ")
     lr = float(f"{row.lr * factor:.3g}")
@@ -189,13 +189,17 @@ def _choice(asked: RecipeSettings, name: str, value: float, why: str) -> Choice:
     return Choice(name, value, why) if own is None else Choice(name, own, "asked for")
 
 
-def _duration(asked: RecipeSettings, images: int, batch: int) -> tuple[int, str] | None:
-    """Steps that somebody asked for, if at all."""
+def steps_asked_for(asked: RecipeSettings, images: int, batch: int) -> tuple[int, str] | None:
+    """Steps that somebody asked for, as such or as epochs or examples, and why; None: nobody did."""
     if asked.steps is not None:
         return asked.steps, "asked for"
-    if asked.epochs is None:
+    if asked.examples is not None:
+        seen, said = asked.examples, f"{asked.examples:,} examples"
+    elif asked.epochs is not None:
+        seen, said = asked.epochs * images, f"{asked.epochs:g} epochs"
+    else:
         return None
-    return max(1, math.ceil(asked.epochs * images / batch)), f"{asked.epochs:g} epochs, asked for"
+    return max(1, math.ceil(seen / batch)), f"{said}, asked for"
 
 
 def _settings(row: Row, config: FinetuneConfig) -> dict[str, Any]:

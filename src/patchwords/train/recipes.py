@@ -15,7 +15,7 @@ from typing import Literal
 
 from patchwords.train.choice import Choice
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.train.named_recipe import fill_from_row, refuse_other_optimizer
+from patchwords.train.named_recipe import fill_from_row, refuse_other_optimizer, steps_asked_for
 
 
 @dataclass(frozen=True)
@@ -174,6 +174,7 @@ def _shrink(
         batch_size=batch,
         steps=steps,
         epochs=None,
+        examples=None,
         optimizer=asked.optimizer or row.optimizer,
         schedule=asked.schedule or row.schedule,
         lr=asked.lr if asked.lr is not None else float(f"{row.lr * scale:.3g}"),
@@ -227,12 +228,9 @@ def _scale(row: Recipe, batch: int) -> tuple[float, str]:
 def _steps(
     row: Recipe, asked: RecipeSettings, images: int, batch: int, from_weights: bool
 ) -> tuple[int, str]:
-    if asked.steps is not None:
-        return asked.steps, "asked for"
-    if asked.epochs is not None:
-        return max(
-            1, math.ceil(asked.epochs * images / batch)
-        ), f"{asked.epochs:g} epochs, asked for"
+    asked_for = steps_asked_for(asked, images, batch)
+    if asked_for is not None:
+        return asked_for
     if images >= LARGE_DATA:
         return math.ceil(row.paper_steps * row.batch_size / batch), row.source
     epochs = FINETUNE_EPOCHS if from_weights else SCRATCH_EPOCHS
