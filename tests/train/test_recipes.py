@@ -14,7 +14,8 @@ from patchwords.train.plan import plan_of
 from patchwords.train.recipes import FINETUNE, SCRATCH, SCRATCH_RESNET, choose_recipe, fill
 
 IMAGENET = 1_281_167  # training images
-LEFT_OPEN = {"epochs", "examples", "ema", "early_stop", "recipe", "scale", "drops"}  # None to the end
+# None to the end
+LEFT_OPEN = {"epochs", "examples", "ema", "early_stop", "recipe", "scale", "drops"}
 
 
 def filled(
@@ -197,7 +198,9 @@ def test_every_choice_is_shown_with_the_value_that_is_used() -> None:
 
 @pytest.mark.parametrize("from_weights", [True, False])
 @pytest.mark.parametrize("images", [3, 50, 1258, 45_000, 2_000_003])
-@pytest.mark.parametrize("asked", [{}, {"epochs": 3.0}, {"steps": 1}, {"examples": 991}, {"batch_size": 6}])
+@pytest.mark.parametrize(
+    "asked", [{}, {"epochs": 3.0}, {"steps": 1}, {"examples": 991}, {"batch_size": 6}]
+)
 @pytest.mark.parametrize("family", ["vit", "resnet"])
 def test_a_filled_config_is_a_fixed_point(
     images: int, from_weights: bool, asked: dict[str, Any], family: str

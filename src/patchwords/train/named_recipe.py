@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.train.choice import Choice
-from patchwords.train.config import FinetuneConfig, RecipeSettings
+from patchwords.train.config import DURATIONS, FinetuneConfig, RecipeSettings
 from patchwords.train.recipe_augreg import AUGREG
 from patchwords.train.recipe_finetune import FINETUNE
 from patchwords.train.recipe_pretrain import PRETRAIN
@@ -83,7 +83,7 @@ def fill_from_row(
     settings, given = _settings(row, config), flatten(config)
     refuse_other_optimizer(asked, settings["optimizer"], row.name)
     size = _exact(row, asked, images) if asked.scale is None else _scaled(row, asked, images)
-    sized = {"epochs": None, "examples": None, **{choice.name: choice.value for choice in size.choices}}
+    sized = dict.fromkeys(DURATIONS) | {choice.name: choice.value for choice in size.choices}
     missing = {name: value for name, value in settings.items() if given[name] is None}
     if family == "resnet":  # it has no place for them, and so does what a rate of 0 says
         absent = [name for name in STOCHASTIC if settings.get(name) == 0 and not given[name]]
@@ -190,11 +190,11 @@ def _choice(asked: RecipeSettings, name: str, value: float, why: str) -> Choice:
 
 
 def steps_asked_for(asked: RecipeSettings, images: int, batch: int) -> tuple[int, str] | None:
-    """Steps that somebody asked for, as such or as epochs or examples, and why; None: nobody did."""
+    """Steps as somebody asked for them, or for epochs or examples, in words, too; else None."""
     if asked.steps is not None:
         return asked.steps, "asked for"
     if asked.examples is not None:
-        seen, said = asked.examples, f"{asked.examples:,} examples"
+        seen, said = float(asked.examples), f"{asked.examples:,} examples"
     elif asked.epochs is not None:
         seen, said = asked.epochs * images, f"{asked.epochs:g} epochs"
     else:
