@@ -6,7 +6,7 @@ back what it was given.
 
 Small things (counts, wishes, errors) travel between CPUs by gloo, so that asking for them does
 not wait for a GPU; tensors on GPUs travel by NCCL. Everything here that exchanges must be called
-by all processes, in the same order.
+by all processes, in the same order; a thread beside the main one must do it by a group of its own.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import torch
 
 Value = TypeVar("Value")
+Group = Any  # torch.distributed.ProcessGroup, or None: that of the main thread
 
 # One process may write a checkpoint or open a large folder while the others wait for it.
 TIMEOUT = timedelta(minutes=30)
@@ -106,6 +107,27 @@ def joined(cuda: bool) -> Iterator[World]:
         group.destroy_process_group()
 
 
+@contextmanager
+def own_group() -> Iterator[Group]:
+    """Inside, a second group, by which a thread can talk to the like threads of all processes.
+
+    It is gloo's, for what lies in the memory of the host. All processes enter together.
+    """
+    if not _talking():
+        yield None
+        return
+    import torch.distributed as group
+
+    made = group.new_group(backend="gloo", timeout=TIMEOUT)
+    try:
+        yield made
+    except PatchwordsError:  # raised by all, as in `joined`
+        group.destroy_process_group(made)
+        raise
+    else:
+        group.destroy_process_group(made)
+
+
 def _meeting_place(here: World) -> Any:
     """The store in which processes find one another, and none that was there before a restart.
 
@@ -132,7 +154,7 @@ def _take_gpu(here: World) -> None:
     torch.cuda.set_device(here.local_rank)
 
 
-def together(action: Callable[[], Value]) -> Value:
+def together(action: Callable[[], Value], by: Group = None) -> Value:
     """What the action gives in this process; where it fails in some, all raise the first's error.
 
     Only user-facing errors are told to the others. Any other ends this process, and with it the
@@ -145,28 +167,28 @@ def together(action: Callable[[], Value]) -> Value:
         result = action()
     except PatchwordsError as found:
         error = found
-    if not any(failed for (failed,) in gather_numbers([error is not None])):
+    if not any(failed for (failed,) in gather_numbers([error is not None], by)):
         return result
-    raise next(found for found in gather(error) if found is not None) from error
+    raise next(found for found in gather(error, by) if found is not None) from error
 
 
-def by_main(action: Callable[[], object]) -> None:
+def by_main(action: Callable[[], object], by: Group = None) -> None:
     """Let the main process do it; where it fails there with a user's error, all raise that."""
-    together(lambda: action() if world().is_main else None)
+    together(lambda: action() if world().is_main else None, by)
 
 
-def gather(value: Any) -> list[Any]:
+def gather(value: Any, by: Group = None) -> list[Any]:
     """The small values of all processes, by rank. They are pickled."""
     if not _talking():
         return [value]
     import torch.distributed as group
 
     values = [None] * group.get_world_size()
-    group.all_gather_object(values, value)
+    group.all_gather_object(values, value, group=by)
     return values
 
 
-def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
+def gather_numbers(numbers: Sequence[int], by: Group = None) -> list[list[int]]:
     """As many whole numbers of each process, by rank: quicker than `gather`."""
     if not _talking():
         return [list(numbers)]
@@ -174,7 +196,7 @@ def gather_numbers(numbers: Sequence[int]) -> list[list[int]]:
 
     mine = torch.tensor(numbers, dtype=torch.int64)
     rows = [torch.empty_like(mine) for _ in range(torch.distributed.get_world_size())]
-    torch.distributed.all_gather(rows, mine)
+    torch.distributed.all_gather(rows, mine, group=by)
     return [row.tolist() for row in rows]
 
 

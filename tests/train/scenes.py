@@ -17,6 +17,7 @@ from unittest import mock
 import torch
 from every_kind import EVERY_KIND, lively
 from rich.console import Console
+from scene_behind import BEHIND
 from scene_sweep import sweep_of_three
 from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
@@ -295,4 +296,5 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "sharded_first": partial(first_part, parallel="fsdp"),
     "sharded_then_replicated": second_part,
     "sharded_then_sharded": partial(second_part, parallel="fsdp"),
+    **BEHIND,
 }

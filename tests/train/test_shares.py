@@ -20,6 +20,7 @@ from patchwords.errors import CheckpointError
 from patchwords.model.family import build
 from patchwords.train import checkpoint, shares
 from patchwords.train.average import Average
+from patchwords.train.behind import behind
 from patchwords.train.step import State
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -38,10 +39,15 @@ def state_of(step: int) -> State:
     return State(model, optimizer, Average(model, 0.9), 4, step, 1.5, skipped, best)
 
 
+def save(folder: Path, step: int) -> None:
+    with behind() as writer:
+        shares.save(folder, state_of(step), ABOUT, writer)
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for step in (1, 2, 3):
-        shares.save(tmp_path / "checkpoints", state_of(step), ABOUT)
+        save(tmp_path / "checkpoints", step)
     return tmp_path / "checkpoints"
 
 
@@ -136,7 +142,14 @@ def test_a_full_disk_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
         with monkeypatch.context() as patch:
             patch.setattr(os, where, full)
             with pytest.raises(CheckpointError, match="the disk is full: the checkpoint of step 4"):
-                shares.save(folder, state_of(4), ABOUT)
+                save(folder, 4)
         names = sorted(path.name for path in folder.iterdir())
         assert names == ["step-00000002", "step-00000003"]
     assert newest(folder) == (3, [])
+
+
+def test_what_a_killed_process_left_is_cleared_away(folder: Path) -> None:
+    (folder / ".step-00000004.part" / "deep").mkdir(parents=True)
+    save(folder, 5)
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == ["step-00000003", "step-00000005"]

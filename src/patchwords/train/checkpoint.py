@@ -44,8 +44,9 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 def begin(folder: Path, step: int) -> Path:
     """An empty folder for the checkpoint, under the name that it has until it is whole."""
+    for left in folder.glob(".step-*.part"):  # by a process that was killed while it wrote
+        shutil.rmtree(left, ignore_errors=True)
     part = folder / f".step-{step:08d}.part"
-    shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
     return part
 

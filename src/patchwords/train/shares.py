@@ -6,6 +6,9 @@
       .metadata           which piece of which tensor is in which file
       sha256              checksums of them all
 
+They are written behind the training (behind.py): a save copies the shares of its step into the
+memory of the host, and a thread writes the copy while further steps are taken.
+
 They can be read by any number of processes, divided or not: pieces are put together as they are
 needed. Like state.pt they cannot run code: tensors are read with `weights_only=True`, and of the
 pickled .metadata only the types that belong there are made.
@@ -16,6 +19,7 @@ from __future__ import annotations
 import pickle
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,9 +29,10 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from patchwords.distributed import by_main, gather, together, world
+from patchwords.distributed import Group, by_main, gather, together, world
 from patchwords.errors import CheckpointError
 from patchwords.train import checkpoint
+from patchwords.train.behind import Writer
 from patchwords.train.sharding import divided_as
 from patchwords.train.step import State
 
@@ -49,15 +54,52 @@ CONTENTS_TYPES = {  # what a .metadata is made of
 }
 
 
-def save(folder: Path, state: State, about: dict[str, Any]) -> None:
-    """Write the state, and what it is about; all processes call it, and all raise if one fails."""
-    step, saved = state.step, {**state.to_dict(), **about}
+@dataclass(frozen=True)
+class Copy:
+    """The state of one step, which training changes no more."""
+
+    step: int
+    plain: dict[str, Any]  # what is no tensor, and where each tensor belongs
+    tensors: dict[str, Tensor]  # in the memory of the host; of a divided one, its share here
+
+
+def save(folder: Path, state: State, about: dict[str, Any], writer: Writer) -> None:
+    """Copy the state, and what it is about, and have the copy written behind the training.
+
+    All processes call it. It waits for the write before, and raises in all what that has raised.
+    """
+    writer.finish()  # first, so that there is never more than one copy
+    copied = copy_of(state, about)
+    writer.begin(lambda group: write(folder, copied, group))
+
+
+def copy_of(state: State, about: dict[str, Any]) -> Copy:
+    saved = {**state.to_dict(), **about}
+    found = list(tensors(saved))
+    plain = {
+        "values": without_tensors(saved),
+        "places": {name: list(path) for name, path, _ in found},
+    }
+    return Copy(state.step, plain, {name: value.to("cpu", copy=True) for name, _, value in found})
+
+
+def write(folder: Path, copied: Copy, group: Group) -> None:
+    """Write it by the group of the threads that do; all raise if one fails."""
+    step = copied.step
     part = folder / f".step-{step:08d}.part"
 
     def begin() -> None:
         checkpoint.begin(folder, step)
-        places = {name: list(path) for name, path, _ in tensors(saved)}
-        checkpoint.write(part / PLAIN, {"values": without_tensors(saved), "places": places})
+        checkpoint.write(part / PLAIN, copied.plain)
+
+    def shares() -> None:
+        # Nothing is left to copy from a GPU: to look for one would be to take memory on the first.
+        files = dcp.FileSystemWriter(part, per_thread_copy_ahead=0)
+        try:
+            dcp.save(copied.tensors, storage_writer=files, process_group=group)
+        except CheckpointException as error:  # raised in all processes
+            cause = next(iter(error.failures.values()))[0]
+            raise checkpoint.give_up(cause, folder, step) from error
 
     def guarded(action: Callable[[], Value]) -> Value:
         try:
@@ -65,16 +107,11 @@ def save(folder: Path, state: State, about: dict[str, Any]) -> None:
         except (OSError, RuntimeError) as error:
             raise checkpoint.give_up(error, folder, step) from error
 
-    by_main(lambda: guarded(begin))
-    try:
-        found = {name: value for name, _, value in tensors(saved)}
-        dcp.save(found, storage_writer=dcp.FileSystemWriter(part))
-    except CheckpointException as error:  # raised in all processes
-        cause = next(iter(error.failures.values()))[0]
-        raise checkpoint.give_up(cause, folder, step) from error
-    sums = gather(together(lambda: guarded(lambda: own_sums(part))))
+    by_main(lambda: guarded(begin), group)
+    together(shares, group)
+    sums = gather(together(lambda: guarded(lambda: own_sums(part)), group), group)
     every = {name: digest for some in sums for name, digest in some.items()}
-    by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)))
+    by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)), group)
 
 
 def read(folder: Path, state: State) -> dict[str, Any]:
