@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+BENCH := .venv-bench
 
-.PHONY: help demo test lint types check format clean
+.PHONY: help demo test lint types check bench format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -38,9 +39,20 @@ types: $(READY) ## check the types
 
 check: lint types test ## all that CI checks
 
+# Peers have a place of their own, on top of the project's: torchvision, which timm imports, may be
+# made for another build of torch, and transformers would stumble over it in the tests.
+$(BENCH)/ready: $(READY)
+	$(BIN)/python -m venv $(BENCH)
+	$(BENCH)/bin/python benchmarks/on_top_of.py $(abspath $(VENV))
+	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm torchvision
+	@touch $@
+
+bench: $(BENCH)/ready ## measure speed beside timm and others; DATA=FOLDER of photos, ONLY='training memory'
+	$(BENCH)/bin/python -m benchmarks $(ONLY) $(if $(DATA),--data $(DATA))
+
 format: $(READY) ## put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the virtual environment and caches; runs/ is kept
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache

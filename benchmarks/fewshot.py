@@ -19,7 +19,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,8 @@ from patchwords.evaluate.fewshot import fit, whiten
 
 MIB = 2**20
 SAMPLE = 997  # numbers of each weight matrix that are compared
+APART = 1e-8  # that they may be
+SETTINGS = ("classes", "shots", "width", "penalties")
 
 
 def make(classes: int, shots: int, width: int) -> tuple[np.ndarray, np.ndarray]:
@@ -93,6 +95,22 @@ def measure(name: str, args: argparse.Namespace) -> dict[str, Any]:
     return {"seconds": seconds, "memory": memory, "sample": sample}
 
 
+def race(settings: Sequence[str], rounds: int) -> dict[str, list[dict[str, Any]]]:
+    """What `measure` finds for each contender in each round, all in processes of their own."""
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
+    for _ in range(rounds):
+        for name, runs in found.items():
+            words = [sys.executable, __file__, *settings, "--only", name]
+            done = subprocess.run(words, check=True, capture_output=True, text=True)
+            runs.append(json.loads(done.stdout))
+    return found
+
+
+def difference(runs: list[dict[str, Any]], others: list[dict[str, Any]]) -> float:
+    """The most that two contenders' weights are apart."""
+    return float(np.abs(np.array(runs[0]["sample"]) - np.array(others[0]["sample"])).max())
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--classes", type=int, default=1000)
@@ -105,16 +123,12 @@ def main() -> None:
     if args.only:
         print(json.dumps(measure(args.only, args)))
         return
-    found: dict[str, list[dict[str, Any]]] = {name: [] for name in CONTENDERS}
-    for _ in range(args.rounds):
-        for name, runs in found.items():
-            words = [sys.executable, *sys.argv, "--only", name]
-            done = subprocess.run(words, check=True, capture_output=True, text=True)
-            runs.append(json.loads(done.stdout))
+    settings = [f"--{key}={getattr(args, key)}" for key in SETTINGS]
+    found = race(settings, args.rounds)
     ours = found["patchwords"]
     for name, runs in found.items():
-        apart = np.abs(np.array(runs[0]["sample"]) - np.array(ours[0]["sample"])).max()
-        assert apart < 1e-8, (name, apart)
+        apart = difference(runs, ours)
+        assert apart < APART, (name, apart)
         seconds = statistics.median(run["seconds"] for run in runs)
         ratio = seconds / statistics.median(run["seconds"] for run in ours)
         memory = statistics.median(run["memory"] for run in runs) / MIB

@@ -1,77 +1,123 @@
-"""Images a second on one core: this loader's train and evaluation views against plain Pillow.
-
-    python benchmarks/input.py FOLDER [--images 300] [--rounds 5] [--size 224]
-
-The baseline decodes in full, converts to RGB, crops or resizes in two steps, and makes an array.
-Rounds are interleaved and medians printed with the ratio, for absolute figures of a shared machine
-do not hold.
-"""
+"""Images a second on one core: the loader's train and evaluation views against plain Pillow."""
 
 from __future__ import annotations
 
-import argparse
-import io
+import os
 import random
-import statistics
-import time
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
+from benchmarks import photos, plain_transforms
+from benchmarks.asked import Asked
+from benchmarks.table import Section, compare
+from benchmarks.timing import interleave
 from patchwords.data.augment import Augment, TrainView
-from patchwords.data.crop import draw_crop
-from patchwords.data.decode import decode
+from patchwords.data.decode import Encoded
 from patchwords.data.preprocess import Preprocess
-from patchwords.noise import numpy_generator
+
+SIZE = 224
+COUNTS = {"photos": 300, "12-megapixel photos": 12}  # in a repeat
+GOALS = {
+    ("photos", "train"): 1.9,
+    ("12-megapixel photos", "train"): 3.0,
+    ("photos", "evaluation"): 1.6,
+    ("12-megapixel photos", "evaluation"): 4.5,
+}
+FULL, SCRIPT = "Pillow, decoded in full", "the same, ToTensor and Normalize"
+
+View = Callable[[bytes, int], object]  # encoded photo, its number -> pixels
 
 
-def plain_train(data: bytes, sample: int, size: int) -> np.ndarray:
-    image = Image.open(io.BytesIO(data)).convert("RGB")
-    box = draw_crop(*image.size, numpy_generator(0, "augment", 0, sample))
-    return np.asarray(image.crop([round(x) for x in box]).resize((size, size), 2))
+def measure(asked: Asked) -> Section:
+    section = Section("input")
+    if asked.data is None and not asked.quick:
+        section.remark("skipped, it needs photos (--data FOLDER)")
+        return section
+    section.remark(
+        "decode, inception crop and flip, or decode and evaluation crop, to uint8 pixels of "
+        f"{SIZE}x{SIZE}; one core; large photos are mosaics of the others"
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        data = asked.data or photos.make(Path(folder), 4)
+        small = photos.read_some(data, 4 if asked.quick else COUNTS["photos"])
+    size = (400, 300) if asked.quick else photos.LARGE
+    count = 2 if asked.quick else COUNTS["12-megapixel photos"]
+    with one_core():
+        for name, files in (
+            ("photos", small),
+            ("12-megapixel photos", photos.large(small, count, size)),
+        ):
+            for kind, views in (("train", train_views()), ("evaluation", eval_views())):
+                add_views(section, (name, kind), views, files, asked)
+    return section
 
 
-def plain_eval(data: bytes, preprocess: Preprocess) -> np.ndarray:
-    image = Image.open(io.BytesIO(data)).convert("RGB")
-    height, width = preprocess.image_size
-    scale = preprocess.smallest / min(image.size)
-    image = image.resize([round(side * scale) for side in image.size], Image.Resampling.BILINEAR)
-    left, top = (image.width - width) // 2, (image.height - height) // 2
-    return np.asarray(image.crop((left, top, left + width, top + height)))
+def train_views() -> dict[str, View]:
+    ours = TrainView(Preprocess((SIZE, SIZE)), Augment(), seed=0)
+
+    def theirs(data: bytes, number: int) -> np.ndarray:
+        return np.asarray(plain_transforms.train_crop(data, random.Random(number), SIZE))
+
+    def script(data: bytes, number: int) -> object:
+        crop = plain_transforms.train_crop(data, random.Random(number), SIZE)
+        return plain_transforms.to_tensor(crop)
+
+    return {"ours": lambda data, number: ours(data, 0, number), FULL: theirs, SCRIPT: script}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--images", type=int, default=300)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--size", type=int, default=224)
-    args = parser.parse_args()
-
-    paths = sorted(path for path in args.folder.rglob("*.jp*g"))
-    files = [path.read_bytes() for path in random.Random(0).sample(paths, args.images)]
-    preprocess = Preprocess((args.size, args.size))
-    view = TrainView(preprocess, Augment(), seed=0)
-    contenders: dict[str, Callable[[bytes, int], np.ndarray]] = {
-        "train, plain Pillow": lambda data, i: plain_train(data, i, args.size),
-        "train, patchwords": lambda data, i: view(data, 0, i),
-        "evaluation, plain Pillow": lambda data, i: plain_eval(data, preprocess),
-        "evaluation, patchwords": lambda data, i: preprocess(decode(data, preprocess.smallest)),
+def eval_views() -> dict[str, View]:
+    preprocess = Preprocess((SIZE, SIZE))
+    return {
+        "ours": lambda data, number: preprocess(Encoded(data).pixels(preprocess.smallest)),
+        FULL: lambda data, number: np.asarray(plain_transforms.eval_crop(data, SIZE)),
+        SCRIPT: lambda data, number: plain_transforms.to_tensor(
+            plain_transforms.eval_crop(data, SIZE)
+        ),
     }
-    speeds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(args.rounds):
-        for name, function in contenders.items():
-            start = time.perf_counter()
+
+
+def add_views(
+    section: Section,
+    what: tuple[str, str],
+    views: dict[str, View],
+    files: list[bytes],
+    asked: Asked,
+) -> None:
+    def over(view: View) -> Callable[[], None]:
+        def call() -> None:
             for number, data in enumerate(files):
-                function(data, number)
-            speeds[name].append(len(files) / (time.perf_counter() - start))
-    medians = {name: statistics.median(values) for name, values in speeds.items()}
-    for name, speed in medians.items():
-        baseline = medians[name.split(",")[0] + ", plain Pillow"]
-        print(f"{name:26} {speed:7.0f} images/s  {speed / baseline:5.2f}x")
+                view(data, number)
+
+        return call
+
+    calls = {name: over(view) for name, view in views.items()}
+    found = interleave(calls, asked.rounds_or(7), asked.seconds)
+    for name in (FULL, SCRIPT):
+        section.add(
+            compare(
+                f"{what[0]}, {what[1]} view",
+                "images/s",
+                found["ours"],
+                (name, found[name]),
+                goal=GOALS[what] if name == FULL else None,
+                work=len(files),
+            )
+        )
 
 
-if __name__ == "__main__":
-    main()
+@contextmanager
+def one_core() -> Iterator[None]:
+    """Inside, this process has one core, where the system can be told so (Linux)."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)

@@ -55,6 +55,7 @@ class Panel:
     y_label: str
     curves: Sequence[Curve]
     log_x: bool = False
+    log_y: bool = False
     x_ticks: Sequence[float] | None = None
 
 
@@ -88,6 +89,8 @@ def draw(axes: Axes, panel: Panel) -> None:
     axes.set(title=plain(panel.title), xlabel=plain(panel.x_label), ylabel=plain(panel.y_label))
     if panel.log_x:
         axes.set_xscale("log")
+    if panel.log_y:
+        axes.set_yscale("log")
     if panel.x_ticks is not None:
         axes.set_xticks(panel.x_ticks, [f"{tick:g}" for tick in panel.x_ticks])
         axes.minorticks_off()
