@@ -91,7 +91,15 @@ def test_the_centre_is_that_of_the_image_resized_whole(
     )
     left, top = (resized.width - image_size[1]) // 2, (resized.height - image_size[0]) // 2
     box = (left, top, left + image_size[1], top + image_size[0])
-    assert np.array_equal(ours, np.asarray(resized.crop(box)))
+    apart = np.abs(ours.astype(int) - np.asarray(resized.crop(box)))
+    # Fixed-point sums of 15 and of 22 bits are rounded differently near the middle of two levels.
+    assert apart.max() <= 2
+    assert (apart > 0).mean() < 0.01
+    pixels = np.array(image)
+    np.testing.assert_array_equal(
+        ours,
+        Preprocess(image_size, interpolation=interpolation)(pixels),  # type: ignore[arg-type]
+    )
 
 
 def test_scaled_decode_keeps_the_pixels_asked_for() -> None:
@@ -227,7 +235,7 @@ def test_crop_of_a_scaled_decode_is_the_crop_of_the_image() -> None:
     for sample in range(5):
         got = TrainView(preprocess, augment, seed=1)(encoded(image, "JPEG"), 0, sample)
         box = draw_crop(1600, 1200, numpy_generator(1, "augment", 0, sample, 0))
-        want = np.asarray(cut(image, box, (64, 64), "bilinear"))
+        want = cut(np.array(image), box, (64, 64), "bilinear")
         # JPEG at quality 95 and two different filters, on a smooth ramp: a few grey levels
         assert np.abs(got.astype(int) - want).max() <= 6
 

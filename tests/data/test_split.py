@@ -228,6 +228,10 @@ def test_quotas() -> None:
         assert np.all(np.abs(quota - fraction * counts) < 1)
         assert np.all(quota[counts >= 2] >= 1)
         assert np.all((counts - quota)[counts >= 1] >= 1)
+    assert quotas(np.array([1, 3]), 1.0, keep=0).tolist() == [1, 3]
+    for most in range(1, 14):
+        drawn = quotas(np.array([1, 7, 5, 0, 1]), most / 14, keep=0)
+        assert drawn.sum() == most
 
 
 @pytest.mark.parametrize("name", ["validation", "test"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.model.config import ViTConfig
 from patchwords.model.family import Config, build
@@ -24,11 +25,7 @@ PREPROCESS = {"crop_fraction": 0.8, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0
 
 def make(config: Config = TINY, **preprocess: object) -> Pretrained:
     """A model of this config with what it needs to answer for photos."""
-    model = build(config).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
+    model = drawn(build(config))
     settings = {**PREPROCESS, "image_size": config.image_size, **preprocess}
     return Pretrained(model, Preprocess.from_dict(settings), LABELS, "ViT-tiny/4")
 

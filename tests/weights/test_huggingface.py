@@ -13,6 +13,7 @@ import safetensors.torch
 import torch
 from PIL import Image
 
+from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
 from patchwords.model.family import Model, build
@@ -41,15 +42,6 @@ LABELS = ("daisy", "dandelion", "rose", "sunflower", "tulip", "oak", "ash")
 def quiet() -> None:
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-
-
-def drawn(model: Any) -> Any:
-    """Every parameter drawn, so that nothing can cancel."""
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
-    return model.eval()
 
 
 def saved_vit(folder: Path, kind: str = "ViTForImageClassification", **settings: Any) -> Any:
@@ -277,7 +269,8 @@ def test_the_pipeline_gives_our_scores(
         photo(*shape).save(tmp_path / "photo.png")
         wanted = {one["label"]: one["score"] for one in ours.predict(tmp_path / "photo.png", 7)}
         for one in pipeline(str(tmp_path / "photo.png")):
-            assert one["score"] == pytest.approx(wanted[one["label"]], abs=1e-5)
+            # One value in 400 of the resized photo is a level of 255 away (data/crop.py, `resize`).
+            assert one["score"] == pytest.approx(wanted[one["label"]], abs=3e-4)
 
 
 def test_a_large_photo_is_nearly_the_same(tiny: Callable[..., ViT], tmp_path: Path) -> None:
@@ -436,7 +429,10 @@ def test_pixels_are_those_of_the_processor(table: dict[str, Any], tmp_path: Path
     theirs = processor(image, return_tensors="np")["pixel_values"][0]
     pixels = torch.from_numpy(preprocess(image).copy()).permute(2, 0, 1)
     mine = preprocess.normalise(pixels[None])[0].numpy()
-    np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)  # float32
+    # Resizing by torch and by Pillow: one value in 400 is a level of 255 away.
+    step = 1 / 255 / min(preprocess.std)
+    np.testing.assert_allclose(mine, theirs, rtol=0, atol=1.01 * step)
+    assert (np.abs(mine - theirs) > step / 100).mean() < 0.01
 
 
 @pytest.mark.parametrize(

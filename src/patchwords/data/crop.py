@@ -4,25 +4,24 @@ Defaults are the official ones (vit_jax input_pipeline.py, big_vision ops_image.
 area, ratio 3/4 to 4/3.
 
 A box is (left, top, right, bottom) in pixels of the image, and need not lie on whole pixels: so
-the drawn area and ratio hold exactly, for an 8x8 digit as for a photo. Cropping and resizing are
-one call of Pillow, which filters with antialiasing (the official TensorFlow code does not).
+the drawn area and ratio hold exactly for an 8x8 digit; in a photo, which cannot show half a pixel,
+the box is rounded when it is cut out. Resizing filters with antialiasing (the official TensorFlow
+code does not).
 
-Sizes: H W of the result.
+Sizes: h w of the image, H W of the result.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from PIL import Image
 
 Box = tuple[float, float, float, float]
 Interpolation = Literal["bilinear", "bicubic"]
 
+SNAPPED = 64  # pixels: the side from which on a box may be moved by up to half a pixel
 TRIES = 10  # as Inception's own code: then the largest centre crop of an allowed ratio
 
 
@@ -69,19 +68,48 @@ def centre_box(width: float, height: float, w: float, h: float) -> Box:
 
 
 def cut(
-    image: Image.Image, box: Box, size: tuple[int, int], interpolation: Interpolation
-) -> Image.Image:
-    """The box of the image, resized to size (H, W), in one pass."""
+    pixels: np.ndarray, box: Box, size: tuple[int, int], interpolation: Interpolation
+) -> np.ndarray:
+    """The box of uint8 [h, w, 3], resized to uint8 [H, W, 3].
+
+    A box of some size is moved to the nearest whole pixels; a small one is taken as it is.
+    """
+    left, top, right, bottom = (round(side) for side in box)
+    if min(right - left, bottom - top) < SNAPPED and box != (left, top, right, bottom):
+        return _cut_between_pixels(pixels, box, size, interpolation)
+    return resize(np.ascontiguousarray(pixels[top:bottom, left:right]), size, interpolation)
+
+
+def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation) -> np.ndarray:
+    """uint8 [h, w, 3] -> uint8 [H, W, 3], with antialiasing.
+
+    By torch, which has Pillow's filters in SIMD code: four times as fast, and a level away in one
+    pixel of a few hundred. From version 13 on Pillow begins with the rows where that is less work,
+    torch never: a level in one pixel of four then, and in sharp edges more by bicubic.
+    """
+    import torch
+    from torch.nn.functional import interpolate
+
+    images = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)  # [1, 3, h, w], channels last
+    resized = interpolate(images, size, mode=interpolation, antialias=True)  # [1, 3, H, W]
+    return resized[0].permute(1, 2, 0).numpy()  # [H, W, 3]
+
+
+def mirror(pixels: np.ndarray) -> np.ndarray:
+    """uint8 [H, W, 3], left and right exchanged; by NumPy it would take as long as resizing."""
+    import torch
+
+    return torch.from_numpy(pixels).flip(1).numpy()
+
+
+def _cut_between_pixels(
+    pixels: np.ndarray, box: Box, size: tuple[int, int], interpolation: Interpolation
+) -> np.ndarray:
     from PIL import Image
 
     left, top, right, bottom = box
-    inside = (  # rounding may have put the box a hair outside, which Pillow refuses
-        max(left, 0.0),
-        max(top, 0.0),
-        min(right, float(image.width)),
-        min(bottom, float(image.height)),
-    )
+    height, width = pixels.shape[:2]
+    # Rounding may have put the box a hair outside, which Pillow refuses.
+    inside = max(left, 0.0), max(top, 0.0), min(right, float(width)), min(bottom, float(height))
     resample = Image.Resampling[interpolation.upper()]
-    # A strong reduction first shrinks by whole numbers to twice the wanted size: faster, and the
-    # final antialiased pass hides it.
-    return image.resize(size[::-1], resample, box=inside, reducing_gap=2.0)
+    return np.array(Image.fromarray(pixels).resize(size[::-1], resample, box=inside))

@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from patchwords.data.decode import decode
+from patchwords.data.decode import Encoded
 from patchwords.data.examples import Examples
 from patchwords.data.plan import Place
 from patchwords.data.preprocess import Preprocess
@@ -68,7 +68,7 @@ class EvalView:
     preprocess: Preprocess
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        return self.preprocess(decode(data, self.preprocess.smallest))
+        return self.preprocess(Encoded(data).pixels(self.preprocess.smallest))
 
 
 def default_workers(processes: int = 1) -> int:

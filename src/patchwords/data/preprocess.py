@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from patchwords.data.crop import Interpolation, cut
+from patchwords.data.crop import Interpolation, cut, resize
 from patchwords.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
@@ -111,26 +111,28 @@ class Preprocess:
             return rows, rows * width // height
         return columns * height // width, columns
 
-    def __call__(self, image: Image.Image) -> np.ndarray:
-        """An RGB image -> uint8 [H, W, C], as evaluation sees it."""
-        (height, width), (rows, columns) = self.image_size, self.resized(image.width, image.height)
+    def __call__(self, image: Image.Image | np.ndarray) -> np.ndarray:
+        """An RGB image, or its uint8 [h, w, 3] -> uint8 [H, W, C], as evaluation sees it."""
+        pixels = image if isinstance(image, np.ndarray) else np.array(image)
+        (height, width), (h, w) = self.image_size, pixels.shape[:2]
+        rows, columns = self.resized(w, h)
         # The corner is rounded down as in big_vision's ops_image.py and in transformers.
         top, left = (rows - height) // 2, (columns - width) // 2
-        crop = left, top, left + width, top + height
         if rows * columns > PANORAMA * height * width:  # the resized image could fill the memory
-            across, down = image.width / columns, image.height / rows
-            box = left * across, top * down, crop[2] * across, crop[3] * down
-            return self.pixels(cut(image, box, self.image_size, self.interpolation))
-        # In two steps, although one call of Pillow can do both, as above and in training: that call
-        # rounds a pixel in twenty otherwise, and other programs would give other scores.
-        whole = 0.0, 0.0, float(image.width), float(image.height)
-        return self.pixels(cut(image, whole, (rows, columns), self.interpolation).crop(crop))
+            across, down = w / columns, h / rows
+            box = left * across, top * down, (left + width) * across, (top + height) * down
+            return self.in_channels(cut(pixels, box, self.image_size, self.interpolation))
+        # In two steps, as other programs do: a box between pixels would give other scores.
+        whole = resize(pixels, (rows, columns), self.interpolation)
+        return self.in_channels(whole[top : top + height, left : left + width])
 
-    def pixels(self, image: Image.Image) -> np.ndarray:
-        """An RGB image of the right size -> uint8 [H, W, C]."""
-        if self.channels == 1:
-            return np.asarray(image.convert("L"))[:, :, None]
-        return np.asarray(image)
+    def in_channels(self, pixels: np.ndarray) -> np.ndarray:
+        """uint8 [H, W, 3] -> uint8 [H, W, C]: grey where the model sees grey."""
+        if self.channels == 3:
+            return pixels
+        from PIL import Image
+
+        return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
 
     def normalise(self, images: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
         """[B, C, H, W] of 0..255 -> float [B, C, H, W]: (x / 255 - mean) / std, contiguous."""

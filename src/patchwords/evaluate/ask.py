@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.decode import decode
+from patchwords.data.decode import Encoded
 from patchwords.data.examples import Examples
 from patchwords.data.loader import train_batches
 from patchwords.data.plan import Place
@@ -47,7 +47,7 @@ class Strip:
         return Preprocess((1, sum(map(size_of, self.wanted))), channels=1)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        views = [one(decode(data, one.smallest)).reshape(-1) for one in self.wanted]
+        views = [one(Encoded(data).pixels(one.smallest)).reshape(-1) for one in self.wanted]
         return np.concatenate(views)[None, :, None]  # [1, bytes, 1]
 
     def cut(self, strips: Tensor) -> dict[Preprocess, Tensor]:

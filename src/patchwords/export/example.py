@@ -42,10 +42,10 @@ if rows * image.width >= columns * image.height:
     columns = rows * image.width // image.height
 else:
     rows = columns * image.height // image.width
-image = image.resize((columns, rows), {filter}, reducing_gap=2)
+image = image.resize((columns, rows), {filter})
 left, top = (columns - {width}) // 2, (rows - {height}) // 2
 image = image.crop((left, top, left + {width}, top + {height}))"""
-SQUASH = "image = image.resize(({width}, {height}), {filter}, reducing_gap=2)"
+SQUASH = "image = image.resize(({width}, {height}), {filter})"
 COLOUR = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
 GREY = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
 ANSWER = """\
