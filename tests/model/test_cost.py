@@ -9,7 +9,7 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from patchwords.errors import ConfigError
-from patchwords.model.cost import breakdown, macs, parameters, training_flops
+from patchwords.model.cost import breakdown, forward_macs, macs, parameters, training_flops
 from patchwords.model.family import Config, Model, build
 from patchwords.model.variants import list_models, resolve
 
@@ -134,14 +134,14 @@ def numel(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def counted_macs(config: Config, image_size: tuple[int, int]) -> float:
-    """By torch's counter, from shapes alone."""
+def counted_macs(config: Config, image_size: tuple[int, int], whole: bool = False) -> float:
+    """By torch's counter, from shapes alone; `whole`: of all tokens in every block."""
     model = on_meta(config).eval()
     images = torch.zeros(1, config.channels, *image_size, device="meta")
     # The counter knows attention as two matrix products, which the unfused kernel makes of it.
     math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
     with FlopCounterMode(display=False) as counter, math, torch.no_grad():
-        model(images)
+        model.forward_head(model.forward_features(images)) if whole else model(images)
     return counter.get_total_flops() / 2
 
 
@@ -179,7 +179,8 @@ def test_macs_agree_with_torchs_counter(
     larger = (image_size[0] + 64, image_size[1] + 64)
     size = image_size if settings.get("mixer") == "mlp" else larger  # a token MLP has one size
     # The query of attention pooling is projected once for the batch, as the formula has it.
-    assert counted_macs(config, size) == macs(config, size)
+    assert counted_macs(config, size, whole=True) == macs(config, size)
+    assert counted_macs(config, size) == forward_macs(config, size)
 
 
 def test_macs_refuse_what_the_model_refuses() -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from torch import Tensor
 from patchwords.data.examples import Examples
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.files import write_atomically
+from patchwords.model.family import Model
+from patchwords.model.fast import for_inference
 
 if TYPE_CHECKING:
     from patchwords.data.loader import Batch
@@ -51,9 +53,10 @@ def classify(
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}")
     device = torch.device(device)
+    fast = for_inference(cast(Model, model), bf16=precision == "bf16")
 
     def ask(images: Tensor) -> Tensor:
-        return model(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
+        return fast(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
 
     with (
         evaluating(model),

@@ -18,6 +18,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.evaluate.classify import collect, evaluating
 from patchwords.model.family import Model
+from patchwords.model.fast import for_inference
 
 BATCH = 64
 
@@ -41,15 +42,14 @@ def represent(
     """
     with evaluating(model), device.autocast():
         batches = eval_batches(examples, preprocess, BATCH, workers)
-        return Features(*collect(asked(model, preprocess), batches, device.torch_device))
+        return Features(*collect(asked(model, preprocess, device), batches, device.torch_device))
 
 
-def asked(model: nn.Module, preprocess: Preprocess) -> Callable[[Tensor], Tensor]:
+def asked(model: nn.Module, preprocess: Preprocess, device: Device) -> Callable[[Tensor], Tensor]:
     """-> a function of uint8 [B, C, H, W] that gives float32 [B, R], what the classifier sees."""
-    frozen = cast(Model, model)
+    fast = for_inference(cast(Model, model), device.bf16)
 
     def ask(images: Tensor) -> Tensor:
-        features = frozen.forward_features(preprocess.normalise(images))
-        return frozen.forward_head(features, pre_logits=True).float()
+        return fast.represent(preprocess.normalise(images)).float()
 
     return ask

@@ -6,7 +6,8 @@ Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
 from __future__ import annotations
 
 from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+
+from patchwords.model.kernels import attend
 
 
 class Attention(nn.Module):
@@ -29,18 +30,19 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
-    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, T, D] -> [B, T, D]"""
+    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; with `first` = F only what the first F tokens see, [B, F, D]"""
         q, k, v = self.project(x)
-        # The fused kernel scales q k^T but not what is added to it.
+        q = q[:, :, :first]
+        # The kernels scale q k^T but not what is added to it.
         bias = None if self.relative is None else self.relative(q * self.scale, grid)
-        y = scaled_dot_product_attention(q, k, v, bias)  # [B, K, T, Dh]  Eqs. 6-7
+        y = attend(q, k, v, bias)  # [B, K, T, Dh]  Eqs. 6-7
         return self.out(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
 
-        The fused kernel of `forward` never makes this matrix, so it is computed anew.
+        `forward` need not make this matrix, and keeps none, so it is computed anew.
         """
         q, k, _ = self.project(x)
         logits = q @ k.mT * self.scale

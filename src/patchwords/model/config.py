@@ -51,6 +51,7 @@ PLACES = {
     "none": ("stem",),
 }
 MIXERS_WITH_HEADS = ("attention", "axial", "local")  # those that weigh tokens by queries and keys
+LONGEST_WRITTEN_OUT = 1024  # tokens; beyond, the matrix of attention costs more than it saves
 USUAL_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
 
 
@@ -175,6 +176,11 @@ class ViTConfig:
     def tokens(self) -> int:
         """T"""
         return self.patches + self.prefix
+
+    @property
+    def read(self) -> int | None:
+        """How many tokens of the last block the classifier needs, from the front; None: all."""
+        return 1 if self.classifier == "token" and self.mixer == "attention" else None
 
     @property
     def head_width(self) -> int:

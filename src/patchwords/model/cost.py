@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from patchwords.model.config import ViTConfig
+from patchwords.model.config import LONGEST_WRITTEN_OUT, ViTConfig
 from patchwords.model.cost_part import Part, peak_bytes
 from patchwords.model.cost_trunk import area, trunk_parts
-from patchwords.model.cost_vit import vit_parts
+from patchwords.model.cost_vit import unread_macs, vit_parts
 from patchwords.model.resnet_config import ResNetConfig
 
 Config = ViTConfig | ResNetConfig
@@ -34,6 +34,17 @@ def macs(config: Config, image_size: Size = None) -> int:
     return sum(part.macs for part in parts(config, image_size))
 
 
+def forward_macs(config: Config, image_size: Size = None) -> int:
+    """`macs` without what `model(images)` leaves out: the last block's tokens that nobody reads.
+
+    Against these a utilisation is measured: work that is not done is not to be counted as done.
+    """
+    if image_size is not None:
+        config = config.with_settings(image_size=image_size)
+    unread = unread_macs(config) if isinstance(config, ViTConfig) else 0
+    return macs(config) - unread
+
+
 def training_flops(macs: int, images: float) -> float:
     """Operations of training on so many images, each counted as often as it is seen.
 
@@ -53,6 +64,15 @@ def activation_bytes(
     CPU, and within 6 % for a plain ViT-Ti or S, or a ResNet of 100 pixels and more.
     """
     return peak_bytes(parts(config, image_size), batch, bytes_per_value)
+
+
+def written_out_bytes(config: Config, batch: int) -> int:
+    """On top of `activation_bytes` where attention is written out in bfloat16 (kernels.py)."""
+    if not isinstance(config, ViTConfig) or config.mixer != "attention":
+        return 0
+    if config.tokens > LONGEST_WRITTEN_OUT:
+        return 0
+    return 2 * batch * config.layers * config.heads * config.tokens**2
 
 
 def parts(config: Config, image_size: Size = None) -> list[Part]:

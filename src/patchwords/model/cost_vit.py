@@ -22,12 +22,44 @@ def vit_parts(config: ViTConfig) -> Iterator[Part]:
     yield embedding(config)
     yield positions(config)
     for layer in range(config.layers):
-        yield branch(config, mixer(config, layer))
-        yield branch(config, mlp(config))
+        both = branch(config, mixer(config, layer)), branch(config, mlp(config))
+        yield from both if layer < config.layers - 1 else end_of_tokens(config, *both)
     yield last_norm(config)
     if config.classifier == "map":
         yield pool(config)
     yield head(config)
+
+
+def unread_macs(config: ViTConfig) -> int:
+    """Attention, `out` and MLP of the last block's tokens that the classifier does not read."""
+    if config.read is None:
+        return 0
+    width, tokens = config.width, config.tokens
+    offsets = 2 * config.patches - 1 + 3 * config.prefix if config.position == "relative" else 0
+    of_one = width**2 + (2 * tokens + offsets) * width + 2 * width * config.mlp_width
+    return (tokens - config.read) * of_one
+
+
+def end_of_tokens(config: ViTConfig, mixing: Part, dense: Part) -> tuple[Part, Part]:
+    """The last block's memory where most of its tokens are not read; its products stay counted."""
+    if config.read is None:
+        return mixing, dense
+    unread, width = config.tokens - config.read, config.width
+    share = config.read / config.tokens
+    # What goes into `out`, its dropout's mask, and with relative positions queries and weights.
+    lost = unread * width * (2 if config.dropout else 1)
+    if config.position == "relative":
+        weights = unread * config.tokens * config.heads
+        mixing = replace(mixing, float32=mixing.float32 - 2 * weights)
+        lost += unread * width + weights
+    mixing = replace(mixing, kept=mixing.kept - lost)
+    dense = replace(
+        dense,
+        kept=round(dense.kept * share),
+        float32=round(dense.float32 * share),
+        at_work=round(dense.at_work * share),
+    )
+    return mixing, dense
 
 
 def embedding(config: ViTConfig) -> Part:

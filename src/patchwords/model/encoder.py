@@ -53,9 +53,14 @@ class Block(nn.Module):
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
         self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
 
-    def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens"""
-        x = x + self.drop_path(self.dropout(self.attention(self.norm1(x), grid)))  # Eq. 2
+    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens.
+
+        With `first` = F the others are seen but not computed any further: [B, F, D].
+        """
+        only = () if first is None else (first,)  # other mixers than attention have no such part
+        y = self.attention(self.norm1(x), grid, *only)
+        x = x[:, :first] + self.drop_path(self.dropout(y))  # Eq. 2
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
 
     def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -76,10 +81,23 @@ class Encoder(nn.Module):
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
 
-    def forward(self, x: Tensor, grid: tuple[int, int], tables: Tensor | None = None) -> Tensor:
-        """[B, T, D], and positions [1 or layers, T, D] -> [B, T, D]"""
-        for layer, block in enumerate(self.blocks):
-            x = block(self.add_positions(layer, x, tables), grid)
+    def forward(
+        self,
+        x: Tensor,
+        grid: tuple[int, int],
+        tables: Tensor | None = None,
+        start: int = 0,
+        first: int | None = None,
+    ) -> Tensor:
+        """[B, T, D], what enters block `start`, and positions [1 or layers, T, D] -> [B, T, D]
+
+        With `first` = F the last block ends with the first F tokens, if that is all that is asked
+        for: [B, F, D].
+        """
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks[start:], start):
+            x = self.add_positions(layer, x, tables)
+            x = block(x, grid, first if layer == last else None)
         return self.norm(x)
 
     def add_positions(self, layer: int, x: Tensor, tables: Tensor | None) -> Tensor:

@@ -32,7 +32,8 @@ class RelativePositions(nn.Module):
             self.class_token = nn.Parameter(torch.zeros(3, head_width))
 
     def forward(self, q: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, K, T, Dh] -> q . r, [B, K, T, T], for queries in rows and keys in columns"""
+        """[B, K, F, Dh], of the first F tokens -> q . r, [B, K, F, T]: queries in rows, keys in
+        columns"""
         embeddings = resize_offsets(self.table, self.grid, grid, self.resize)  # [2N - 1, Dh]
         index = offset_index(grid[0] * grid[1], q.device)  # [N, N]
         if self.class_token is not None:
@@ -40,8 +41,8 @@ class RelativePositions(nn.Module):
             embeddings = torch.cat([embeddings, self.class_token])  # [2N + 2, Dh]
         # Products with all embeddings, then each pair's own: with embeddings gathered first,
         # there would be T x T of them, each of Dh numbers.
-        products = q @ embeddings.mT  # [B, K, T, 2N - 1 or 2N + 2]
-        return products.gather(-1, index.expand(*q.shape[:2], -1, -1))
+        products = q @ embeddings.mT  # [B, K, F, 2N - 1 or 2N + 2]
+        return products.gather(-1, index[: q.shape[2]].expand(*q.shape[:2], -1, -1))
 
     def extra_repr(self) -> str:
         return f"grid={self.grid}, resize={self.resize!r}"

@@ -12,7 +12,7 @@ import time
 import torch
 
 from patchwords.device import Device
-from patchwords.model.cost import macs, training_flops
+from patchwords.model.cost import forward_macs, training_flops
 from patchwords.model.family import Model
 
 # Sides of the square matrices that are tried: which one is fastest depends on caches and cores.
@@ -30,7 +30,7 @@ def seconds_at_peak(model: Model, device: Device) -> float | None:
     for name, parameter in model.named_parameters():
         if not (parameter.requires_grad or name.startswith("head.")):
             return None
-    return training_flops(macs(model.config), images=1) / matrix_peak(device)
+    return training_flops(forward_macs(model.config), images=1) / matrix_peak(device)
 
 
 def matrix_peak(device: Device) -> float:

@@ -1,0 +1,128 @@
+"""A trained model made fast on a CPU: the same answers by other kernels.
+
+`for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
+call; the dense layers take in what follows them (GELU, the sum with the residual stream), and
+convolutions have their weights standardised once. encoder.py, attention.py and std_conv.py say the
+same in plain words, and remain what is trained, changed and read.
+
+Sizes: B batch, T tokens, F first tokens, D width, K heads, Dh head width, M MLP width.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import layer_norm
+
+from patchwords.model.attention import Attention
+from patchwords.model.encoder import Block
+from patchwords.model.family import Model
+from patchwords.model.kernels import attend
+from patchwords.model.std_conv import StdConv, standardised
+
+
+def can_pack() -> bool:
+    """Whether this build of torch has oneDNN's kernels for packed weights."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@torch.no_grad()
+def for_inference(model: Model, bf16: bool = False) -> Model:
+    """A copy for a CPU that answers as the model does now, and does not learn.
+
+    Its blocks compute in bfloat16 or in float32, whatever the autocast around it says; the rest
+    heeds that. Memory: as much again as the blocks' weights take, in bfloat16 half of it. Where
+    this is not possible (on a GPU, of a model divided among processes, without oneDNN), or there
+    is nothing to gain, it is the model itself; a block of an unusual kind is copied as it is.
+    """
+    if not can_pack() or not all(fits(value) for value in model.parameters()):
+        return model
+    modules = list(model.modules())
+    if any(hasattr(module, "unshard") for module in modules):  # FSDP's: see train/sharding.py
+        return model
+    if not any(is_usual(module) or is_standardised(module) for module in modules):
+        return model
+    dtype = torch.bfloat16 if bf16 else torch.float32
+    shared: dict[int, object] = {id(value): value for value in model.parameters()}
+    fast = copy.deepcopy(model, shared).eval()
+    for parent in list(fast.modules()):
+        parent.__dict__.pop("forward", None)  # activations need no checkpoints here
+        for name, module in parent.named_children():
+            if is_usual(module):
+                setattr(parent, name, PackedBlock(cast(Block, module), dtype))
+            elif isinstance(module, StdConv) and module.form is not None:
+                module.weight = nn.Parameter(standardised(module.weight, module.form))
+                module.form = None
+    return fast
+
+
+def fits(parameter: Tensor) -> bool:
+    return parameter.device.type == "cpu" and parameter.dtype == torch.float32
+
+
+def is_usual(module: nn.Module) -> bool:
+    """A block with plain attention."""
+    if not isinstance(module, Block) or type(module.attention) is not Attention:
+        return False
+    return module.attention.relative is None
+
+
+def is_standardised(module: nn.Module) -> bool:
+    return isinstance(module, StdConv) and module.form is not None
+
+
+class PackedLinear:
+    """A dense layer over packed weights, with what may follow it in the same kernel."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype))
+        self.bias = bias.detach().to(dtype)
+
+    def __call__(self, x: Tensor, gelu: str | None = None) -> Tensor:
+        """[..., inputs] -> [..., outputs]; with `gelu` ("none": erf, or "tanh") after it"""
+        after = "none" if gelu is None else "gelu"
+        packed: Tensor = torch.ops.mkldnn._linear_pointwise(
+            x, self.weight, self.bias, after, [], gelu or ""
+        )
+        return packed
+
+    def onto(self, x: Tensor, stream: Tensor) -> Tensor:
+        """[..., inputs], [..., outputs] -> their sum with the residual stream"""
+        total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
+            x, stream, self.weight, self.bias, "add"
+        )
+        return total
+
+
+class PackedBlock(nn.Module):
+    """What a `Block` computes in evaluation."""
+
+    def __init__(self, block: Block, dtype: torch.dtype) -> None:
+        super().__init__()
+        attention, mlp = block.attention, block.mlp
+        assert isinstance(attention, Attention)
+        self.dtype, self.heads = dtype, attention.heads
+        self.qkv = PackedLinear(attention.qkv.weight, attention.qkv.bias, dtype)
+        self.out = PackedLinear(attention.out.weight, attention.out.bias, dtype)
+        self.fc1 = PackedLinear(mlp.fc1.weight, mlp.fc1.bias, dtype)
+        self.fc2 = PackedLinear(mlp.fc2.weight, mlp.fc2.bias, dtype)
+        self.gelu = mlp.gelu.approximate
+        self.norm1, self.norm2 = block.norm1, block.norm2
+
+    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D] or [B, F, D]"""
+        with torch.autocast("cpu", enabled=False):
+            x = x.to(self.dtype)
+            qkv = self.qkv(self.normalise(x, self.norm1))
+            q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+            y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh]
+            x = self.out.onto(y.transpose(1, 2).flatten(2), x[:, :first].contiguous())  # [B, F, D]
+            y = self.fc1(self.normalise(x, self.norm2), self.gelu)  # [B, F, M]
+            return self.fc2.onto(y, x)
+
+    def normalise(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
+        """In bfloat16, too, sums are in float32 and the weights are those of float32."""
+        return layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

@@ -1,0 +1,139 @@
+"""The fast copy answers as the model does, and leaves it alone; kernels agree with plain forms."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from patchwords.model import kernels
+from patchwords.model.create import create_model
+from patchwords.model.family import Model
+from patchwords.model.fast import PackedBlock, can_pack, for_inference
+
+pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
+
+KINDS: list[tuple[str, dict[str, Any]]] = [
+    ("ViT-mu/4", {}),
+    ("ViT-mu/4", {"gelu": "erf", "norm_eps": 1e-3}),
+    ("ViT-mu/4", {"gelu": "tanh", "classifier": "gap"}),
+    ("ViT-mu/4", {"classifier": "map", "representation_size": 11}),
+    ("ViT-mu/4", {"position": "2d", "position_at": "every", "depth": 3}),
+    ("ViT-mu/4", {"position": "relative", "depth": 2}),
+    ("ViT-mu/4", {"mixer": "pooling"}),
+    ("ViT-mu/4", {"mixer": "axial", "depth": 2}),
+    ("ViT-mu/4", {"dropout": 0.5, "drop_path": 0.5, "depth": 3}),
+    ("R26+ViT-mu/16", {"patch_size": 1, "units": (1, 1, 1)}),
+    ("BiT-R26x1", {"units": (1, 2)}),
+]
+
+
+def shaken(name: str, **settings: Any) -> Model:
+    """A model whose every weight matters: the classifier is not zero, nor any bias or table."""
+    model = create_model(name, num_classes=7, image_size=(20, 12), **settings)
+    noise = torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        for value in model.parameters():
+            value.add_(0.1 * torch.randn(value.shape, generator=noise))
+    return model.eval()
+
+
+def images_like(model: Model, batch: int = 5, size: tuple[int, int] = (20, 12)) -> Tensor:
+    noise = torch.Generator().manual_seed(1)
+    return torch.rand(batch, model.config.channels, *size, generator=noise) * 2 - 1
+
+
+@pytest.mark.parametrize(("name", "settings"), KINDS)
+@torch.inference_mode()
+def test_the_copy_answers_as_the_model(name: str, settings: dict[str, Any]) -> None:
+    model = shaken(name, **settings)
+    fast, images = for_inference(model), images_like(model)
+    # float32: sums of a few hundred products in another order.
+    torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
+    features = model.forward_features(images)
+    torch.testing.assert_close(fast.forward_features(images), features, rtol=1e-4, atol=1e-4)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = for_inference(model, bf16=True)(images).float()
+    # bfloat16 has 8 bits: 0.4 % at each of some tens of roundings.
+    assert (rounded - model(images)).norm() < 0.05 * model(images).norm()
+
+
+def test_blocks_are_packed_where_they_are_of_the_usual_kind() -> None:
+    def packed(model: nn.Module) -> int:
+        return sum(isinstance(module, PackedBlock) for module in model.modules())
+
+    assert packed(for_inference(shaken("ViT-mu/4", depth=3))) == 3
+    assert packed(for_inference(shaken("ViT-mu/4", position="relative"))) == 0
+    assert packed(for_inference(shaken("ViT-mu/4", mixer="axial", depth=2))) == 0
+
+
+@torch.inference_mode()
+def test_other_image_sizes() -> None:
+    model = shaken("ViT-mu/4")
+    images = images_like(model, 2, (28, 24))
+    torch.testing.assert_close(for_inference(model)(images), model(images), rtol=1e-4, atol=1e-5)
+
+
+def test_the_model_is_left_as_it_was() -> None:
+    model = shaken("R26+ViT-mu/16", patch_size=1, units=(1, 1, 1), dropout=0.1).train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    fast = for_inference(model, bf16=True)
+    assert not fast.training
+    assert all(module.training for module in model.modules())
+    assert before.keys() == model.state_dict().keys()
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+    model(images_like(model)).sum().backward()  # still learns
+    assert model.embed.weight.grad is not None
+    # What is not packed is shared, not copied.
+    assert fast.embed.weight is model.embed.weight
+
+
+def test_what_cannot_be_packed_is_returned_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = shaken("ViT-mu/4")
+    double = copy.deepcopy(model).double()
+    assert for_inference(double) is double
+    monkeypatch.setattr("patchwords.model.fast.can_pack", lambda: False)
+    assert for_inference(model) is model
+
+
+@pytest.mark.parametrize("first", [None, 1, 3])
+@pytest.mark.parametrize("biased", [False, True])
+def test_attention_written_out_is_the_fused_one(first: int | None, biased: bool) -> None:
+    noise = torch.Generator().manual_seed(0)
+    q, k, v = torch.randn(3, 2, 3, 13, 5, generator=noise, dtype=torch.float64).unbind(0)
+    q = q[:, :, :first]
+    bias = torch.randn(2, 3, q.shape[2], 13, generator=noise, dtype=torch.float64)
+    given = bias if biased else None
+    found = kernels.attend_written_out(q, k, v, given)
+    torch.testing.assert_close(found, scaled_dot_product_attention(q, k, v, given))
+    torch.testing.assert_close(found, kernels.attend(q, k, v, given))
+
+
+def test_attention_is_written_out_for_short_sequences_in_bfloat16() -> None:
+    short, long = torch.zeros(1, 1, 1024, 2), torch.zeros(1, 1, 1025, 2)
+    assert not kernels.writes_out(short, short)
+    assert kernels.writes_out(short.bfloat16(), short.bfloat16())
+    assert not kernels.writes_out(long.bfloat16(), long.bfloat16())
+
+
+@pytest.mark.parametrize(
+    "settings", [{}, {"position": "relative"}, {"position": "2d", "position_at": "every"}]
+)
+def test_only_the_class_token_of_the_last_block(settings: dict[str, Any]) -> None:
+    """What is not read is not computed, and nothing else changes: neither logits nor gradients."""
+    model = shaken("ViT-mu/4", depth=3, **settings).double()
+    images = images_like(model).double()
+    found = {}
+    for whole in (False, True):
+        model.zero_grad()
+        logits = model.forward_head(model.forward_features(images)) if whole else model(images)
+        logits.square().sum().backward()
+        gradients = {name: value.grad for name, value in model.named_parameters()}
+        found[whole] = {"logits": logits.detach(), **gradients}
+    assert all(value is not None for value in found[False].values())
+    torch.testing.assert_close(found[False], found[True])
+    assert model.encode(images, 1).shape == (5, 1, model.config.width)
