@@ -25,11 +25,12 @@ from tiny_frozen import (
     torn,
 )
 
+from patchwords.data import feature_file
+from patchwords.data.feature_file import FeatureFile
 from patchwords.distributed import World
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate import feature_cache, feature_file, feature_key
+from patchwords.evaluate import feature_cache, feature_key
 from patchwords.evaluate.feature_cache import FeatureCache, Pass, represent_anew
-from patchwords.evaluate.feature_file import FeatureFile
 from patchwords.evaluate.feature_key import describe, digest_images, key_of
 from patchwords.evaluate.features import represent
 

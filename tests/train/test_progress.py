@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from patchwords.train.progress import MOST_COLUMNS, Display, duration, fitting
+from patchwords.train.progress import MOST_COLUMNS, Display, fitting
 
 ROW = {
     "kind": "train",
@@ -111,11 +111,3 @@ def test_what_does_not_fit_is_left_out_from_the_end() -> None:
     assert fitting(parts, 37) == "loss 2.5  accuracy 10.0%  97 images/s"
     assert fitting(parts, 36) == "loss 2.5  accuracy 10.0%"
     assert fitting(parts, 0) == "loss 2.5"
-
-
-def test_duration() -> None:
-    seconds = (8.4, 59.7, 125, 599.6, 784, 3_599, 7_384, 360_000)
-    assert [duration(s) for s in seconds] == [
-        *("8 s", "1 min 0 s", "2 min 5 s", "10 min", "13 min", "1 h 0 min"),
-        *("2 h 3 min", "100 h 0 min"),
-    ]

@@ -54,6 +54,7 @@ ALL_SET = FinetuneConfig(
         cutmix=1.0,
         color_jitter=0.4,
         erase=0.25,
+        views=3,
     ),
     resize="squash",
     crop_fraction=0.9,
@@ -99,7 +100,8 @@ ALL_SET = FinetuneConfig(
     machine=MachineSettings(
         device="cpu",
         precision="bf16",
-        compile=True,
+        frozen="compute",
+        compile="yes",
         parallel="fsdp",
         checkpoint_activations=True,
         workers=0,

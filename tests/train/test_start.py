@@ -131,6 +131,27 @@ def test_names(tmp_path: Path) -> None:
         start_of(replace(known, model="S/4"), digits())
 
 
+def test_a_model_asked_for_beside_its_own_weights(tmp_path: Path) -> None:
+    """As the run was started that left them, or by any other name and settings of that shape."""
+    shape = {name: getattr(VIT, name) for name in ("width", "depth", "heads", "mlp_width")}
+    named = weights_in(tmp_path, name="ViT-Ti/4 with depth 1, width 16")
+    for model, settings in (
+        ("ViT-Ti/4", shape),
+        ("ViT-Ti/16", {**shape, "patch_size": VIT.patch_size}),
+    ):
+        asked = replace(named, model=model, model_settings=ModelSettings((8,), **settings))
+        start, _ = start_of(asked, digits())
+        assert start.name == "ViT-Ti/4 with depth 1, width 16"
+    for name, other in (("depth", VIT.depth + 1), ("patch_size", 8), ("position", "2d")):
+        settings = {**shape, name: other}
+        asked = replace(named, model="ViT-Ti/4", model_settings=ModelSettings((8,), **settings))
+        with pytest.raises(WeightsError, match="with depth 1, width 16, but ViT-Ti/4 was asked"):
+            load_origin(asked)
+    for model in ("ViT-Ti/4", "BiT-R50x1", "R50+ViT-B/16"):
+        with pytest.raises(WeightsError, match="leave that out"):
+            load_origin(replace(named, model=model))
+
+
 @pytest.mark.parametrize("kind", ["a name of timm's", "weights without a name"])
 def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) -> None:
     """timm's names imply an exact GELU; weights saved from Python may have no name at all."""

@@ -156,7 +156,7 @@ def test_early_stopping_stops_and_keeps_the_best(photos: Path, tmp_path: Path) -
     reason="compiling takes most of a minute; set PATCHWORDS_SLOW_TESTS=1",
 )
 def test_a_compiled_model_learns_the_same(photos: Path, tmp_path: Path) -> None:
-    job = train_only(photos, *TINY, "--compile", "--dropout", 0, "--output", tmp_path / "a")
+    job = train_only(photos, *TINY, "--compile", "yes", "--dropout", 0, "--output", tmp_path / "a")
     plain = train_only(photos, *TINY, "--dropout", 0, "--output", tmp_path / "b")
     losses = [[row["loss"] for row in rows(j.folder.path, "train")] for j in (job, plain)]
     # The compiler orders sums anew: float32 rounding, in three steps.

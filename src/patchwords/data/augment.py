@@ -2,7 +2,8 @@
 
 Workers decode, crop, resize and flip (`TrainView`, here); colour work, erasing and mixing run on
 the batch on the device (`batch_augment.augment_batch`). Every draw is a function of place: of
-(seed, epoch, sample), never of the worker, the batch, or what was drawn before.
+(seed, epoch, sample), never of the worker, the batch, or what was drawn before; with a fixed
+number of views, of (seed, view, sample).
 
 Sizes: C channels, H W image.
 """
@@ -14,8 +15,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from patchwords.data.crop import Box, cut, draw_crop, draw_window
-from patchwords.data.decode import decode, image_size
+from patchwords.data.crop import Box, cut, draw_crop, draw_window, mirror
+from patchwords.data.decode import Encoded
+from patchwords.data.plan import Place
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.noise import numpy_generator
@@ -34,6 +36,7 @@ class Augment:
     cutmix: float = 0.0  # likewise; with both on, each batch has one of them
     color_jitter: float = 0.0  # brightness, contrast and saturation each by up to this share
     erase: float = 0.0  # probability that a random rectangle becomes noise
+    views: int | None = None  # ways in which an image is seen, in turn; none given: ever new ones
 
     def __post_init__(self) -> None:
         low, high = self.crop_area
@@ -56,6 +59,25 @@ class Augment:
         for name in ("color_jitter", "erase"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ConfigError(f"{name} is {getattr(self, name)}; it must be in [0, 1]")
+        if self.views is not None and self.views < 1:
+            raise ConfigError(f"views is {self.views}; give 1 or more, or leave it out")
+
+    @property
+    def mixes(self) -> bool:
+        """Whether images are blended with others of their batch, which are others every time."""
+        return self.mixup > 0 or self.cutmix > 0
+
+    def is_fixed(self, preprocess: Preprocess) -> bool:
+        """Whether nothing is drawn for an image by itself: it is the same in every epoch."""
+        operations = self.randaugment is not None and self.randaugment[0] > 0
+        drawn = self.flip or operations or self.color_jitter > 0 or self.erase > 0
+        return not drawn and self.random_crop == 1 and preprocess.resize == "squash"
+
+    def drawn_at(self, place: Place) -> Place:
+        """The place of an image's draws: with a fixed number of views, by turns that of each."""
+        if self.views is None:
+            return place
+        return Place((place.epoch + place.repeat) % self.views, place.sample)
 
 
 @dataclass(frozen=True)
@@ -67,17 +89,19 @@ class TrainView:
     seed: int
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
-        generator = numpy_generator(self.seed, "augment", epoch, sample, repeat)
-        width, height = image_size(data)
+        place = self.augment.drawn_at(Place(epoch, sample, repeat))
+        generator = numpy_generator(self.seed, "augment", *place)
+        encoded = Encoded(data)
+        width, height = encoded.size
         box = self._box(width, height, generator)
         flip = self.augment.flip and generator.random() < 0.5
-        image = decode(data, self._smallest(width, height, (box[2] - box[0], box[3] - box[1])))
+        seen = box[2] - box[0], box[3] - box[1]
+        image = encoded.pixels(self._smallest(width, height, seen))  # [h, w, 3]
         # The decoder may have given a smaller image: the same part of it.
-        x, y = image.width / width, image.height / height
+        x, y = image.shape[1] / width, image.shape[0] / height
         scaled = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
-        size, interpolation = self.preprocess.image_size, self.preprocess.interpolation
-        pixels = self.preprocess.pixels(cut(image, scaled, size, interpolation))
-        return pixels[:, ::-1] if flip else pixels
+        pixels = cut(image, scaled, self.preprocess.image_size, self.preprocess.interpolation)
+        return self.preprocess.in_channels(mirror(pixels) if flip else pixels)
 
     def _box(self, width: int, height: int, generator: np.random.Generator) -> Box:
         """The part of the image that is seen: an inception crop, or one of fixed size."""

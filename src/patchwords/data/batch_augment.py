@@ -41,7 +41,8 @@ def augment_batch(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """uint8 [B, C, H, W], int64 [B] -> the same; labels float [B, K] where images are mixed."""
     if augment.randaugment or augment.color_jitter or augment.erase:
-        generators = [numpy_generator(seed, "augment-device", *place) for place in places]
+        drawn = [augment.drawn_at(place) for place in places]
+        generators = [numpy_generator(seed, "augment-device", *place) for place in drawn]
         if augment.randaugment:
             images = randaugment(images, generators, *augment.randaugment)
         if augment.color_jitter:

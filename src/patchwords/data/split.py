@@ -135,17 +135,19 @@ def _digest(examples: Examples, index: int) -> bytes:
         return f"unreadable {index}".encode()
 
 
-def quotas(counts: np.ndarray, fraction: float, at_least_one_of: int = 0) -> np.ndarray:
+def quotas(
+    counts: np.ndarray, fraction: float, at_least_one_of: int = 0, keep: int = 1
+) -> np.ndarray:
     """[classes] images to draw: within one of the exact share, and in sum as near as can be.
 
-    A class always keeps one image; one of `at_least_one_of` images or more (0 = none) gives one.
+    A class keeps `keep` images; one of `at_least_one_of` images or more (0 = none) gives one.
     Rounded by largest remainders, ties to the class with more images.
     """
     exact = counts * fraction
     low = np.floor(exact).astype(np.int64)
     if at_least_one_of:
         low = np.maximum(low, (counts >= at_least_one_of).astype(np.int64))
-    high = np.minimum(np.ceil(exact).astype(np.int64), np.maximum(counts - 1, 0))
+    high = np.minimum(np.ceil(exact).astype(np.int64), np.maximum(counts - keep, 0))
     quota = np.minimum(low, high)
     wanted = int(np.floor(exact.sum() + 0.5))
     for label in np.lexsort((-counts, quota - exact)):

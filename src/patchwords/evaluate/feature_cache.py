@@ -24,6 +24,7 @@ import torch
 from torch import nn
 
 from patchwords.data.examples import Examples
+from patchwords.data.feature_file import BLOCK, FeatureFile
 from patchwords.data.loader import Batch, eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.shard_cache import locked
@@ -31,7 +32,6 @@ from patchwords.device import Device
 from patchwords.distributed import by_main, from_main, together, world
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.classify import collect, evaluating
-from patchwords.evaluate.feature_file import BLOCK, FeatureFile
 from patchwords.evaluate.feature_key import describe, key_of
 from patchwords.evaluate.features import Features, asked
 from patchwords.files import explain
@@ -151,7 +151,7 @@ class Pass:
         blocks = [int(b) for b in file.blocks_left() if b % here.size == here.rank]
         spans = [range(b * BLOCK, min((b + 1) * BLOCK, count)) for b in blocks]
         places = np.array([place for span in spans for place in span], dtype=np.int64)
-        chosen, ask = self.examples.select(places), asked(self.model, self.preprocess)
+        chosen, ask = self.examples.select(places), asked(self.model, self.preprocess, self.device)
         total = -(-count // BLOCK)
         with (
             file.filling() as filling,
@@ -190,7 +190,7 @@ def width_of(model: nn.Module, preprocess: Preprocess, device: Device) -> int:
     shape = (1, preprocess.channels, *preprocess.image_size)
     black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
     with evaluating(model), device.autocast(), torch.inference_mode():
-        return int(asked(model, preprocess)(black).shape[1])
+        return int(asked(model, preprocess, device)(black).shape[1])
 
 
 def represent_anew(
@@ -211,6 +211,6 @@ def represent_anew(
             yield batch
 
     with evaluating(model), device.autocast():
-        ask = asked(model, preprocess)
+        ask = asked(model, preprocess, device)
         indices, labels, values, bad = collect(ask, told(), device.torch_device)
     return Features(indices, labels, kept(values, device.precision), bad)

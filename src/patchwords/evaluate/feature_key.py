@@ -10,13 +10,13 @@ import json
 from typing import Any
 
 import numpy as np
-import torch
 from torch import nn
 
 from patchwords.data.examples import Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.model.family import config_to_dict
 from patchwords.version import __version__
+from patchwords.weights.digest import digest
 
 FORMAT = 1  # raised when the files of the cache, or what is computed, change
 READ_WHOLE = 256 << 20  # bytes of images that are all read to tell them apart
@@ -46,12 +46,8 @@ def key_of(about: dict[str, Any]) -> str:
 
 
 def digest_weights(model: nn.Module) -> str:
-    """Of every tensor's name, type, shape and bytes."""
-    found = hashlib.blake2b(digest_size=16)
-    for name, tensor in model.state_dict().items():
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+    """Of all its parameters and buffers."""
+    return digest(model.state_dict())
 
 
 def digest_images(examples: Examples) -> str:

@@ -69,12 +69,16 @@ class Head(nn.Module):
 
     def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
+        return self.classify(self.pooled(features), pre_logits)
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """[B, T, D] -> [B, D]; only "map" learns how"""
         if self.pool is not None:
-            y = self.pool(features)
-        elif self.classifier == "gap":
-            y = features.mean(dim=1)
-        else:
-            y = features[:, 0]  # Eq. 4
+            return self.pool(features)
+        return features.mean(dim=1) if self.classifier == "gap" else features[:, 0]  # Eq. 4
+
+    def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, D] -> [B, classes], or with `pre_logits` [B, R or D]"""
         if self.representation is not None:
             y = self.representation(y).tanh()
         return y if pre_logits else self.linear(y)

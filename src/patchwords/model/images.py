@@ -38,3 +38,10 @@ def check_layers(layers: list[int], count: int) -> list[int]:
                 f"layer {layer} does not exist: this model has {count}, 0 to {count - 1}"
             )
     return [layer % count for layer in layers]
+
+
+def check_entrance(layer: int, count: int) -> int:
+    """A place between layers: 0 is before the first, `count` after the last."""
+    if not 0 <= layer <= count:
+        raise ConfigError(f"layer {layer} cannot be entered: give 0 to {count}, the latter the end")
+    return layer

@@ -6,13 +6,14 @@ Sizes: B batch, C channels of the image, H W image, C' channels and h w size of 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from patchwords.errors import ConfigError
 from patchwords.model.heads import zero_classifier
-from patchwords.model.images import check_images, check_layers
+from patchwords.model.images import check_entrance, check_images, check_layers
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk import Trunk, group_norm
 
@@ -35,9 +36,11 @@ class ResNet(nn.Module):
     def forward_features(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C', h, w], after the final GroupNorm and ReLU"""
         check_images(images, self.config.channels)
-        features = self.trunk(images)
-        # In form "post" each unit ends in a ReLU, and no norm follows.
-        return features if self.norm is None else relu(self.norm(features))
+        return self.finish(self.trunk(images))
+
+    def represent(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C'], what the classifier sees"""
+        return self.forward_head(self.forward_features(images), pre_logits=True)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, C', h, w] -> [B, classes], or with `pre_logits` what the classifier sees, [B, C']"""
@@ -65,6 +68,24 @@ class ResNet(nn.Module):
                 outputs[index] = x
         return {layer: outputs[layer % count] for layer in asked}
 
+    def forward_until(self, images: Tensor, layer: int) -> Tensor:
+        """[B, C, H, W] -> [B, c, h', w'], what enters unit `layer`; after the last for `layers`"""
+        if check_entrance(layer, self.config.layers) == 0:
+            check_images(images, self.config.channels)
+            return self.trunk.root(images)
+        return self.forward_intermediates(images, [layer - 1])[layer - 1]
+
+    def forward_from(self, x: Tensor, layer: int) -> Tensor:
+        """[B, c, h', w'], as `forward_until` gives it for this unit -> [B, classes]"""
+        check_entrance(layer, self.config.layers)
+        for unit in islice(self.trunk.units(), layer, None):
+            x = unit(x)
+        return self.forward_head(self.finish(x))
+
+    def finish(self, features: Tensor) -> Tensor:
+        """[B, C', h, w] kept: the final norm. Units of form "post" end in a ReLU, and have none."""
+        return features if self.norm is None else relu(self.norm(features))
+
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
@@ -88,5 +109,12 @@ class MeanHead(nn.Module):
 
     def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, C', h, w] -> [B, classes], or with `pre_logits` [B, C']"""
-        y = features.mean(dim=(2, 3))
+        return self.classify(self.pooled(features), pre_logits)
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """[B, C', h, w] -> [B, C']"""
+        return features.mean(dim=(2, 3))
+
+    def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, C'] -> [B, classes], or with `pre_logits` as it is"""
         return y if pre_logits else self.linear(y)

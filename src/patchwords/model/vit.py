@@ -18,7 +18,7 @@ from patchwords.model.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.model.dropout import Dropout
 from patchwords.model.encoder import Block, Encoder
 from patchwords.model.heads import Head, zero_classifier
-from patchwords.model.images import check_images, check_layers
+from patchwords.model.images import check_entrance, check_images, check_layers
 from patchwords.model.position import Positions
 from patchwords.model.trunk import Trunk
 
@@ -41,7 +41,9 @@ class ViT(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, classes]"""
-        return self.forward_head(self.forward_features(images))
+        # Where the class token alone is read, the last block computes no other: a twelfth of a
+        # base model, saved.
+        return self.forward_head(self.encode(images, self.config.read))
 
     def tokens(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
@@ -50,12 +52,21 @@ class ViT(nn.Module):
 
     def forward_features(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
+        return self.encode(images)
+
+    def encode(self, images: Tensor, first: int | None = None) -> Tensor:
+        """`forward_features`, or only its first F tokens, [B, F, D]"""
         grid = self.grid(images)
         # On another grid the tables are resized at every call, and never kept: that takes 0.02 to
         # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
         # optimizer's step, which torch does not count as a write.
         tables = self.positions(grid, images)  # [1 or layers, T, D], or None
-        return self.encoder(self.enter(self.embed_patches(images), tables), grid, tables)
+        x = self.enter(self.embed_patches(images), tables)
+        return self.encoder(x, grid, tables, first=first)
+
+    def represent(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, R or D], what the classifier sees"""
+        return self.forward_head(self.encode(images, self.config.read), pre_logits=True)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
@@ -81,6 +92,23 @@ class ViT(nn.Module):
             if layer in wanted:
                 outputs[layer] = x
         return {layer: outputs[layer % count] for layer in asked}
+
+    def forward_until(self, images: Tensor, layer: int) -> Tensor:
+        """[B, C, H, W] -> [B, T, D], what enters block `layer`; after the last for `layers`"""
+        if check_entrance(layer, self.config.layers) == 0:
+            return self.tokens(images)
+        return self.forward_intermediates(images, [layer - 1])[layer - 1]
+
+    def forward_from(self, x: Tensor, layer: int, grid: tuple[int, int] | None = None) -> Tensor:
+        """[B, T, D], as `forward_until` gives it for this block -> [B, classes]
+
+        `grid` is (rows, columns) of the patches, by default that of the config's image size.
+        """
+        grid = grid or self.config.grid
+        start = check_entrance(layer, self.config.layers)
+        return self.forward_head(
+            self.encoder(x, grid, self.positions(grid, x), start, self.config.read)
+        )
 
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None

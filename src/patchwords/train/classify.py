@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from patchwords.data.examples import TRAIN, Data
 from patchwords.train.choice import Choice
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.feed import Prepare
+from patchwords.train.feed import Prepare, PrepareKept
 from patchwords.train.job import Job
 from patchwords.train.start import Start
 from patchwords.train.task import Classification, balanced_weights
@@ -35,7 +35,9 @@ class Classify:
     def learner(self, start: Start, config: FinetuneConfig) -> nn.Module:
         return start.model
 
-    def preparation(self, job: Job) -> Prepare:
+    def preparation(self, job: Job) -> Prepare | PrepareKept:
+        if job.front is not None:
+            return PrepareKept(job.device)
         return Prepare(job.config, job.device, len(job.data.classes))
 
     def objective(self, job: Job, learner: nn.Module) -> Classification:
@@ -48,4 +50,5 @@ class Classify:
         def forward(images: Tensor) -> Tensor:
             return learner(normalise(images))
 
-        return Classification(forward, recipe.label_smoothing, weights)
+        ask = forward if job.front is None else job.front.rest
+        return Classification(ask, recipe.label_smoothing, weights)

@@ -17,6 +17,8 @@ from patchwords.errors import ConfigError
 from patchwords.model.config import Classifier, Mixer, Position, PositionAt
 
 Schedule = Literal["cosine", "linear", "constant", "staircase"]
+Frozen = Literal["auto", "cache", "compute"]
+Compile = Literal["auto", "yes", "no"]
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,8 @@ class DataSettings:
     max_bad: float = 0.01  # stop when more than this share of the images cannot be read
     exclude: str | None = None  # leave out the images in this list of `patchwords dedup`
     shuffle_shards: int = SHUFFLE_SHARDS  # shards whose images are mixed with one another
-    cache_size: float = 64.0  # GiB on this machine that shards from elsewhere may take
+    # GiB on this machine that shards from elsewhere may take, and what frozen layers give
+    cache_size: float = 64.0
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,8 @@ class MachineSettings:
 
     device: DeviceName = "auto"  # where to compute
     precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
-    compile: bool = False  # compile the layers first: slower to start, faster steps
+    frozen: Frozen = "auto"  # layers that do not learn: once, kept on disk, or in every step
+    compile: Compile = "auto"  # the layers, first: slower to start, faster steps
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"  # weights whole in each process, or in shares
     checkpoint_activations: bool = False  # compute them twice: far less memory, slower steps
     workers: int | None = None  # processes that decode images; none given: as many as are useful

@@ -18,12 +18,16 @@ from patchwords.data.prefetch import prefetch
 from patchwords.device import Device
 from patchwords.distributed import concatenate, together, world
 from patchwords.train.config import FinetuneConfig
+from patchwords.train.front_cache import FrontCache
 from patchwords.train.job import Job
 from patchwords.train.task import balanced_weights
 
 
 def feed(job: Job) -> Iterator[Batch]:
-    """The batches from the step that the run has reached to the last one."""
+    """The batches from the step that the run has reached to the last one.
+
+    Where what the frozen layers give is kept, that is in them in place of images.
+    """
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
     weights = sample_weights(train) if config.recipe.balance == "sample" else None
     mixed, here = config.data_settings.shuffle_shards, world()
@@ -39,10 +43,13 @@ def feed(job: Job) -> Iterator[Batch]:
         shards=train.shards,
         group=mixed,
     )
-    view = TrainView(job.start.preprocess, config.augment, config.seed)
-    pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
-    ahead = prefetch(train, config.seed, mixed)
-    batches = train_batches(train, view, order, job.workers, pin, ahead)
+    if job.front is not None:
+        batches = FrontCache(job, job.front).batches(order)
+    else:
+        view = TrainView(job.start.preprocess, config.augment, config.seed)
+        pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
+        ahead = prefetch(train, config.seed, mixed)
+        batches = train_batches(train, view, order, job.workers, pin, ahead)
     return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
 
 
@@ -87,4 +94,18 @@ class Prepare:
             self.config.seed,
             self.classes,
             step,
+        )
+
+
+@dataclass(frozen=True)
+class PrepareKept:
+    """(batch, step) -> activations [B, ...] on the device, and their targets."""
+
+    device: Device
+
+    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+        place = self.device.torch_device
+        return (
+            batch.images.to(place, non_blocking=True),
+            batch.labels.to(place, non_blocking=True),
         )

@@ -5,6 +5,7 @@ Evaluators are passed in as functions, because training stands below them.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,18 +20,21 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import fingerprint
 from patchwords.device import Device, choose_device
 from patchwords.distributed import by_main, from_main, gather, joined, together, world
+from patchwords.duration import duration
 from patchwords.errors import Interrupted
 from patchwords.model.family import build, config_to_dict
 from patchwords.train import checkpoint, loop
+from patchwords.train.behind import behind
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import feed
+from patchwords.train.front_cache import FrontCache
 from patchwords.train.job import Job, prepare
 from patchwords.train.journal import Journal, Silence, read_rows
 from patchwords.train.parallel import plain
 from patchwords.train.peak import seconds_at_peak
 from patchwords.train.probe import fewshot_images
-from patchwords.train.progress import Display, duration
+from patchwords.train.progress import Display
 from patchwords.train.run_folder import describe_data, write_json
 from patchwords.train.sharding import is_sharded, whole
 from patchwords.train.signals import StopSignal, stop_signals
@@ -80,6 +84,7 @@ def carry_out(
     kept = loop.keep_final_weights(job.state)
     job = with_whole_model(job)
     by_main(lambda: write_model(job))
+    by_main(lambda: shutil.rmtree(job.folder.frozen, ignore_errors=True))
     display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
     return job
 
@@ -118,15 +123,17 @@ def train_to_end(
     journal = open_journal(job)
     try:
         # The step seeds torch's generators; the caller's are given back as they were.
-        with torch.random.fork_rng(gpus), stop_signals() as stop, display:
+        with torch.random.fork_rng(gpus), stop_signals() as stop, display, saving(job) as save:
             display.start(job.state.step, plan.steps)
+            if job.front is not None:
+                FrontCache(job, job.front).fill(stop, display)
             loop.train(
                 job.state,
                 job.aim.objective(job, learner),
                 feed(job),
                 step_settings(job),
                 plan,
-                callbacks(job, evaluate, fewshot, journal, display, stop),
+                callbacks(job, evaluate, fewshot, journal, display, stop, save),
             )
     except Interrupted as error:
         raise Interrupted(f"{error}; go on with: {job.going_on}", error.exit_code) from error
@@ -153,6 +160,22 @@ def step_settings(job: Job) -> StepSettings:
     )
 
 
+@contextmanager
+def saving(job: Job) -> Iterator[Callable[[State], None]]:
+    """Inside, what writes a checkpoint; shares are written behind the training, to its end."""
+    folder = job.folder.checkpoints
+    about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
+    if not is_sharded(job.state.model):
+        yield lambda state: by_main(
+            lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about})
+        )
+        return
+    from patchwords.train import shares
+
+    with behind() as writer:
+        yield lambda state: shares.save(folder, state, about, writer)
+
+
 def callbacks(
     job: Job,
     evaluate: Evaluate,
@@ -160,20 +183,12 @@ def callbacks(
     journal: loop.Recorder,
     display: Display,
     stop: StopSignal,
+    save: Callable[[State], None],
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
     spikes = Spikes(row["loss"] for row in read_rows(job.folder.metrics) if row["kind"] == "train")
     at_peak = seconds_at_peak(job.start.model, job.device)
-    about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
-
-    def save(state: State) -> None:
-        folder = job.folder.checkpoints
-        if is_sharded(state.model):
-            from patchwords.train import shares
-
-            return shares.save(folder, state, about)
-        by_main(lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about}))
 
     def on_validation(model: nn.Module) -> dict[str, Any]:
         assert validation is not None

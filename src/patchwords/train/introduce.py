@@ -31,7 +31,6 @@ def introduce(
         Choice("image_size", f"{size[0]}x{size[1]}", model.summary),
         *choices,
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
-        Choice("device", device.type, f"precision {device.precision}"),
     ]
     here = world()
     if here.size > 1:

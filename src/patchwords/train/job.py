@@ -22,7 +22,10 @@ from patchwords.files import write_atomically
 from patchwords.train.aim import Aim
 from patchwords.train.average import Average
 from patchwords.train.config import FinetuneConfig
+from patchwords.train.front import Front, front_of
+from patchwords.train.front_choice import settle_frozen
 from patchwords.train.introduce import introduce
+from patchwords.train.machine import settle_machine
 from patchwords.train.memory import choose_micro_batch
 from patchwords.train.optimizer import build_optimizer, freeze
 from patchwords.train.parallel import checkpoint_activations, compile_layers, wrap
@@ -81,6 +84,12 @@ class Job:
         )
 
     @property
+    def front(self) -> Front | None:
+        """The frozen layers, where what they give is kept; None where each step computes it."""
+        kept = self.config.machine.frozen == "cache"
+        return front_of(self.start.model, self.config.recipe.train) if kept else None
+
+    @property
     def going_on(self) -> str:
         """The command that goes on with the run."""
         config, folder = self.config, str(self.folder.path)
@@ -109,14 +118,16 @@ def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
     output = from_main(Path(config.output or default_output(config.data, start.name)))
     refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
     plan = plan_of(config, len(data.splits[TRAIN]))
+    config, of_machine = settle_machine(config, device, plan.steps)
     state = build_state(config, plan, start, device, aim)
+    config, of_frozen = settle_frozen(config, plan, start, device, output)
     done = resolve(config, plan, start, device, state, output)
     by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
     folder, resumed_at = RunFolder(output), None
     if done.resume:
         resumed_at = together(lambda: restore(state, start, folder, done, data, display))
     if resumed_at is None:
-        introduce(done, start, data, device, choices, display)
+        introduce(done, start, data, device, [*choices, *of_machine, *of_frozen], display)
         by_main(lambda: write_record(folder, done, asked, data, device))
     return Job(done, data, start, plan, device, folder, state, resumed_at, aim)
 
@@ -206,7 +217,7 @@ def build_state(
     freeze(model, recipe.train, shape)
     if machine.checkpoint_activations:
         checkpoint_activations(model)
-    if machine.compile:
+    if machine.compile == "yes":
         compile_layers(model)
     sharded = machine.parallel == "fsdp" and here.size > 1
     if sharded:

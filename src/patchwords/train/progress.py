@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from patchwords.duration import duration
 from patchwords.train.recipes import Choice
 
 SECONDS_BETWEEN_LINES = 10.0
@@ -52,6 +53,14 @@ class Display:
             )
             self.live.start()
             self.task = self.live.add_task("starting", total=steps, completed=step, left="")
+
+    def busy(self, line: str) -> None:
+        """What is done before the first step."""
+        if self.live:
+            self.live.update(self.task, description=line)
+        elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
+            self.last_line = time.monotonic()
+            self.say(line)
 
     def train(self, row: Mapping[str, Any]) -> None:
         """A "train" row of metrics.jsonl."""
@@ -121,21 +130,6 @@ def fitting(parts: Iterable[str], room: int) -> str:
             break
         line = f"{line}  {part}"
     return line
-
-
-def duration(seconds: float) -> str:
-    """Seconds for a person.
-
-    >>> duration(8.4), duration(125), duration(7384)
-    ('8 s', '2 min 5 s', '2 h 3 min')
-    """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60} s"
-    minutes = round(whole / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
 def _show(value: object) -> str:

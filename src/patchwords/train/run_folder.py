@@ -17,7 +17,9 @@ from patchwords.data.examples import Data
 from patchwords.errors import ConfigError
 from patchwords.files import explain, write_atomically
 
-REPORTED_PACKAGES = ("patchwords", "torch", "numpy", "pillow", "safetensors", "scikit-learn")
+REPORTED_PACKAGES = (
+    *("patchwords", "torch", "numpy", "pillow", "simplejpeg", "safetensors", "scikit-learn"),
+)
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class RunFolder:
     @property
     def checkpoints(self) -> Path:
         return self.path / "checkpoints"
+
+    @property
+    def frozen(self) -> Path:
+        """What layers that do not learn have given; while the run lasts."""
+        return self.path / "frozen"
 
     @property
     def model(self) -> Path:

@@ -18,7 +18,7 @@ NOT_KEPT = ("output", "resume", "overwrite", "config", "json")
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
 FREE_ON_RESUME = {
     *NOT_KEPT,
-    *("workers", "device", "parallel", "checkpoint_activations", "cache_size"),
+    *("workers", "device", "parallel", "checkpoint_activations", "cache_size", "frozen"),
 }
 
 

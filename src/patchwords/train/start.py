@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -18,15 +19,12 @@ from patchwords.model.variants import resolve
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.recipes import Choice
 from patchwords.weights.adapt import adapt
+from patchwords.weights.architecture import SHAPE
 from patchwords.weights.foreign import numbered
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
 DEFAULT_MODEL = "ViT-B/16"
-SHAPE = (  # settings that make another model of a name, and that its weights will fix
-    *("patch_size", "depth", "width", "heads", "mlp_width"),
-    *("mixer", "window", "position", "position_at"),
-)
 IMAGES_LOOKED_AT = 64  # to tell photos from thumbnails
 
 
@@ -41,10 +39,21 @@ class Start:
 
 
 def load_origin(config: FinetuneConfig) -> Pretrained | None:
-    """The trained model of --weights, if the run starts from one."""
+    """The trained model of --weights, if the run starts from one.
+
+    A --model beside it, with settings that make another model of that name, has to be what they
+    are. Raises WeightsError.
+    """
     if config.weights is None:
         return None
-    return from_pretrained(config.weights, architecture=config.model)
+    shape = asked_shape(config) if config.model else {}
+    return from_pretrained(config.weights, architecture=config.model, **shape)
+
+
+def asked_shape(config: FinetuneConfig) -> dict[str, Any]:
+    """The settings that make another model of a name, as far as somebody made them."""
+    asked = {field: getattr(config.model_settings, field) for field in SHAPE}
+    return {field: value for field, value in asked.items() if value is not None}
 
 
 def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
@@ -52,11 +61,10 @@ def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
     if origin is not None:
         return origin.architecture or "weights"
     named = resolve(config.model or DEFAULT_MODEL)
-    asked = {field: getattr(config.model_settings, field) for field in SHAPE}
     shape = [
         f"{field} {value}"
-        for field, value in asked.items()
-        if value is not None and value != getattr(named.config, field, None)
+        for field, value in asked_shape(config).items()
+        if value != getattr(named.config, field, None)
     ]
     return f"{named.name} with {', '.join(shape)}" if shape else named.name
 

@@ -32,7 +32,8 @@ class Objective(Protocol):
 class Classification:
     """One class for each image."""
 
-    forward: Callable[[Tensor], Tensor]  # uint8 images -> logits, compiled or wrapped as it may be
+    # uint8 images, or what frozen layers made of them -> logits, compiled or wrapped as it may be
+    forward: Callable[[Tensor], Tensor]
     label_smoothing: float = 0.0
     class_weights: Tensor | None = None  # [classes]
     sigmoid: bool = False  # each class by itself, in place of a softmax over all

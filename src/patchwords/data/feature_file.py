@@ -1,4 +1,4 @@
-"""Features of one list of images on disk: written in blocks, so that a killed pass goes on.
+"""What a model gives for a list of images, on disk: in blocks, so that a killed pass goes on.
 
     3f2a.../
       features.npy   [n, R], a row for every image in their order; zeros for one that is bad

@@ -1,0 +1,187 @@
+"""What the frozen layers give, computed once for each view of each image and kept on the disk.
+
+    RUN/frozen/
+      3f2a.../       of these weights, images and settings
+        view-0/      one array, see data/feature_file.py
+
+They are computed before the first step, in blocks of 64 images in the order of the data, so that
+a value does not depend on the batches that it comes in later; a pass that was killed goes on where
+it was. The folder is gone once the run has ended. Whenever it is deleted before, the same is
+computed again.
+
+Sizes: n images, B batch, R numbers of one image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchwords.data.augment import TrainView
+from patchwords.data.bad import refuse_too_many_bad
+from patchwords.data.batch_augment import augment_batch
+from patchwords.data.examples import TRAIN, Examples
+from patchwords.data.feature_file import BLOCK, FeatureFile
+from patchwords.data.loader import Batch, train_batches
+from patchwords.data.plan import Place
+from patchwords.data.split import fingerprint
+from patchwords.errors import Interrupted
+from patchwords.model.family import config_to_dict
+from patchwords.train.front import Front
+from patchwords.train.front_choice import views_wanted
+from patchwords.train.job import Job
+from patchwords.train.progress import Display
+from patchwords.version import __version__
+from patchwords.weights.digest import digest
+
+STORED = {torch.bfloat16: torch.int16}  # NumPy has no bfloat16: kept as numbers of as many bits
+
+Stop = Callable[[], int | None]  # -> exit code of the signal that came
+
+
+@dataclass(frozen=True)
+class FrontCache:
+    """The activations of a run's training images."""
+
+    job: Job
+    front: Front
+
+    @property
+    def train(self) -> Examples:
+        return self.job.data.splits[TRAIN]
+
+    @property
+    def views(self) -> int:
+        return views_wanted(self.job.config, self.job.plan)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Its name is of all that the activations depend on, as far as a run may change it."""
+        job, shape = self.job, config_to_dict(self.front.model.config)
+        weights = {k: v for k, v in job.state.model.named_parameters() if not v.requires_grad}
+        look = job.start.preprocess.to_dict(), asdict(job.config.augment), job.config.seed
+        how = job.device.describe(), self.front.first, BLOCK, __version__
+        about = repr((digest(weights), shape, fingerprint(job.data), look, how))
+        name = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
+        return job.folder.frozen / name
+
+    @cached_property
+    def like(self) -> Tensor:
+        """[1, ...], the activations of one image, for their shape and type"""
+        return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
+
+    def file(self, view: int) -> FeatureFile:
+        return FeatureFile(self.folder / f"view-{view}")
+
+    def fill(self, stop: Stop, display: Display) -> None:
+        """Compute what is not there; the time it takes is of the training.
+
+        Raises Interrupted on a signal, DataError where too many images cannot be read, ConfigError
+        where the disk is full.
+        """
+        clock = time.perf_counter()
+        for other in set(self.job.folder.frozen.glob("*")) - {self.folder}:
+            shutil.rmtree(other, ignore_errors=True)
+        try:
+            for view in range(self.views):
+                if not self.file(view).is_whole:
+                    self.fill_view(view, stop, display)
+        finally:
+            self.job.state.seconds += time.perf_counter() - clock
+
+    def fill_view(self, view: int, stop: Stop, display: Display) -> None:
+        """The blocks of one view that are not done."""
+        job, file, count = self.job, self.file(view), len(self.train)
+        file.begin(count, self.like.numel(), stored(self.like).numpy().dtype)
+        blocks = file.blocks_left().tolist()
+        spans = [range(b * BLOCK, min((b + 1) * BLOCK, count)) for b in blocks]
+        plan = ([Place(view, sample) for sample in span] for span in spans)
+        look = TrainView(job.start.preprocess, job.config.augment, job.config.seed)
+        batches = train_batches(self.train, look, plan, job.workers, job.device.type == "cuda")
+        bad: dict[str, str] = {}
+        with file.filling() as filling:
+            for block, span, batch in zip(blocks, spans, batches, strict=True):
+                bad.update((self.train.keys[index], reason) for index, reason in batch.bad)
+                limit = job.config.data_settings.max_bad
+                refuse_too_many_bad(bad.items(), count, "training images", limit)
+                filling.write(block, self.rows(span, batch), batch.bad)
+                done = view * count + span.stop
+                display.busy(f"frozen layers: {done:,} of {self.views * count:,} images computed")
+                if (code := stop()) is not None:
+                    raise Interrupted("stopped while the frozen layers were computed", code)
+        file.finish({"view": view})
+
+    def rows(self, span: range, batch: Batch) -> np.ndarray | None:
+        """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
+        if not len(batch.indices):
+            return None
+        values = stored(self.compute(batch)).flatten(1).numpy()  # [B, R]
+        rows = np.zeros((len(span), values.shape[1]), values.dtype)
+        rows[batch.indices.numpy() - span.start] = values
+        return rows
+
+    @torch.no_grad()
+    def compute(self, batch: Batch) -> Tensor:
+        """[B, ...] as a training step would have them, on the device"""
+        job, place = self.job, self.job.device.torch_device
+        images, _ = augment_batch(
+            batch.images.to(place, non_blocking=True),
+            batch.labels,
+            batch.places,
+            job.config.augment,
+            job.config.seed,
+            len(job.data.classes),
+            step=0,  # of MixUp and CutMix, which are off
+        )
+        job.state.model.train()
+        with job.device.autocast():
+            return self.front.activations(job.start.preprocess.normalise(images))
+
+    def batches(self, plan: Iterable[Sequence[Place]]) -> Iterator[Batch]:
+        """The batches of a plan, with activations [B, ...] for images."""
+        labels, drawn_at = torch.from_numpy(self.train.labels), self.job.config.augment.drawn_at
+        views = [KeptView(*self.file(view).read()) for view in range(self.views)]
+        pin = self.job.device.type == "cuda"
+        for places in plan:
+            rows, good, bad = [], [], []
+            for place in places:
+                view = views[drawn_at(place).epoch % len(views)]
+                if (reason := view.reasons.get(place.sample)) is not None:
+                    bad.append((place.sample, reason))
+                else:
+                    good.append(place)
+                    rows.append(view.rows[place.sample])
+            values = self.loaded(rows)
+            table = torch.tensor(good, dtype=torch.int64).reshape(-1, 3)
+            epochs, samples, repeats = table.T.contiguous()  # each [B]
+            values = values.pin_memory() if pin else values
+            yield Batch(values, labels[samples], samples, epochs, repeats, bad)
+
+    def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
+        """B times [R], as they are on the disk -> [B, ...] as they were computed"""
+        if not rows:
+            return self.like[:0]
+        values = torch.from_numpy(np.stack(rows)).view(self.like.dtype)
+        return values.unflatten(1, self.like.shape[1:])
+
+
+class KeptView:
+    """One view of every image, and the images that could not be read."""
+
+    def __init__(self, rows: np.ndarray, bad: Sequence[tuple[int, str]]) -> None:
+        self.rows = rows.view(np.ndarray)  # [n, R] on the disk; a memmap's own slices are slow
+        self.reasons = dict(bad)
+
+
+def stored(values: Tensor) -> Tensor:
+    """On the CPU, of a type that NumPy has, with the same bits."""
+    return values.cpu().contiguous().view(STORED.get(values.dtype, values.dtype))
