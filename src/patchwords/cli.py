@@ -23,6 +23,7 @@ from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 # verb -> (module in patchwords.commands, its dataclass, what it is for)
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "app": ("app", "App", "a page on this machine to play with a trained model"),
+    "benchmark": ("benchmark", "Benchmark", "what this machine can do, and what to set on it"),
     "compare": ("compare", "Compare", "which of two models is better, on what, and is it chance"),
     "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
     "dedup": ("dedup", "Dedup", "which images to pre-train on are in somebody's test set"),
