@@ -15,11 +15,12 @@ from asked import App, photo, subject_of
 from PIL import Image
 
 from patchwords.app import neighbours as module
-from patchwords.app.neighbours import Neighbours, drawn
+from patchwords.app.neighbours import Neighbours
 from patchwords.data.examples import Examples
 from patchwords.data.open import open_images
 from patchwords.evaluate.feature_cache import FeatureCache
 from patchwords.evaluate.features import represent
+from patchwords.evaluate.nearest import drawn
 
 
 def photos(folder: Path, count: int) -> Examples:
@@ -117,7 +118,7 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
     near = Neighbours(subject, examples, cache)
     began, go_on = threading.Event(), threading.Event()
     seen: list[int] = []
-    compute = subject.model.forward_features
+    compute = subject.model.represent
 
     def slow(images: Any) -> Any:
         seen.append(len(images))
@@ -126,7 +127,7 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
             assert go_on.wait(10)
         return compute(images)
 
-    monkeypatch.setattr(subject.model, "forward_features", slow)
+    monkeypatch.setattr(subject.model, "represent", slow)
     near.start()
     assert began.wait(20)
     assert near.state()["state"] == "preparing"
@@ -145,9 +146,9 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
 
 def test_of_many_photos_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = photos(tmp_path, 9)
-    monkeypatch.setattr(module, "MOST_PHOTOS", 4)
-    few = drawn(examples)
+    monkeypatch.setattr(module, "MOST_IMAGES", 4)
+    few = drawn(examples, 4)
     assert len(few) == 4
-    assert few.keys == sorted(few.keys) == list(drawn(examples).keys)
+    assert few.keys == sorted(few.keys) == list(drawn(examples, 4).keys)
     near = Neighbours(subject_of(), examples)
     assert near.state() == {"state": "preparing", "done": 0, "photos": 4, "of": 9}

@@ -138,9 +138,18 @@ def test_refused_in_one_line(
 
 
 def test_a_model_without_attention(
-    photos: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    model: str, photos: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    other = save(tmp_path / "other", TINY.with_settings(depth=3))
     pooling = save(tmp_path / "pooling", TINY.with_settings(mixer="pooling"))
-    words = ["inspect", pooling, photos[0], "--explore", str(tmp_path / "p.html")]
+    page = ["--explore", str(tmp_path / "p.html")]
+    assert main(["inspect", pooling, photos[0], *page]) == 2
+    assert f"{pooling}: mixer 'pooling' has no attention to show" in capsys.readouterr().err
+    # of several models it says which
+    words = ["inspect", model, photos[0], *page, "--beside", other, pooling]
     assert main(words) == 2
-    assert "mixer 'pooling' has no attention to show" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert f"{pooling}: mixer 'pooling' has no attention to show" in error
+    assert error.count("\n") == 1
+    assert model not in error
+    assert not (tmp_path / "p.html").exists()

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import doctest
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from patchwords.cli import main
+from patchwords.cli import main, parse
 from patchwords.commands import recipes_summary
 from patchwords.commands.finetune import Finetune
+from patchwords.commands.pretrain import Pretrain
 from patchwords.commands.settings import parse_with_files
+from patchwords.commands.sweep import Sweep
+from patchwords.commands.vtab import Vtab
 from patchwords.errors import ConfigError
 from patchwords.model.table6 import TABLE6
 from patchwords.train import named_recipe, recipe_pretrain
@@ -210,6 +214,35 @@ def test_config_yaml_says_the_recipe_and_all_that_was_decided(tmp_path: Path) ->
     # The same settings once more, as a run of its own.
     made = settings_of("x", "--config", run / "config.yaml")
     assert {**made, "output": str(run), "resume": True, "config": None} == stored
+
+
+@pytest.mark.parametrize(
+    ("command", "instead"),
+    [(Finetune, "start a new run with --weights {run}"), (Sweep, "start anew in another --output")],
+)
+def test_other_settings_on_resume_have_a_hint_that_suits_the_verb(
+    command: type, instead: str, tmp_path: Path
+) -> None:
+    (tmp_path / "config.yaml").write_text("data: x\nclip: 2.0\n")
+    words = ["x", "--output", str(tmp_path), "--resume", "--clip", "3"]
+    with pytest.raises(ConfigError) as error:
+        parse_with_files(command, words, "patchwords")
+    assert str(error.value) == (
+        f"--resume: {tmp_path} was started with --clip 2.0, not with 3.0; leave it out, or "
+        + instead.format(run=tmp_path)
+    )
+
+
+@pytest.mark.parametrize("command", [Finetune, Pretrain, Sweep, Vtab])
+def test_output_says_what_the_folder_is_called(
+    command: type, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "79")  # one box below the other
+    with pytest.raises(SystemExit):
+        parse(command, ["--help"], "patchwords")
+    name = {Sweep: "runs/DATA-sweep", Vtab: "runs/ROOT-vtab"}.get(command, "runs/DATA-MODEL")
+    text = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
+    assert f"none given: {name} (default" in text
 
 
 @pytest.mark.parametrize("module", [recipes_summary, named_recipe, recipe_pretrain])

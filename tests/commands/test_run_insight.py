@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from patchwords.commands import run_insight
 from patchwords.commands.run_insight import examples_to_show, lacks_insight
+from patchwords.data.examples import Examples
 from patchwords.data.open import open_data
+from patchwords.evaluate.insight import Insight
+from patchwords.report import write
 from patchwords.report.run import Prediction, Run
 
 
@@ -52,3 +56,28 @@ def test_who_is_looked_at_again(tmp_path: Path) -> None:
     without = Run(tmp_path, insight={"images": False}, arrays=arrays)
     assert lacks_insight(without, digits)
     assert not lacks_insight(without, None)
+
+
+def test_a_run_of_a_series_is_looked_at_once_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    digits = open_data("digits").splits["all"]
+    (tmp_path / "model").mkdir()
+    (tmp_path / "evaluation.json").write_text("{}")
+    done: list[tuple[object, ...]] = []
+
+    def look(run: Run, examples: Examples, device: str) -> None:
+        done.append(("look", run.folder, len(examples), device))
+        Insight({"images": True}, {"filters": digits.sizes}).write(run.folder)
+
+    def page(folder: Path, examples: Examples) -> Path:
+        done.append(("page", folder, len(examples)))
+        return folder / "report.html"
+
+    monkeypatch.setattr(run_insight, "look_at_run", look)
+    monkeypatch.setattr(write, "write_report", page)
+    for _ in range(2):
+        found = run_insight.report_with_insight(tmp_path, digits, "cpu")
+        assert found == tmp_path / "report.html"
+    n = len(digits)
+    assert done == [("look", tmp_path, n, "cpu"), *[("page", tmp_path, n)] * 2]

@@ -119,6 +119,8 @@ def test_the_final_runs_train_on_all_the_rest_and_share_the_test_images(
         assert rows(run, "train")[-1]["step"] == 5
         assert json.loads((run / "evaluation.json").read_text())["split"] == "test"
         assert (run / "report.html").read_text() == f"{len(cell['test'])} test images"
+        learned = json.loads((run / "insight.json").read_text())
+        assert {"filters", "positions", "distance", "truth"} <= learned.keys()
     ends = [weights(folder / "final" / f"seed-{seed}") for seed in (0, 1)]
     assert ends[0] != ends[1]
 
@@ -161,7 +163,9 @@ def test_going_on_with_what_is_done_changes_nothing(
     assert after.keys() == before.keys()
     assert json.loads(printed) == json.loads((folder / "results.json").read_text())
     words = ("sweep", photos, "--output", folder, "--resume")
-    assert "was started with --lrs 0.002 0.05 1e+30, not" in call(*words, "--lrs", 0.1, 0.2).error
+    error = call(*words, "--lrs", 0.1, 0.2).error
+    assert "was started with --lrs 0.002 0.05 1e+30, not" in error
+    assert error.endswith("leave it out, or start anew in another --output")
     assert "--dev 0.2, not with 0.3" in call(*words, "--dev", 0.3).error
 
 

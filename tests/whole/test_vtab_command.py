@@ -93,6 +93,8 @@ def test_each_task_is_trained_on_all_its_images_and_judged_by_its_own(
         evaluation = json.loads((folder / name / "evaluation.json").read_text())
         assert task["accuracy"] == evaluation["accuracy"]["value"]
         assert not rows(folder / name, "evaluation")
+        learned = json.loads((folder / name / "insight.json").read_text())
+        assert {"filters", "positions", "distance", "truth"} <= learned.keys()
     assert tasks["sun397"]["classes"] == 3
     unseen = json.loads((folder / "sun397" / "evaluation.json").read_text())["per_class"]
     [stripe] = [row for row in unseen if row["class"] == "stripe"]

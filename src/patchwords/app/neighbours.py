@@ -20,10 +20,9 @@ from patchwords.data.examples import Examples
 from patchwords.errors import DataError, PatchwordsError
 from patchwords.evaluate.feature_cache import FeatureCache
 from patchwords.evaluate.frozen import asker
+from patchwords.evaluate.nearest import MOST_IMAGES, drawn, unit
 from patchwords.evaluate.subject import Subject
-from patchwords.noise import numpy_generator
 
-MOST_PHOTOS = 20_000  # of more data so many are drawn
 SHOWN = 6
 SIDE = 160  # pixels of a thumbnail's longer side
 TINY = 64  # images up to this size are kept as they are
@@ -50,7 +49,7 @@ class Neighbours:
     ) -> None:
         self.subject, self.cache = subject, cache
         self.of = 0 if examples is None else len(examples)
-        self.examples = None if examples is None else drawn(examples)
+        self.examples = None if examples is None else drawn(examples, MOST_IMAGES)
         self.done = 0
         self.reason = reason  # why there are none, for a person
         self.values: np.ndarray | None = None  # [n, R], of length 1
@@ -85,6 +84,7 @@ class Neighbours:
         examples, values = self.examples, self.values
         if examples is None or values is None:
             return []
+        # `evaluate.nearest` makes all rows unit for each search; a page cannot wait for that
         cosines = values @ unit(features[None])[0]  # [n]
         best = np.argsort(-cosines, kind="stable")[:SHOWN]
         found = []
@@ -128,21 +128,6 @@ class Neighbours:
         except (OSError, DataError):
             return None
         return picture(np.asarray(image), SIDE)
-
-
-def drawn(examples: Examples) -> Examples:
-    """All, or so many as are worth the wait."""
-    if len(examples) <= MOST_PHOTOS:
-        return examples
-    order = numpy_generator(0, "neighbours").permutation(len(examples))[:MOST_PHOTOS]
-    return examples.select(np.sort(order))
-
-
-def unit(values: np.ndarray) -> np.ndarray:
-    """[n, R] -> float32 [n, R] of length 1"""
-    values = np.asarray(values, dtype=np.float32)
-    lengths = np.linalg.norm(values, axis=1, keepdims=True)
-    return values / np.maximum(lengths, np.finfo(np.float32).tiny)
 
 
 def picture(pixels: np.ndarray, side: int | None = None) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
@@ -13,9 +12,7 @@ from patchwords.commands.frozen import Cache
 from patchwords.device import DeviceName, PrecisionName
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data, Examples
-
-ELSEWHERE = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
+    from patchwords.data.examples import Examples
 
 
 @dataclass(frozen=True)
@@ -95,63 +92,21 @@ def find_photos(config: App) -> tuple[Examples | None, str]:
 
     Raises DataError for --data that cannot be read; data of the run that are gone are no error.
     """
-    from patchwords.data.open import open_data
+    from patchwords.commands.training_images import Wanted
     from patchwords.errors import PatchwordsError
 
-    if config.data is not None:
-        data = open_data(
-            config.data,
-            image_column=config.image_column,
-            label_column=config.label_column,
-            need_labels=False,
-        )
-        return training_part(data, config.run), ""
+    wanted = Wanted(config.run, "--data", config.data, config.image_column, config.label_column)
     try:
-        recorded = recorded_data(config)
+        data = wanted.open()
+        if data is None:
+            reason = "the model does not say which images it was trained on: name them by --data"
+            return None, reason
+        return wanted.training(data)[0], ""
     except PatchwordsError as error:
+        if config.data is not None:
+            raise
         say(f"without nearest photos: {error}")
         return None, str(error)
-    if recorded is None:
-        return None, "the model does not say which images it was trained on: name them by --data"
-    return training_part(recorded, config.run), ""
-
-
-def recorded_data(config: App) -> Data | None:
-    """The images that the run says it was made from; None where RUN says nothing."""
-    from patchwords.data.open import open_data
-    from patchwords.errors import DataError
-    from patchwords.report.run import read_run
-    from patchwords.train.run_folder import RunFolder
-
-    if not RunFolder(Path(config.run)).config.is_file():
-        return None
-    contents = read_run(Path(config.run))
-    source = (contents.environment.get("data") or {}).get("source")
-    if not source:
-        return None
-    if contents.environment["data"].get("kind") in ELSEWHERE:
-        raise DataError(f"{source} lies elsewhere: say --data {source} to look there")
-    settings = contents.config
-    return open_data(
-        source,
-        image_column=config.image_column or settings.get("image_column"),
-        label_column=config.label_column or settings.get("label_column"),
-        classes=settings.get("classes"),
-        need_labels=False,
-    )
-
-
-def training_part(data: Data, source: str) -> Examples:
-    """What the run trained on; of data that no run has divided, all but what is held out there."""
-    from patchwords.data.examples import ALL, TRAIN, unite
-    from patchwords.errors import DataError
-    from patchwords.evaluate.held_out import read_recorded, select
-
-    try:
-        return select(data, read_recorded(Path(source)), TRAIN).examples
-    except DataError:  # none of these images is the run's
-        part = data.splits.get(TRAIN, data.splits.get(ALL))
-        return part if part is not None else unite(list(data.splits.values()))
 
 
 def say(line: str) -> None:

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import tyro
 
 from patchwords.commands.evaluator import Where
+from patchwords.commands.frozen import Cache
 from patchwords.commands.inspect_explorer import Explorer
+from patchwords.commands.inspect_nearest import Nearest
 
 if TYPE_CHECKING:
     from patchwords.commands.inspect_parts import Part
@@ -25,7 +27,8 @@ class Inspect:
     Without images: the filters that meet the pixels and the similarity of positions. With images,
     for a model that has attention: how far each head looks, single heads, Attention Rollout, what
     speaks for the answer, how alike tokens grow, and, by deletion and insertion, whether these maps
-    explain the model's answers at all. docs/insight.md says what each one is.
+    explain the model's answers at all. With --nearest DATA, for any model: the training images
+    that it finds most like each photo. docs/insight.md says what each one is.
 
     Writes figures (PNG and SVG), results.json and arrays.npz into --output; with --explore a page
     to play with, which opens in a browser without a server.
@@ -67,6 +70,8 @@ class Inspect:
     json: bool = False
     """print results.json"""
     page: Explorer = field(default_factory=Explorer)
+    near: Nearest = field(default_factory=Nearest)
+    cache: Cache = field(default_factory=Cache)
     where: Where = field(default_factory=Where)
 
 
@@ -77,6 +82,7 @@ class Plan:
     layers: list[int]
     heads: list[int]
     asked_class: int | None
+    no_attention: str | None = None  # why nothing can be said of attention
 
 
 def run(config: Inspect) -> int:
@@ -87,6 +93,8 @@ def run(config: Inspect) -> int:
     from patchwords.commands.inspect_explorer import explore
     from patchwords.commands.inspect_explorer import refuse as refuse_page
     from patchwords.commands.inspect_gather import gather
+    from patchwords.commands.inspect_nearest import open_search
+    from patchwords.commands.inspect_nearest import refuse as refuse_nearest
     from patchwords.commands.inspect_photos import Photos, open_photos
     from patchwords.commands.inspect_summary import show
     from patchwords.errors import ConfigError
@@ -98,8 +106,10 @@ def run(config: Inspect) -> int:
             "nothing to do: --output FOLDER writes figures and numbers, --explore PAGE.html a page"
         )
     refuse_page(config.page, bool(config.images), config.source)
+    refuse_nearest(config.near, config.cache, bool(config.images), config.output is not None)
     refuse_counts(config)
     examples = open_photos(config.images, config.image_column) if config.images else None
+    search = open_search(config.near, config.cache, config.source)
     device = config.where.choose()
     subject = load_subject(config.source, device, config.where.workers)
     size = config.image_size
@@ -116,7 +126,7 @@ def run(config: Inspect) -> int:
     results, said = {}, ""
     with device.autocast():
         if folder is not None:
-            found = gather(config, photos, examples, plan)
+            found = gather(config, photos, examples, plan, search)
             write(folder, found)
             results = found.results
         if examples is not None and config.page.explore is not None:
@@ -147,25 +157,39 @@ def refuse_counts(config: Inspect) -> None:
         raise ConfigError(f"--image-size {config.image_size}: one number, or height and width")
     if config.images:
         return
-    for flag, given in {
-        "--query": config.query,
-        "--class-name": config.class_name,
-        "--layers": config.layers or None,
-        "--heads": config.heads or None,
-    }.items():
-        if given is not None:
-            raise ConfigError(f"{flag} is about images: name some after SRC")
+    for flag in asks_for_attention(config):
+        raise ConfigError(f"{flag} is about images: name some after SRC")
+
+
+def asks_for_attention(config: Inspect) -> list[str]:
+    """The flags given that only a model with attention has an answer to."""
+    given = {
+        "--query": config.query is not None,
+        "--class-name": config.class_name is not None,
+        "--layers": bool(config.layers),
+        "--heads": bool(config.heads),
+    }
+    return [flag for flag, asked in given.items() if asked]
 
 
 def check(config: Inspect, photos: Photos) -> Plan:
-    """Raises ConfigError for what this model cannot do with images; nothing is computed."""
+    """Raises ConfigError for what this model cannot do with images; nothing is computed.
+
+    Without attention it can find the nearest images, if no more than that is asked for.
+    """
     import torch
 
     from patchwords.errors import ConfigError, did_you_mean
-    from patchwords.inspect.attention import check_heads, place, require_attention
+    from patchwords.inspect.attention import check_heads, place
     from patchwords.model.images import check_layers
 
-    vit = require_attention(photos.subject.model)
+    try:
+        vit = photos.attending()
+    except ConfigError as error:
+        alone = config.near.nearest is not None and config.page.explore is None
+        if alone and not asks_for_attention(config):
+            return Plan([], [], None, str(error))
+        raise
     height, width = photos.preprocess.image_size
     grid = vit.grid(torch.empty(1, vit.config.channels, height, width))
     if config.query is not None:

@@ -83,10 +83,9 @@ def numbers(photos: Photos, heads: Literal["auto", "all", "mean"]) -> int:
     """Weights that the page keeps of a photo; raises ConfigError for a model without attention."""
     import torch
 
-    from patchwords.inspect.attention import require_attention
     from patchwords.inspect.view import shape_of
 
-    vit = require_attention(photos.subject.model)
+    vit = photos.attending()
     grid = vit.grid(torch.empty(1, vit.config.channels, *photos.preprocess.image_size))
     layers, kept, tokens = shape_of(vit.config, grid, heads)
     return layers * kept * tokens**2

@@ -11,17 +11,23 @@ from rich.progress import Progress
 from torch import Tensor
 
 from patchwords.commands import inspect_parts as parts
+from patchwords.commands.inspect_nearest import Search, of_nearest
 from patchwords.commands.inspect_parts import Part
 from patchwords.commands.inspect_photos import Photos
 from patchwords.data.examples import Examples, spread
 from patchwords.errors import ConfigError
-from patchwords.inspect.attention import require_attention
 
 if TYPE_CHECKING:
     from patchwords.commands.inspect import Inspect, Plan
 
 
-def gather(config: Inspect, photos: Photos, examples: Examples | None, plan: Plan | None) -> Part:
+def gather(
+    config: Inspect,
+    photos: Photos,
+    examples: Examples | None,
+    plan: Plan | None,
+    search: Search | None = None,
+) -> Part:
     """All parts in one."""
     subject = photos.subject
     found = [parts.Part({"model": subject.name, "left_out": {}}), parts.of_filters(subject.model)]
@@ -29,14 +35,19 @@ def gather(config: Inspect, photos: Photos, examples: Examples | None, plan: Pla
         found.append(parts.of_positions(subject.model))
     except ConfigError as reason:  # of a ResNet, or of a ViT without positions
         found[0].results["left_out"]["positions"] = str(reason)
+    if examples is not None and search is not None:
+        found.append(of_nearest(search, photos, spread(examples, config.photos)))
     if examples is not None and plan is not None:
-        found += of_images(config, photos, examples, plan)
+        if plan.no_attention is not None:
+            found[0].results["left_out"]["attention"] = plan.no_attention
+        else:
+            found += of_images(config, photos, examples, plan)
     return parts.united(found)
 
 
 def of_images(config: Inspect, photos: Photos, examples: Examples, plan: Plan) -> Iterator[Part]:
     """The parts that look at images, the quick ones first."""
-    vit, labels = require_attention(photos.subject.model), photos.subject.source.labels
+    vit, labels = photos.attending(), photos.subject.source.labels
     names, pixels = photos.all(spread(examples, config.photos))
     images = photos.normalised(pixels)
     yield parts.of_photos(vit, names, pixels, images, labels, plan.asked_class)

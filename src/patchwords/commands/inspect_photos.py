@@ -12,8 +12,10 @@ from patchwords.data.examples import Examples, unite
 from patchwords.data.loader import eval_batches
 from patchwords.data.open import SOURCES, open_data, open_images
 from patchwords.data.preprocess import Preprocess
-from patchwords.errors import DataError
+from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.subject import Subject
+from patchwords.inspect.attention import require_attention
+from patchwords.model.vit import ViT
 
 BATCH = 16
 
@@ -47,6 +49,13 @@ class Photos:
         if not some:
             first, reason = next(iter(self.bad.items()))
             raise DataError(f"none of the images can be read; the first is {first}: {reason}")
+
+    def attending(self) -> ViT:
+        """The model; raises ConfigError, which names it, where it has no attention."""
+        try:
+            return require_attention(self.subject.model)
+        except ConfigError as error:
+            raise ConfigError(f"{self.subject.name}: {error}") from error
 
     def normalised(self, pixels: Tensor) -> Tensor:
         """uint8 [B, C, H, W] -> what the model takes, on its device"""

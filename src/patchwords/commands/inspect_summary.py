@@ -26,6 +26,8 @@ def lines(results: dict[str, Any], folder: Path) -> list[str]:
     ]
     if "positions" in results:
         said += [of_positions(table, results) for table in ends(results["positions"]["explained"])]
+    if "nearest" in results:
+        said.append(of_nearest(results["nearest"]))
     if "distance" in results:
         said += of_distance(results["distance"])
     if "tokens" in results:
@@ -50,6 +52,16 @@ def of_positions(table: dict[str, Any], results: dict[str, Any]) -> str:
         f"positions{' of layer ' + str(table['layer']) if many else ''}: similarity is explained "
         f"by rows {table['rows']:.0%}, columns {table['columns']:.0%}, both in sum "
         f"{table['rows_and_columns']:.0%}, distance {table['distance']:.0%}"
+    )
+
+
+def of_nearest(nearest: dict[str, Any]) -> str:
+    best = [photo["nearest"][0]["similarity"] for photo in nearest["photos"]]
+    images, chance = plural(nearest["images"], "image"), nearest["by_chance"]
+    return (
+        f"nearest to {plural(len(best), 'photo')} among {images} of {nearest['data']} "
+        f"({nearest['origin']}): cosines {min(best):.3f} to {max(best):.3f}"
+        + ("" if chance is None else f"; two images by chance {chance:.3f}")
     )
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from patchwords.data.examples import Examples
+    from patchwords.device import DeviceName
     from patchwords.evaluate.insight import Insight
     from patchwords.report.run import Prediction, Run
     from patchwords.train.job import Job
@@ -36,7 +37,7 @@ def look_at_job(job: Job, examples: Examples) -> None:
     write(job.folder.path, look)
 
 
-def look_at_run(run: Run, examples: Examples | None) -> None:
+def look_at_run(run: Run, examples: Examples | None, device: DeviceName = "auto") -> None:
     """The same of a run folder, by the model that lies in it.
 
     The examples may have others among them than the held-out ones, which predictions.csv names.
@@ -48,7 +49,7 @@ def look_at_run(run: Run, examples: Examples | None) -> None:
 
     def look() -> Insight:
         source = from_pretrained(run.folder)
-        source.model.to(choose_device(precision="fp32").torch_device)
+        source.model.to(choose_device(device, "fp32").torch_device)
         begun = beginning(source.model.config, run.config)
         judged = examples
         if examples is not None and run.predictions:
@@ -57,6 +58,17 @@ def look_at_run(run: Run, examples: Examples | None) -> None:
         return look_inside(source, begun, judged, examples_to_show(run.predictions))
 
     write(run.folder, look)
+
+
+def report_with_insight(folder: Path, examples: Examples, device: DeviceName = "auto") -> Path:
+    """Look at a run of a series and write its report, as training a single run does; -> the page"""
+    from patchwords.report.run import read_run
+    from patchwords.report.write import write_report
+
+    run = read_run(folder)
+    if lacks_insight(run, examples):  # else it was stopped after the look
+        look_at_run(run, examples, device)
+    return write_report(folder, examples)
 
 
 def lacks_insight(run: Run, examples: Examples | None) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,13 +54,14 @@ def run(config: Sweep) -> int:
     from rich.console import Console
 
     from patchwords.commands.evaluator import write_results
+    from patchwords.commands.run_insight import report_with_insight
     from patchwords.distributed import speaks
     from patchwords.evaluate.sweep import sweep
-    from patchwords.report.write import write_report
     from patchwords.train.progress import Display
 
     console = Console(stderr=config.json, quiet=not speaks())
-    outcome = sweep(config, Display(console), write_report)
+    report = partial(report_with_insight, device=config.machine.device)
+    outcome = sweep(config, Display(console), report)
     if not speaks():  # of several processes, the main one writes and speaks
         return 0
     found = results(outcome)

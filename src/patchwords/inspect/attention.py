@@ -26,7 +26,7 @@ def require_vit(model: Model) -> ViT:
         return model
     raise ConfigError(
         "a ResNet has no patches that attend to one another, so no attention can be shown: its "
-        "filters can, without images"
+        "filters can, without images, and with images those that are nearest in its features"
     )
 
 

@@ -1,0 +1,199 @@
+"""`patchwords inspect SRC IMAGES --nearest DATA`: the training images most like each photo.
+
+Sizes: n photos, N images searched, k nearest, R representation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from patchwords.commands.frozen import Cache
+
+if TYPE_CHECKING:
+    from patchwords.commands.inspect_parts import Part
+    from patchwords.commands.inspect_photos import Photos
+    from patchwords.data.examples import Examples
+    from patchwords.evaluate.feature_cache import FeatureCache
+    from patchwords.evaluate.features import Features
+    from patchwords.evaluate.subject import Subject
+    from patchwords.report.nearest import Neighbour
+
+MOST = 20  # neighbours that a row of the figure has room for
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """The nearest training images."""
+
+    nearest: tuple[str, ...] | None = None
+    """training images to look for the nearest among, by the features that patchwords knn uses;
+    without a name: those that the run SRC trained on"""
+    nearest_k: int = 6
+    """so many for each photo, up to 20"""
+    nearest_images: int = 20_000
+    """so many are searched; of more so many are drawn"""
+    nearest_image_column: str | None = None
+    """column that has the images, where --nearest is a CSV or parquet"""
+    nearest_label_column: str | None = None
+    """column that has the labels, where --nearest is a CSV or parquet"""
+
+
+@dataclass(frozen=True)
+class Search:
+    """Where to look: images that are not read yet."""
+
+    data: str
+    origin: str  # which of its images, in words
+    examples: Examples
+    of: int  # images before some were drawn
+    k: int
+    cache: FeatureCache | None
+
+
+def refuse(config: Nearest, cache: Cache, images: bool, output: bool) -> None:
+    """Raise ConfigError for what needs neither model nor data to be known as wrong."""
+    from patchwords.errors import ConfigError
+
+    if config.nearest is None:
+        if config != Nearest() or cache != Cache():
+            raise ConfigError("--nearest-... and --cache are for the nearest images: add --nearest")
+        return
+    if not images:
+        raise ConfigError("--nearest is about images: name some after SRC")
+    if not output:
+        raise ConfigError("--nearest writes a figure and numbers: add --output FOLDER")
+    if len(config.nearest) > 1:
+        raise ConfigError(
+            f"--nearest {' '.join(config.nearest)}: name one source of data there, photos after SRC"
+        )
+    if not 1 <= config.nearest_k <= MOST:
+        raise ConfigError(f"--nearest-k {config.nearest_k} must be from 1 to {MOST}")
+    if config.nearest_images < 1:
+        raise ConfigError(f"--nearest-images {config.nearest_images} must be at least 1")
+
+
+def open_search(config: Nearest, cache: Cache, source: str) -> Search | None:
+    """The training images, not read yet; None where nobody wants them.
+
+    Raises DataError for data without any, ConfigError where a model does not say what it is from.
+    """
+    from patchwords.commands.training_images import Wanted
+    from patchwords.errors import ConfigError
+    from patchwords.evaluate.nearest import drawn
+
+    if config.nearest is None:
+        return None
+    kept, given = cache.open(), config.nearest[0] if config.nearest else None
+    columns = config.nearest_image_column, config.nearest_label_column
+    wanted = Wanted(source, "--nearest", given, *columns)
+    data = wanted.open()
+    if data is None:
+        raise ConfigError(
+            f"--nearest: {source} does not say which images it was trained on; name them: "
+            "--nearest DATA"
+        )
+    examples, origin = wanted.training(data)
+    few = drawn(examples, config.nearest_images)
+    return Search(data.source, origin, few, len(examples), config.nearest_k, kept)
+
+
+def of_nearest(search: Search, photos: Photos, examples: Examples) -> Part:
+    """Look for the nearest to these few photos; raises DataError where nothing can be read."""
+    from patchwords.commands.inspect_parts import Part, picture
+    from patchwords.evaluate.frozen import asker
+    from patchwords.evaluate.nearest import by_chance, nearest
+    from patchwords.report.nearest import Company, Searched, draw_nearest
+
+    names, pixels = photos.all(examples)
+    subject = as_seen(photos)
+    asked = asker(subject, None)(examples).values  # [n, R]
+    found = features(search, subject)
+    cosines, rows = nearest(asked, found.values, search.k, subject.device.torch_device)
+    places = found.indices[rows]  # [n, k], in the examples of the search
+    searched = Searched(
+        search.data,
+        search.origin,
+        images=len(found.values),
+        skipped=len(found.bad),
+        of=search.of,
+        asked=search.k,
+        by_chance=by_chance(found.values),
+    )
+    near = neighbours(search.examples, places, cosines, photos)
+    companies = [
+        Company(name, picture(colours), row)
+        for name, colours, row in zip(names, pixels.permute(0, 2, 3, 1).numpy(), near, strict=True)
+    ]
+    table = [
+        {"path": company.path, "nearest": [named(one) for one in company.neighbours]}
+        for company in companies
+    ]
+    results = {**asdict(searched), "k": places.shape[1], "photos": table}
+    arrays = {"nearest_similarity": cosines, "nearest_places": places}
+    return Part({"nearest": results}, arrays, draw_nearest(companies, searched))
+
+
+def as_seen(photos: Photos) -> Subject:
+    """The model, to be asked for features at the size that photos are looked at in."""
+    source = replace(photos.subject.source, preprocess=photos.preprocess)
+    return replace(photos.subject, source=source)
+
+
+def features(search: Search, subject: Subject) -> Features:
+    """Of the images searched, from the cache where they are; DataError where none can be read."""
+    from patchwords.commands.doctor_summary import following
+    from patchwords.errors import DataError
+    from patchwords.evaluate.frozen import asker
+
+    with following("computing features") as progress:
+        found = asker(subject, search.cache, progress)(search.examples)
+    if not len(found.indices):
+        key, reason = search.examples.keys[found.bad[0][0]], found.bad[0][1]
+        raise DataError(
+            f"{search.data}: none of its training images can be read; the first is {key}: {reason}"
+        )
+    return found
+
+
+def neighbours(
+    examples: Examples, places: np.ndarray, cosines: np.ndarray, photos: Photos
+) -> list[list[Neighbour]]:
+    """[n, k] places in the examples -> each with its name, picture and label."""
+    from patchwords.report.nearest import Neighbour
+
+    seen = pictures(examples, np.unique(places), photos)
+
+    def one(place: int, cosine: float) -> Neighbour:
+        label = int(examples.labels[place])
+        name = examples.classes[label] if label >= 0 else None
+        return Neighbour(examples.keys[place], seen.get(place), name, cosine)
+
+    return [
+        [one(*pair) for pair in zip(*row, strict=True)]
+        for row in zip(places.tolist(), cosines.tolist(), strict=True)
+    ]
+
+
+def pictures(examples: Examples, places: np.ndarray, photos: Photos) -> dict[int, np.ndarray]:
+    """[H, W, 3] of each that can still be read, as the model sees it."""
+    from patchwords.commands.inspect_parts import picture
+    from patchwords.commands.inspect_photos import BATCH
+    from patchwords.data.loader import eval_batches
+
+    return {
+        int(places[index]): picture(pixels.permute(1, 2, 0).numpy())
+        for batch in eval_batches(examples.select(places), photos.preprocess, BATCH)
+        for index, pixels in zip(batch.indices.tolist(), batch.images, strict=True)
+    }
+
+
+def named(neighbour: Neighbour) -> dict[str, Any]:
+    """A neighbour for results.json."""
+    return {
+        "path": neighbour.path,
+        "label": neighbour.label,
+        "similarity": round(neighbour.similarity, 4),
+    }
