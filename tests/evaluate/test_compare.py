@@ -15,6 +15,7 @@ from PIL import Image
 from sklearn.metrics import f1_score
 
 from patchwords.commands.evaluator import table
+from patchwords.data.decode import Encoded
 from patchwords.data.examples import Examples
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
@@ -229,8 +230,8 @@ def test_an_image_is_read_once_and_cut_as_each_wants_it(monkeypatch: pytest.Monk
         np.testing.assert_array_equal(cut[0].permute(1, 2, 0).numpy(), wanted(image))
     reads: list[int] = []
     decoded: list[int | None] = []
-    decode = asking.decode
-    monkeypatch.setattr(asking, "decode", lambda d, s: decoded.append(s) or decode(d, s))
+    pixels = Encoded.pixels
+    monkeypatch.setattr(Encoded, "pixels", lambda d, s: decoded.append(s) or pixels(d, s))
     examples = photos(3)
     counted = replace(examples, reader=lambda row: reads.append(row) or examples.reader(row))  # type: ignore[arg-type,func-returns-value]
     ask([subject("a", GREY), subject("bb", COLOUR), subject("c", GREY)], counted)

@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import binomtest
 
 from patchwords.evaluate.metrics import wilson
-from patchwords.evaluate.paired import Pairs, difference, mcnemar
+from patchwords.evaluate.paired import Pairs, apart, difference, mcnemar, tally, verdict
 
 # Complete response before and after consolidation therapy (Cavo et al. 2012), as worked out in
 # Fagerland, Lydersen & Laake 2017, "Statistical Analysis of Contingency Tables", chapter 8.
@@ -93,3 +93,39 @@ def test_pairs_are_counted() -> None:
     assert pairs == Pairs(2, 1, 1, 1)
     assert (pairs.n, pairs.a, pairs.b) == (5, 3, 3)
     assert pairs.to_dict() == {"both": 2, "only_a": 1, "only_b": 1, "neither": 1}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "interval"),
+    [  # Newcombe 1998, Statistics in Medicine 17:873, table II, method 10
+        ((48, 80), (56, 70), (0.0524, 0.3339)),
+        ((3, 10), (9, 10), (0.1705, 0.8090)),
+        ((2, 7), (6, 7), (0.0582, 0.8062)),
+        ((0, 29), (5, 56), (-0.0381, 0.1926)),
+        ((0, 20), (0, 10), (-0.1611, 0.2775)),
+        ((0, 10), (10, 10), (0.6075, 1.0)),
+    ],
+)
+def test_of_different_images_it_gives_the_published_intervals(
+    a: tuple[int, int], b: tuple[int, int], interval: tuple[float, float]
+) -> None:
+    shares = [(right / n, *wilson(right, n)) for right, n in (a, b)]
+    value, low, high = apart(shares[0], shares[1])
+    assert value == shares[1][0] - shares[0][0]
+    assert (low, high) == pytest.approx(interval, abs=5e-5)  # printed to four decimals
+
+
+def test_in_words() -> None:
+    pairs = Pairs(1234, 1, 7, 12)
+    assert tally(pairs) == "both right on 1,234, only A on 1, only B on 7, neither on 12"
+    assert tally(pairs, "x", "y").endswith("only x on 1, only y on 7, neither on 12")
+    chances = "McNemar's exact p 0.07, mid-p 0.039"
+    assert verdict(pairs) == (
+        f"B is ahead, by more than chance gives equal models in 95 of 100: {chances}"
+    )
+    assert verdict(Pairs(5, 7, 1, 12), "x", "y").startswith("x is ahead, by more than chance")
+    assert verdict(Pairs(5, 1, 3, 12), "x", "y") == (
+        "y is ahead, but equal models come as far apart by chance: "
+        "McNemar's exact p 0.62, mid-p 0.38"
+    )
+    assert verdict(Pairs(5, 3, 3, 2)) == "neither is ahead"

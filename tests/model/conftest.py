@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from drawn import drawn
 from patchwords.model.config import ViTConfig
 from patchwords.model.vit import ViT
 
@@ -27,12 +28,7 @@ def tiny() -> Callable[..., ViT]:
     """settings -> TINY with them, in float64, every parameter drawn from a normal."""
 
     def build(seed: int = 0, **settings: object) -> ViT:
-        model = ViT(TINY.with_settings(**settings)).double().eval()
-        generator = torch.Generator().manual_seed(seed)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.normal_(0.0, 0.5, generator=generator)
-        return model
+        return drawn(ViT(TINY.with_settings(**settings)).double(), seed)
 
     return build
 

@@ -13,7 +13,7 @@ from patchwords.report.charts import MOST_POINTS, Frame, Series, line_chart, ser
 from patchwords.report.diagrams import pixel_map
 from patchwords.report.html import Markup, join, tag
 from patchwords.report.run import Run
-from patchwords.report.words import big, chance, duration, percent, plural, rate
+from patchwords.report.words import big, chance, percent, plural, rate
 
 NBSP = "\N{NO-BREAK SPACE}"
 
@@ -114,11 +114,3 @@ def test_words() -> None:
         *("0", "2.5e-4", "3e-4", "5e-3", "0.03"),
     ]
     assert [plural(n, "class", "classes") for n in (1, 1200)] == ["1 class", "1,200 classes"]
-    assert [duration(s) for s in (4.26, 59.7, 93.2, 599.9, 3601, 7_260)] == [
-        "4.3 s",
-        "1 min 0 s",
-        "1 min 33 s",
-        "10 min",
-        "1 h 0 min",
-        "2 h 1 min",
-    ]

@@ -14,6 +14,7 @@ from opened_explorer import FIRST, Page, open_file
 from planted_view import plant
 
 from browser import CHROMIUM, Browser, browsing
+from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.inspect.codes import decode
 from patchwords.inspect.distance import mean_distance, patch_distances
@@ -76,11 +77,7 @@ def test_rollout_is_the_models(browser: Browser, tmp_path: Path) -> None:
     """As inspect/rollout.py gives it. Of two rollouts the rows differ, in sum, by no more than half
     of what the rows of attention do, layer by layer."""
     config = ViTConfig(patch_size=4, width=12, depth=3, heads=2, mlp_width=23, image_size=(12, 20))
-    model = ViT(config.with_settings(num_classes=2)).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
+    model = drawn(ViT(config.with_settings(num_classes=2)))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
     preprocess = Preprocess((12, 20))
     view = look(model, preprocess, pixels, photo="p", name="m", labels=("a", "b"))

@@ -5,6 +5,7 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from drawn import drawn
 from patchwords.model.config import ViTConfig
 from patchwords.model.vit import ViT
 
@@ -24,12 +25,7 @@ def tiny() -> Callable[..., ViT]:
     """settings -> TINY with them; every parameter is drawn, so that nothing can cancel."""
 
     def build(**settings: object) -> ViT:
-        model = ViT(TINY.with_settings(**settings)).eval()
-        generator = torch.Generator().manual_seed(0)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.normal_(0.0, 0.5, generator=generator)
-        return model
+        return drawn(ViT(TINY.with_settings(**settings)))
 
     return build
 

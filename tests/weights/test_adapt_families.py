@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
+from drawn import drawn
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model, build
+from patchwords.model.family import Config, build
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import BIT, OFFICIAL
 from patchwords.weights.adapt import adapt
@@ -44,16 +45,6 @@ KINDS: dict[str, tuple[Config, list[str]]] = {  # what resizing to 20x12 says
 TOKEN_MLP = VIT.with_settings(mixer="mlp")
 
 
-def drawn(config: Config) -> Model:
-    """Every parameter is drawn, so that nothing can cancel."""
-    model = build(config).eval()
-    generator = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.normal_(0.0, 0.5, generator=generator)
-    return model
-
-
 def pixels(height: int, width: int) -> torch.Tensor:
     return torch.randn(2, 3, height, width, generator=torch.Generator().manual_seed(1))
 
@@ -61,7 +52,7 @@ def pixels(height: int, width: int) -> torch.Tensor:
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_size_is_as_the_model_itself_would_have_it(kind: str) -> None:
     config, said = KINDS[kind]
-    model = drawn(config)
+    model = drawn(build(config))
     new, changes = adapt(model, image_size=(20, 12))
     assert changes == said
     assert new.config == config.with_settings(image_size=(20, 12))
@@ -72,12 +63,12 @@ def test_another_size_is_as_the_model_itself_would_have_it(kind: str) -> None:
 
 def test_a_token_mlp_cannot_be_resized() -> None:
     with pytest.raises(ConfigError, match="mixer 'mlp' has weights for 3x5 patches and cannot"):
-        adapt(drawn(TOKEN_MLP), image_size=(20, 12))
+        adapt(drawn(build(TOKEN_MLP)), image_size=(20, 12))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_another_task_gets_a_head_of_zeros_and_keeps_the_rest(kind: str) -> None:
-    model = drawn(KINDS[kind][0])
+    model = drawn(build(KINDS[kind][0]))
     new, changes = adapt(model, num_classes=3)
     assert len(changes) == 1
     assert torch.equal(new(pixels(12, 20)), torch.zeros(2, 3))
@@ -103,7 +94,7 @@ def test_another_task_gets_a_head_of_zeros_and_keeps_the_rest(kind: str) -> None
     ],
 )
 def test_the_weights_fix_all_of_a_trunk(kind: str, name: str, value: object) -> None:
-    model = drawn(KINDS[kind][0])
+    model = drawn(build(KINDS[kind][0]))
     with pytest.raises(ConfigError, match=f"^{name} .* was asked for, but the weights are of a"):
         adapt(model, **{name: value})
 
@@ -111,12 +102,12 @@ def test_the_weights_fix_all_of_a_trunk(kind: str, name: str, value: object) -> 
 def test_a_resnet_has_no_place_for_what_a_vit_has() -> None:
     for name in ("dropout", "depth", "classifier", "position", "patch_size"):
         with pytest.raises(ConfigError, match=f"^a ResNet has no setting {name!r}"):
-            adapt(drawn(KINDS["BiT"][0]), **{name: 1})
+            adapt(drawn(build(KINDS["BiT"][0])), **{name: 1})
 
 
 @pytest.mark.parametrize("kind", [*KINDS, "token MLP"])
 def test_round_trip_is_bit_equal(tmp_path: Path, kind: str) -> None:
-    model = drawn(TOKEN_MLP if kind == "token MLP" else KINDS[kind][0])
+    model = drawn(build(TOKEN_MLP if kind == "token MLP" else KINDS[kind][0]))
     found = from_pretrained(save_pretrained(model, tmp_path)).model
     assert found.config == model.config
     expected = model.state_dict()

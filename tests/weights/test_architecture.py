@@ -10,7 +10,7 @@ from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import OFFICIAL
 from patchwords.model.variants import list_models, resolve
-from patchwords.weights.architecture import architecture_of
+from patchwords.weights.architecture import architecture_of, same_shape
 
 SAME_SIZES = {"ViT-b/32": "ViT-S/32"}
 
@@ -34,3 +34,24 @@ def test_names_are_found_again(name: str) -> None:
 )
 def test_other_sizes_have_none(config: ViTConfig | ResNetConfig) -> None:
     assert architecture_of(config) is None
+
+
+def test_two_names_of_one_shape() -> None:
+    """ViT-b/32 is ViT-S/32 by another name; a trunk is compared as well."""
+
+    def same(one: str, other: str, **settings: object) -> bool:
+        return same_shape(resolve(one).config, resolve(other).config, settings)
+
+    assert same("ViT-b/32", "ViT-S/32")
+    assert same("ViT-S/16", "ViT-S/32", patch_size=16)
+    assert not same("ViT-S/16", "ViT-S/32")
+    assert not same("ViT-S/16", "ViT-S/16", depth=3)
+    assert not same("ViT-S/16", "Axial-ViT-S/16")
+    assert same("R50+ViT-B/16", "R50+ViT-B_16")
+    assert not same("R50+ViT-B/32", "R50+ViT-B/16")
+    assert not same("R50+ViT-B/32", "R26+ViT-B/32")
+    assert not same("R50+ViT-B/32", "ViT-B/32")
+    assert same("BiT-R50x1", "resnetv2_50x1_bit")
+    assert not same("BiT-R50x1", "BiT-R50x3")
+    assert not same("BiT-R50x1", "AxialResNet-50")
+    assert not same("BiT-R50x1", "ViT-B/32")

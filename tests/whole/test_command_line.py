@@ -88,7 +88,7 @@ def test_every_flag_of_a_verb_is_explained(verb: str) -> None:
         re.match("--?([a-z0-9-]+)", entry)[1]: re.sub(  # type: ignore[index]
             r"--[a-z-]+,?|\S*(STR|INT|FLOAT|PATH)\S*|\{.*?\}|\(default.*?\)", "", entry, flags=re.S
         ).split()
-        for entry in entries
+        for entry in reversed(entries)  # explanations name flags, too; the first is its own
     }
     for flag in [flag[2:] for flag in flags(command)[2:]]:  # but --help and --debug
         if flag not in POSITIONAL or verb == "finetune":

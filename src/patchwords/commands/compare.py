@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where
+from patchwords.commands.evaluator import Images, Results, Where
 
 if TYPE_CHECKING:
     from patchwords.evaluate.answers import Answers
@@ -26,6 +25,9 @@ class Compare:
     Differences are B less A: above zero B is better. The p is McNemar's, of images that only one of
     them has right; docs/comparing.md says what it means.
 
+    With --output: results.json, results.csv with a row per class, disagreements.csv with a row per
+    image that they answer differently, and a figure.
+
     Example: patchwords compare runs/vit runs/resnet photos/ --output runs/vit-or-resnet
     """
 
@@ -37,13 +39,7 @@ class Compare:
     """a folder, CSV, parquet, tar shards, hf:NAME or digits; none given: predictions.csv of both"""
     split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
     """which images, by the runs' own records of what they trained on"""
-    output: Path | None = None
-    """write results.json, results.csv (a row per class), disagreements.csv (a row per image that
-    they answer differently) and a figure into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     read: Images = field(default_factory=Images)
     where: Where = field(default_factory=Where)
 
@@ -51,7 +47,6 @@ class Compare:
 def run(config: Compare) -> int:
     """Ask or read, compare, write, say."""
     from patchwords.commands.compare_summary import show
-    from patchwords.commands.evaluator import claim
     from patchwords.distributed import by_main, joined, speaks
     from patchwords.evaluate.answers import matched
     from patchwords.evaluate.compare import compare, disagreements
@@ -61,17 +56,17 @@ def run(config: Compare) -> int:
     with joined(device.type == "cuda"):
         answers, about = read(config) if config.data is None else asked(config, config.data)
         a, b = matched(*answers)
-        by_main(lambda: claim(config.output, config.overwrite))
+        by_main(config.results.claim)
     if not speaks():
         return 0
     results = {**about, "left_out": [len(one) - len(a) for one in answers], **compare(a, b)}
     other = disagreements(a, b)
-    if config.output is not None:
-        write(config.output, results, other)
-    if config.json:
-        print(jsonlib.dumps(results))
-    else:
-        show(results, other, config.output)
+    config.results.give(
+        results,
+        results["per_class"],
+        lambda: draw(results, other),
+        lambda: show(results, other, config.results.output),
+    )
     return 0
 
 
@@ -97,7 +92,6 @@ def read(config: Compare) -> tuple[list[Answers], dict[str, Any]]:
 def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
     """What both say of the held-out images of the data, and which images these are."""
     from patchwords.commands.doctor_summary import following
-    from patchwords.commands.evaluator import claim
     from patchwords.distributed import by_main, speaks
     from patchwords.evaluate.answers import refuse_other_classes
     from patchwords.evaluate.ask import ask
@@ -116,7 +110,7 @@ def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
     selection = select(data, unite_records(recorded), config.split)
     examples = in_words_of(selection.examples, a.source.labels, a.name)
     examples = as_model_knows(examples, a.source.labels, spec)
-    by_main(lambda: claim(config.output, config.overwrite))  # before the work
+    by_main(config.results.claim)  # before the work
     with following(f"asking {a.name} and {b.name}") as progress:
         answers = ask(subjects, examples, config.read.max_bad, progress if speaks() else None)
     trained = "train" in selection.split.split("+")
@@ -130,16 +124,15 @@ def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
     }
 
 
-def write(folder: Path, results: dict[str, Any], other: list[dict[str, Any]]) -> None:
-    """results.json, results.csv, disagreements.csv and the figure."""
-    from patchwords.commands.evaluator import table, write_results
+def draw(results: dict[str, Any], other: list[dict[str, Any]]) -> dict[str, bytes]:
+    """disagreements.csv and the figure."""
+    from patchwords.commands.evaluator import table
     from patchwords.evaluate.compare import DISAGREEMENT
-    from patchwords.files import write_atomically
     from patchwords.report.recalls import draw_recalls
 
-    rows = results["per_class"]
-    figure = draw_recalls(rows, results["a"]["name"], results["b"]["name"])
-    write_results(folder, results, rows, figure)
     # a file name that is not UTF-8 is written as the bytes that it is
     text = table(other) if other else ",".join(DISAGREEMENT) + "\n"
-    write_atomically(folder / "disagreements.csv", text.encode("utf-8", "surrogateescape"))
+    return {
+        "disagreements.csv": text.encode("utf-8", "surrogateescape"),
+        **draw_recalls(results["per_class"], results["a"]["name"], results["b"]["name"]),
+    }

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 MOST_CLASSES = 20  # rows, those with the largest differences; results.csv has them all
 MOST_IMAGES = 5  # that the models disagree on; disagreements.csv has them all
-LIKELY = 0.05  # the usual level; a p is printed whatever it is
 
 
 def show(results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None) -> None:
@@ -76,13 +75,14 @@ def classes_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def in_words(results: dict[str, Any]) -> list[str]:
     """What the numbers say."""
-    pairs, test = results["pairs"], results["mcnemar"]
+    from patchwords.evaluate.paired import Pairs, tally, verdict
+
+    pairs = Pairs(**results["pairs"])
     where = "" if results["split"] is None else f" of {results['split']}"
     lines = [
-        f"{results['images']:,} images{where}: both right on {pairs['both']:,}, only A on "
-        f"{pairs['only_a']:,}, only B on {pairs['only_b']:,}, neither on {pairs['neither']:,}; "
-        f"the same answer to {results['agreement']:.2%}",
-        verdict(pairs, test),
+        f"{results['images']:,} images{where}: {tally(pairs)}; the same answer to "
+        f"{results['agreement']:.2%}",
+        verdict(pairs),
     ]
     if left := results.get("left_out_as_trained_on"):
         lines.append(f"{left:,} images were left out: a run trained on them")
@@ -90,18 +90,6 @@ def in_words(results: dict[str, Any]) -> list[str]:
         a, b = results["left_out"]
         lines.append(f"left out: {a:,} images of A and {b:,} of B that the other did not answer")
     return lines
-
-
-def verdict(pairs: dict[str, int], test: dict[str, float]) -> str:
-    """Whether it can be chance; McNemar's test."""
-    a, b = pairs["only_a"], pairs["only_b"]
-    if a == b:
-        return "neither is ahead"
-    ahead = "A" if a > b else "B"
-    chances = f"McNemar's exact p {test['exact_p']:.2g}, mid-p {test['mid_p']:.2g}"
-    if test["mid_p"] < LIKELY:
-        return f"{ahead} is ahead, by more than chance gives equal models in 95 of 100: {chances}"
-    return f"{ahead} is ahead, but equal models come as far apart by chance: {chances}"
 
 
 def beware(results: dict[str, Any]) -> list[str]:

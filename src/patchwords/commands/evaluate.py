@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.device import DeviceName, PrecisionName
+from patchwords.commands.evaluator import Images, Where, claim
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -45,41 +45,23 @@ class Evaluate:
     {"image.jpg": ["class", ...]}"""
     json: bool = False
     """print everything as JSON"""
-    max_bad: float = 0.01
-    """stop when more than this share of the images cannot be read"""
-    device: DeviceName = "auto"
-    """where to compute"""
-    precision: PrecisionName = "fp32"
-    """of matrix products"""
-    workers: int | None = None
-    """processes that decode images"""
-    image_column: str | None = None
-    """column of a CSV or parquet that has the images"""
-    label_column: str | None = None
-    """column of a CSV or parquet that has the labels"""
+    read: Images = field(default_factory=Images)
+    where: Where = field(default_factory=Where)
 
 
 def run(config: Evaluate) -> int:
-    from patchwords.commands.evaluator import claim
-    from patchwords.data.open import open_data
     from patchwords.data.workers import useful_workers
-    from patchwords.device import choose_device
     from patchwords.evaluate.final import describe, write_evaluation
     from patchwords.evaluate.held_out import as_model_knows, judge, predict, read_recorded, select
     from patchwords.evaluate.imagenet import in_words_of
     from patchwords.evaluate.real import judge_by_several, read_right_classes
     from patchwords.weights.store import from_pretrained
 
-    device = choose_device(config.device, config.precision)
+    device = config.where.choose()
     source = from_pretrained(config.model)
     source.require_classes(config.model)
     source.model.to(device.torch_device)
-    data = open_data(
-        config.data,
-        image_column=config.image_column,
-        label_column=config.label_column,
-        need_labels=False,
-    )
+    data = config.read.open(config.data, need_labels=False)
     recorded = read_recorded(Path(config.model))
     selection = select(data, recorded, config.split)
     examples = in_words_of(selection.examples, source.labels, config.model)
@@ -88,7 +70,7 @@ def run(config: Evaluate) -> int:
     if config.real is not None:  # before the work, as it may not fit
         right = read_right_classes(config.real, examples, source.labels, config.model)
     folder = claim(config.output, config.overwrite)
-    workers = config.workers if config.workers is not None else useful_workers(examples)
+    workers = useful_workers(examples) if config.where.workers is None else config.where.workers
     predictions = predict(source.model, examples, source.preprocess, device, workers)
     evaluation = {
         "split": selection.split,
@@ -96,7 +78,7 @@ def run(config: Evaluate) -> int:
         "trained_on": "train" in selection.split.split("+") if recorded else None,
         "of": config.model,
         **describe(source, device),
-        **judge(predictions, examples, source.labels, config.max_bad),
+        **judge(predictions, examples, source.labels, config.read.max_bad),
     }
     if config.real is not None and right is not None:
         evaluation["real"] = judge_by_several(config.real, right, predictions)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -54,6 +54,37 @@ class Images:
             label_column=self.label_column,
             need_labels=need_labels,
         )
+
+
+@dataclass(frozen=True)
+class Results:
+    """Where results go."""
+
+    output: Path | None = None
+    """write results.json, results.csv and figures into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+
+    def claim(self) -> None:
+        """Make the folder, if there is to be one; before the work, as it may be taken."""
+        claim(self.output, self.overwrite)
+
+    def give(
+        self,
+        results: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        draw: Callable[[], Mapping[str, bytes]],
+        show: Callable[[], None],
+    ) -> None:
+        """Write results, rows and figure where there is a folder; print as JSON, or show."""
+        if self.output is not None:
+            write_results(self.output, results, rows, draw())
+        if self.json:
+            print(json.dumps(results))
+        else:
+            show()
 
 
 def claim(folder: Path | None, overwrite: bool) -> Path | None:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where, claim, write_results
+from patchwords.commands.evaluator import Images, Results, Where
 from patchwords.commands.frozen import Cache, opened, say_images
 
 
@@ -40,12 +39,7 @@ class Fewshot:
     """penalties; a path of them costs little more than one. 2^10 is that of the authors' code"""
     seed: int = 0
     """of the first draw, and of the cut into train and test where DATA is not divided"""
-    output: Path | None = None
-    """write results.json, results.csv and the curve into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     cache: Cache = field(default_factory=Cache)
     where: Where = field(default_factory=Where)
     images: Images = field(default_factory=Images)
@@ -60,7 +54,7 @@ def run(config: Fewshot) -> int:
     if config.seeds < 1:
         raise ConfigError(f"--seeds {config.seeds}: it is a number of draws, 1 or more")
     refuse_penalties(config.l2)
-    folder = claim(config.output, config.overwrite)
+    config.results.claim()
     seeds = range(config.seed, config.seed + config.seeds)
     with opened(
         config.model, config.data, config.where, config.images, config.cache, config.seed
@@ -76,12 +70,12 @@ def run(config: Fewshot) -> int:
         "pool": shots.images,
         **fewshot_table(frozen, draws, config.l2),
     }
-    if folder is not None:
-        write_results(folder, results, results["table"], draw_curve(results))
-    if config.json:
-        print(jsonlib.dumps(results))
-    else:
-        show(results, folder)
+    config.results.give(
+        results,
+        results["table"],
+        lambda: draw_curve(results),
+        lambda: show(results, config.results.output),
+    )
     return 0
 
 

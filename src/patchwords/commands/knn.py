@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where, claim, write_results
+from patchwords.commands.evaluator import Images, Results, Where
 from patchwords.commands.frozen import Cache, opened, say_images
 
 
@@ -38,12 +37,7 @@ class Knn:
     seed: int = 0
     """of the training images that k is chosen by, where there are more than 5,000, and of the cut
     into train and test where DATA is not divided"""
-    output: Path | None = None
-    """write results.json, results.csv and the curve into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     cache: Cache = field(default_factory=Cache)
     where: Where = field(default_factory=Where)
     images: Images = field(default_factory=Images)
@@ -54,7 +48,7 @@ def run(config: Knn) -> int:
     from patchwords.evaluate.frozen import freeze
     from patchwords.evaluate.neighbours import knn, refuse, usual
 
-    folder = claim(config.output, config.overwrite)
+    config.results.claim()
     with opened(
         config.model, config.data, config.where, config.images, config.cache, config.seed
     ) as found:
@@ -69,12 +63,12 @@ def run(config: Knn) -> int:
         "data": config.data,
         **knn(frozen, config.k, config.temperature, config.seed, device),
     }
-    if folder is not None:
-        write_results(folder, results, results["path"], draw_curve(results))
-    if config.json:
-        print(jsonlib.dumps(results))
-    else:
-        show(results, folder)
+    config.results.give(
+        results,
+        results["path"],
+        lambda: draw_curve(results),
+        lambda: show(results, config.results.output),
+    )
     return 0
 
 

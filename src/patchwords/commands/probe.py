@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where, claim, write_results
+from patchwords.commands.evaluator import Images, Results, Where
 from patchwords.commands.frozen import Cache, opened, say_images
 
 
@@ -40,12 +39,7 @@ class Probe:
     """times that it is held back, each time other images; the mean accuracy decides"""
     seed: int = 0
     """of what is held back, and of the cut into train and test where DATA is not divided"""
-    output: Path | None = None
-    """write results.json, results.csv and the path of penalties into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     cache: Cache = field(default_factory=Cache)
     where: Where = field(default_factory=Where)
     images: Images = field(default_factory=Images)
@@ -58,7 +52,7 @@ def run(config: Probe) -> int:
 
     seeds = tuple(range(config.seed, config.seed + config.seeds))
     settings = ProbeSettings(config.l2, config.dev, seeds)
-    folder = claim(config.output, config.overwrite)
+    config.results.claim()
     with opened(
         config.model, config.data, config.where, config.images, config.cache, config.seed
     ) as found:
@@ -67,13 +61,12 @@ def run(config: Probe) -> int:
         return 0
     settings = replace(settings, device=found.subject.device.torch_device)
     results = {**found.describe(), "data": config.data, **probe(frozen, settings)}
-    if folder is not None:
-        figure = draw_path(results) if results["chosen"] else {}
-        write_results(folder, results, results["path"], figure)
-    if config.json:
-        print(jsonlib.dumps(results))
-    else:
-        show(results, folder)
+    config.results.give(
+        results,
+        results["path"],
+        lambda: draw_path(results) if results["chosen"] else {},
+        lambda: show(results, config.results.output),
+    )
     return 0
 
 

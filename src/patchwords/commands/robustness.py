@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where
+from patchwords.commands.evaluator import Images, Results, Where
 
 if TYPE_CHECKING:
     from patchwords.commands.side_by_side import Compared
@@ -50,19 +49,13 @@ class Robustness:
     """patches to a side for occlusion; none given: 14, fewer in images below 112 pixels"""
     saliency: str | None = None
     """the model that says which patches are salient; none given: each says it for itself"""
-    output: Path | None = None
-    """write results and figures into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     read: Images = field(default_factory=Images)
     where: Where = field(default_factory=Where)
 
 
 def run(config: Robustness) -> int:
     """Load, measure, write, say."""
-    from patchwords.commands.evaluator import claim
     from patchwords.commands.side_by_side import compare, in_turn, models_before_data
     from patchwords.distributed import by_main, joined, speaks
     from patchwords.errors import ConfigError
@@ -87,7 +80,7 @@ def run(config: Robustness) -> int:
         )
         judge = find_judge(config.saliency, compared.subjects)
         disturbances = choose_disturbances(config.only, config.grid, judge)
-        by_main(lambda: claim(config.output, config.overwrite))
+        by_main(config.results.claim)
         with in_turn() as progress:
             rows = measure_robustness(
                 compared.subjects,
@@ -120,9 +113,6 @@ def tell(
     rows: Sequence[dict[str, Any]],
 ) -> None:
     """Write results, rows and figures; print the points."""
-    import json
-
-    from patchwords.commands.evaluator import write_results
     from patchwords.commands.robustness_summary import show_points
     from patchwords.evaluate.robustness.corruptions import summarise_corruptions
     from patchwords.evaluate.robustness.summary import summarise_seeds
@@ -142,9 +132,9 @@ def tell(
         "rows": list(rows),
         "corruptions": summarise_corruptions(rows),
     }
-    if config.output is not None:
-        write_results(config.output, results, rows, draw_robustness(disturbances, points))
-    if config.json:
-        print(json.dumps(results))
-    else:
-        show_points(disturbances, points, compared.in_words(), config.output)
+    config.results.give(
+        results,
+        rows,
+        lambda: draw_robustness(disturbances, points),
+        lambda: show_points(disturbances, points, compared.in_words(), config.results.output),
+    )

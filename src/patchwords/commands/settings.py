@@ -18,6 +18,7 @@ from patchwords.train.run_folder import RunFolder, read_asked, read_launch
 from patchwords.train.settings import FREE_ON_RESUME, flatten, read_yaml, unflatten
 
 Command = TypeVar("Command")
+SERIES = ("sweep", "vtab")  # verbs that make several runs in a folder
 
 
 def parse_with_files(command: type[Command], words: Sequence[str], program: str) -> Command:
@@ -52,7 +53,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     if again:
         now |= {"resume": True, "overwrite": False}
     asked = {**flatten(command()), **read_asked(run)}
-    refuse_changes(flatten(stored), asked, now, given.output)
+    refuse_changes(flatten(stored), asked, now, given.output, instead(given))
     return unflatten(stored, {name: now[name] for name in (*FREE_ON_RESUME, "data")})
 
 
@@ -124,8 +125,19 @@ def as_words(table: Mapping[str, Any]) -> list[str]:
     return words
 
 
+def instead(given: Any) -> str:
+    """What to do with other settings: a run has weights to start from, a series of runs has not."""
+    if given.verb in SERIES:
+        return "start anew in another --output"
+    return f"start a new run with --weights {given.output}"
+
+
 def refuse_changes(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], now: Mapping[str, Any], run: str
+    stored: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    now: Mapping[str, Any],
+    run: str,
+    otherwise: str,
 ) -> None:
     """Going on exactly means with the very settings that the run began with.
 
@@ -141,8 +153,8 @@ def refuse_changes(
         then = asked[name] if stored[name] is None else stored[name]
         was = f"without {flag}" if then is None else f"with {flag} {as_said(then)}"
         raise ConfigError(
-            f"--resume: {run} was started {was}, not with {as_said(value)}; leave it out, or start "
-            f"a new run with --weights {run}"
+            f"--resume: {run} was started {was}, not with {as_said(value)}; leave it out, or "
+            f"{otherwise}"
         )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where
+from patchwords.commands.evaluator import Images, Results, Where
 
 if TYPE_CHECKING:
     from patchwords.evaluate.subject import Subject
@@ -37,21 +37,13 @@ class Translation:
     """up to so many pixels; none given: the largest patch of the models, 16 without any"""
     images: int | None = None
     """so many of the held-out images, each class by its share; none given: all"""
-    output: Path | None = None
-    """write results and the figure into this new folder"""
-    overwrite: bool = False
-    """write over what is in --output"""
-    json: bool = False
-    """print everything as JSON"""
+    results: Results = field(default_factory=Results)
     read: Images = field(default_factory=Images)
     where: Where = field(default_factory=Where)
 
 
 def run(config: Translation) -> int:
     """Load, measure, write, say."""
-    import json
-
-    from patchwords.commands.evaluator import claim, write_results
     from patchwords.commands.side_by_side import compare, in_turn, models_before_data
     from patchwords.distributed import by_main, joined, speaks
     from patchwords.errors import ConfigError
@@ -71,7 +63,7 @@ def run(config: Translation) -> int:
             workers=config.where.workers,
             need_classes=False,
         )
-        by_main(lambda: claim(config.output, config.overwrite))
+        by_main(config.results.claim)
         shifts = range(1, 1 + (config.shifts or usual_shifts(compared.subjects)))
         examples = compared.chosen.judged
         with in_turn() as progress:
@@ -81,12 +73,12 @@ def run(config: Translation) -> int:
     if not speaks():
         return 0
     results = {**compared.describe(), "rows": rows}
-    if config.output is not None:
-        write_results(config.output, results, rows, draw_translation(rows))
-    if config.json:
-        print(json.dumps(results))
-    else:
-        show(rows, compared.in_words(), config.output)
+    config.results.give(
+        results,
+        rows,
+        lambda: draw_translation(rows),
+        lambda: show(rows, compared.in_words(), config.results.output),
+    )
     return 0
 
 

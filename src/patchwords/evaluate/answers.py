@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -60,27 +61,43 @@ def read_answers(folder: Path) -> Answers:
             )
     try:
         evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
-        classes = tuple(row["class"] for row in evaluation["per_class"])
         path = folder / "predictions.csv"
         with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
-            rows = list(csv.DictReader(file))
-        place = {name: i for i, name in enumerate(classes)}
+            rows = [
+                (row["path"], row["label"], row["prediction"], float(row["probability"]))
+                for row in csv.DictReader(file)
+            ]
+        return answers_in(str(folder), evaluation, rows)
+    except KeyError as error:
+        raise DataError(f"{folder}: its results have no {error}; evaluate anew") from error
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{folder}: its results are damaged: {error}") from error
+
+
+def answers_in(
+    name: str, evaluation: Mapping[str, Any], rows: Sequence[tuple[str, str, str, float]]
+) -> Answers:
+    """From the rows of predictions.csv, as (path, label, prediction, probability).
+
+    Raises DataError where a row has a class that evaluation.json has not.
+    """
+    classes = tuple(row["class"] for row in evaluation["per_class"])
+    place = {name: i for i, name in enumerate(classes)}
+    try:
         return Answers(
-            name=str(folder),
+            name=name,
             classes=classes,
-            keys=[row["path"] for row in rows],
-            labels=np.array([place[row["label"]] for row in rows], dtype=np.int64),
-            predicted=np.array([place[row["prediction"]] for row in rows], dtype=np.int64),
-            probability=np.array([float(row["probability"]) for row in rows]),
+            keys=[row[0] for row in rows],
+            labels=np.array([place[row[1]] for row in rows], dtype=np.int64),
+            predicted=np.array([place[row[2]] for row in rows], dtype=np.int64),
+            probability=np.array([row[3] for row in rows], dtype=np.float64),
             trained_on=evaluation.get("trained_on"),
         )
     except KeyError as error:
         raise DataError(
-            f"{folder}: predictions.csv and evaluation.json do not fit: there is no {error}; "
+            f"{name}: predictions.csv and evaluation.json do not fit: there is no {error}; "
             "evaluate anew"
         ) from error
-    except (OSError, ValueError, TypeError, csv.Error) as error:
-        raise DataError(f"{folder}: its results are damaged: {error}") from error
 
 
 def matched(a: Answers, b: Answers) -> tuple[Answers, Answers]:

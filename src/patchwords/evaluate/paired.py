@@ -14,6 +14,10 @@ import numpy as np
 
 from patchwords.evaluate.metrics import wilson
 
+LIKELY = 0.05  # the usual level; a p is printed whatever it is
+
+Share = tuple[float, float, float]  # and the ends of its 95 % interval
+
 
 @dataclass(frozen=True)
 class Pairs:
@@ -71,14 +75,24 @@ def difference(pairs: Pairs) -> tuple[float, float, float]:
     [-1, 1] and keeps a width where the models agree everywhere.
     """
     n = pairs.n
-    a, b = pairs.a / n, pairs.b / n
-    (low_a, high_a), (low_b, high_b) = wilson(pairs.a, n), wilson(pairs.b, n)
-    phi = correlation(pairs)
+    a, b = ((right / n, *wilson(right, n)) for right in (pairs.a, pairs.b))
+    return apart(a, b, correlation(pairs))
+
+
+def apart(a: Share, b: Share, phi: float = 0.0) -> tuple[float, float, float]:
+    """The second share less the first, and its 95 % interval; each share has Wilson's.
+
+    Without a correlation `phi` they are of different images: Newcombe 1998 (Statistics in Medicine
+    17:873), method 10.
+    """
+    (at_a, low_a, high_a), (at_b, low_b, high_b) = a, b
 
     def width(of_b: float, of_a: float) -> float:
         return math.sqrt(max(0.0, of_b**2 - 2 * phi * of_b * of_a + of_a**2))
 
-    return b - a, b - a - width(b - low_b, high_a - a), b - a + width(high_b - b, a - low_a)
+    value = at_b - at_a
+    low = value - width(at_b - low_b, high_a - at_a)
+    return value, low, value + width(high_b - at_b, at_a - low_a)
 
 
 def correlation(pairs: Pairs) -> float:
@@ -90,3 +104,23 @@ def correlation(pairs: Pairs) -> float:
     if product > 0:
         product = max(0.0, product - pairs.n / 2)
     return product / math.sqrt(margins)
+
+
+def tally(pairs: Pairs, a: str = "A", b: str = "B") -> str:
+    """The four numbers in words, the models by name."""
+    return (
+        f"both right on {pairs.both:,}, only {a} on {pairs.only_a:,}, only {b} on "
+        f"{pairs.only_b:,}, neither on {pairs.neither:,}"
+    )
+
+
+def verdict(pairs: Pairs, a: str = "A", b: str = "B") -> str:
+    """Which of them is ahead, and whether it can be chance: by McNemar's mid-p."""
+    if pairs.only_a == pairs.only_b:
+        return "neither is ahead"
+    ahead = a if pairs.only_a > pairs.only_b else b
+    exact, mid = mcnemar(pairs)
+    chances = f"McNemar's exact p {exact:.2g}, mid-p {mid:.2g}"
+    if mid < LIKELY:
+        return f"{ahead} is ahead, by more than chance gives equal models in 95 of 100: {chances}"
+    return f"{ahead} is ahead, but equal models come as far apart by chance: {chances}"

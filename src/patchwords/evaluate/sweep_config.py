@@ -35,6 +35,7 @@ class SweepConfig(FinetuneConfig):
 
     verb: ClassVar[str] = "sweep"
 
+    output: str | None = None  # folder to write; none given: runs/DATA-sweep
     grid: Grid = field(default_factory=Grid)
     data_settings: SweepData = field(default_factory=SweepData)
 

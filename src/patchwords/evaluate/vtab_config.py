@@ -35,6 +35,7 @@ class VtabConfig(FinetuneConfig):
 
     verb: ClassVar[str] = "vtab"
 
+    output: str | None = None  # folder to write; none given: runs/ROOT-vtab
     choice: TaskSettings = field(default_factory=TaskSettings)
     recipe: VtabRecipe = field(default_factory=VtabRecipe)
 

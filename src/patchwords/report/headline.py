@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from patchwords.duration import duration
 from patchwords.report.blocks import note
 from patchwords.report.diagrams import interval
 from patchwords.report.html import Markup, tag
 from patchwords.report.learning import utilisation
 from patchwords.report.run import Run
-from patchwords.report.words import TO, big, count, duration, percent, plural
+from patchwords.report.words import TO, big, count, percent, plural
 
 
 def headline(run: Run) -> Markup:

@@ -56,19 +56,6 @@ def plural(number: int, one: str, many: str | None = None) -> str:
     return f"{count(number)} {one if number == 1 else many or one + 's'}"
 
 
-def duration(seconds: float) -> str:
-    """93 -> '1 min 33 s'."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 600:
-        return f"{whole // 60} min {whole % 60} s"
-    minutes = round(whole / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
-
-
 def clip(name: str, length: int) -> str:
     """A long name cut to a length, with the mark that it was."""
     return name if len(name) <= length else name[: length - 1] + "…"

@@ -2,11 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from patchwords.model.config import ViTConfig
 from patchwords.model.family import Config
 from patchwords.model.names import Family, Name
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import TrunkConfig
 from patchwords.model.variants import UNITS, VARIANTS
+
+SHAPE = (  # what makes other weights, the classes, the channels and the image size aside
+    *("patch_size", "depth", "width", "heads", "mlp_width"),
+    *("mixer", "window", "position", "position_at"),
+)
+TRUNK_SHAPE = ("units", "width_factor", "form", "spatial")
+
+
+def same_shape(found: Config, asked: Config, settings: Mapping[str, Any]) -> bool:
+    """Whether weights of the one suit the other, `settings` of whose shape are made otherwise."""
+    if type(found) is not type(asked) or (found.trunk is None) != (asked.trunk is None):
+        return False
+    own = SHAPE if isinstance(found, ViTConfig) else ()
+    trunk = TRUNK_SHAPE if found.trunk else ()
+    return all(
+        getattr(found, name) == settings.get(name, getattr(asked, name)) for name in own
+    ) and all(getattr(found.trunk, name) == getattr(asked.trunk, name) for name in trunk)
 
 
 def architecture_of(config: Config) -> str | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from patchwords.data.examples import TRAIN, Data, Examples
+from patchwords.data.split import quotas
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.held_out import Recorded, select, unite_records
 from patchwords.noise import numpy_generator
@@ -60,13 +61,10 @@ def choose_images(
 def subset(examples: Examples, count: int) -> np.ndarray:
     """int64 [count], positions, rising: of each class its share, the same at every call.
 
-    Images without a label count as a class. Shares are rounded by largest remainders.
+    Images without a label count as a class.
     """
     classes = examples.labels + 1
-    counts = np.bincount(classes)
-    exact = counts * (count / max(len(examples), 1))
-    drawn = np.floor(exact).astype(np.int64)
-    drawn[np.argsort(drawn - exact, kind="stable")[: count - drawn.sum()]] += 1
+    drawn = quotas(np.bincount(classes), count / max(len(examples), 1), keep=0)
     places = [np.empty(0, dtype=np.int64)]
     for label in np.flatnonzero(drawn).tolist():
         order = numpy_generator(0, "robustness", label).permutation(
