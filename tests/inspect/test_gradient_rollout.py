@@ -24,10 +24,12 @@ class Nudged(torch.nn.Module):
         super().__init__()
         self.mixer, self.nudge = mixer, torch.tensor(0.0)
 
-    def forward(self, x: torch.Tensor, grid: tuple[int, int]) -> torch.Tensor:
+    def forward(
+        self, x: torch.Tensor, grid: tuple[int, int], first: int | None = None
+    ) -> torch.Tensor:
         _, _, v = self.mixer.project(x)
         y = (self.mixer.weights(x, grid) + self.nudge) @ v
-        return self.mixer.out(y.transpose(1, 2).flatten(2))
+        return self.mixer.out(y.transpose(1, 2).flatten(2))[:, :first]
 
 
 @torch.no_grad()

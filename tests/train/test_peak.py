@@ -12,7 +12,7 @@ import torch
 from tiny_run import VIT, assemble, config_of, go
 
 from patchwords.device import choose_device, peak_memory
-from patchwords.model.cost import macs
+from patchwords.model.cost import forward_macs
 from patchwords.model.family import build
 from patchwords.train import peak
 from patchwords.train.job import Job
@@ -76,10 +76,10 @@ def test_training_takes_six_operations_for_each_multiplication(
 ) -> None:
     monkeypatch.setattr(peak, "matrix_peak", lambda device: 1e6)
     model = build(VIT)
-    assert seconds_at_peak(model, CPU) == pytest.approx(6 * macs(VIT) / 1e6)
+    assert seconds_at_peak(model, CPU) == pytest.approx(6 * forward_macs(VIT) / 1e6)
     for parameter in model.head.parameters():  # as where something else than it is trained
         parameter.requires_grad_(False)
-    assert seconds_at_peak(model, CPU) == pytest.approx(6 * macs(VIT) / 1e6)
+    assert seconds_at_peak(model, CPU) == pytest.approx(6 * forward_macs(VIT) / 1e6)
     model.encoder.blocks[0].requires_grad_(False)
     assert seconds_at_peak(model, CPU) is None
 
@@ -100,7 +100,7 @@ def test_a_row_has_the_utilisation_and_the_memory(
     assert [row["step"] for row in rows] == [2, 4, 5, 6]
     for row in rows:
         # images a second times what an image costs, over the peak
-        expected = row["images_per_second"] * 6 * macs(VIT) / 1e9
+        expected = row["images_per_second"] * 6 * forward_macs(VIT) / 1e9
         assert row["utilisation"] == pytest.approx(expected)
         assert row["memory"] > 50e6  # torch alone takes more
 

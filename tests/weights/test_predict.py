@@ -84,7 +84,11 @@ def test_every_form_of_an_image_is_answered_alike(pretrained: Pretrained, tmp_pa
     answers = [pretrained.predict(form) for form in forms]
     assert all(answer == answers[0] for answer in answers)
     several = pretrained.predict(tuple(forms), top_k=7)
-    assert several == pretrained.predict(iter(forms), top_k=7) == [several[0]] * len(forms)
+    assert several == pretrained.predict(iter(forms), top_k=7)
+    # A product may round the rows of a batch differently, in the last digit of float32.
+    for answer in several:
+        assert [one["label"] for one in answer] == [one["label"] for one in several[0]]
+        assert scores(answer) == pytest.approx(scores(several[0]), abs=1e-6)
 
 
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "I;16"])
