@@ -42,7 +42,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Attention is fused there.
     """
-    monkeypatch.setattr(kernels, "writes_out", lambda q, k: False)
+    monkeypatch.setattr(kernels, "writes_out", lambda q: False)
     for place, name in ((functional, "group_norm"), (functional, "layer_norm")):
         exact(monkeypatch, place, name)
     exact(monkeypatch, torch.Tensor, "softmax")

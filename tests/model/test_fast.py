@@ -14,6 +14,7 @@ from patchwords.model import kernels
 from patchwords.model.create import create_model
 from patchwords.model.family import Model
 from patchwords.model.fast import PackedBlock, can_pack, for_inference
+from patchwords.model.kernels import WrittenOut
 
 pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
 
@@ -74,7 +75,7 @@ def test_blocks_are_packed_where_they_are_of_the_usual_kind() -> None:
 @torch.inference_mode()
 def test_other_image_sizes() -> None:
     model = shaken("ViT-mu/4")
-    images = images_like(model, 2, (28, 24))
+    images = images_like(model, 61, (28, 24))  # 2,623 tokens: not all at once
     torch.testing.assert_close(for_inference(model)(images), model(images), rtol=1e-4, atol=1e-5)
 
 
@@ -100,24 +101,48 @@ def test_what_cannot_be_packed_is_returned_itself(monkeypatch: pytest.MonkeyPatc
     assert for_inference(model) is model
 
 
-@pytest.mark.parametrize("first", [None, 1, 3])
-@pytest.mark.parametrize("biased", [False, True])
-def test_attention_written_out_is_the_fused_one(first: int | None, biased: bool) -> None:
+def drawn(first: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v in float64, as they come out of one product: not one after another in memory."""
     noise = torch.Generator().manual_seed(0)
-    q, k, v = torch.randn(3, 2, 3, 13, 5, generator=noise, dtype=torch.float64).unbind(0)
-    q = q[:, :, :first]
-    bias = torch.randn(2, 3, q.shape[2], 13, generator=noise, dtype=torch.float64)
-    given = bias if biased else None
-    found = kernels.attend_written_out(q, k, v, given)
-    torch.testing.assert_close(found, scaled_dot_product_attention(q, k, v, given))
-    torch.testing.assert_close(found, kernels.attend(q, k, v, given))
+    qkv = torch.randn(2, 13, 3, 3, 5, generator=noise, dtype=torch.float64)  # [B, T, 3, K, Dh]
+    q, k, v = (x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0))
+    return q[:, :, :first], k, v
 
 
-def test_attention_is_written_out_for_short_sequences_in_bfloat16() -> None:
-    short, long = torch.zeros(1, 1, 1024, 2), torch.zeros(1, 1, 1025, 2)
-    assert not kernels.writes_out(short, short)
-    assert kernels.writes_out(short.bfloat16(), short.bfloat16())
-    assert not kernels.writes_out(long.bfloat16(), long.bfloat16())
+@pytest.mark.parametrize("first", [None, 1, 3])
+@pytest.mark.parametrize("at_once", [1, 13 * 13 * 8 * 2, 4 << 20])  # bytes: 1, 2 or all pairs
+def test_attention_written_out_is_the_fused_one(
+    first: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "MATRIX_BYTES", at_once)
+    inputs = drawn(first)
+    found, wanted = WrittenOut.apply(*inputs), scaled_dot_product_attention(*inputs)
+    torch.testing.assert_close(found, wanted)
+    torch.testing.assert_close(kernels.attend_plainly(*inputs), wanted)
+    upstream = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view_as(wanted)
+    gradients = (torch.autograd.grad(y, inputs, upstream) for y in (found, wanted))
+    torch.testing.assert_close(*gradients)
+
+
+def test_gradients_of_attention_are_those_of_finite_differences() -> None:
+    assert torch.autograd.gradcheck(WrittenOut.apply, drawn(first=3))
+
+
+def test_a_bias_takes_part() -> None:
+    noise = torch.Generator().manual_seed(1)
+    bias = torch.randn(2, 3, 13, 13, generator=noise, dtype=torch.float64)
+    inputs = drawn()
+    wanted = scaled_dot_product_attention(*inputs, bias)
+    for attend in (kernels.attend, kernels.attend_plainly):
+        torch.testing.assert_close(attend(*inputs, bias), wanted)
+
+
+def test_attention_is_written_out_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[torch.dtype] = []
+    monkeypatch.setattr(WrittenOut, "apply", lambda q, k, v: calls.append(q.dtype) or v)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        kernels.attend(*(x.to(dtype) for x in drawn()))
+    assert calls == [torch.bfloat16]
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,6 @@ PLACES = {
     "none": ("stem",),
 }
 MIXERS_WITH_HEADS = ("attention", "axial", "local")  # those that weigh tokens by queries and keys
-LONGEST_WRITTEN_OUT = 1024  # tokens; beyond, the matrix of attention costs more than it saves
 USUAL_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from patchwords.model.config import LONGEST_WRITTEN_OUT, ViTConfig
+from patchwords.model.config import ViTConfig
 from patchwords.model.cost_part import Part, peak_bytes
 from patchwords.model.cost_trunk import area, trunk_parts
 from patchwords.model.cost_vit import unread_macs, vit_parts
@@ -64,15 +64,6 @@ def activation_bytes(
     CPU, and within 6 % for a plain ViT-Ti or S, or a ResNet of 100 pixels and more.
     """
     return peak_bytes(parts(config, image_size), batch, bytes_per_value)
-
-
-def written_out_bytes(config: Config, batch: int) -> int:
-    """On top of `activation_bytes` where attention is written out in bfloat16 (kernels.py)."""
-    if not isinstance(config, ViTConfig) or config.mixer != "attention":
-        return 0
-    if config.tokens > LONGEST_WRITTEN_OUT:
-        return 0
-    return 2 * batch * config.layers * config.heads * config.tokens**2
 
 
 def parts(config: Config, image_size: Size = None) -> list[Part]:

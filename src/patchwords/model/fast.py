@@ -18,10 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import layer_norm
 
 from patchwords.model.attention import Attention
-from patchwords.model.encoder import Block
+from patchwords.model.encoder import Block, Encoder
 from patchwords.model.family import Model
 from patchwords.model.kernels import attend
 from patchwords.model.std_conv import StdConv, standardised
+from patchwords.model.vit import ViT
+
+TOKENS_AT_ONCE = 1600  # enough for the products, and what a block passes on stays in the caches
 
 
 def can_pack() -> bool:
@@ -56,6 +59,8 @@ def for_inference(model: Model, bf16: bool = False) -> Model:
             elif isinstance(module, StdConv) and module.form is not None:
                 module.weight = nn.Parameter(standardised(module.weight, module.form))
                 module.form = None
+    if isinstance(fast, ViT) and isinstance(fast.encoder.blocks[0], PackedBlock):
+        fast.encoder = PackedEncoder(fast.encoder)
     return fast
 
 
@@ -72,6 +77,31 @@ def is_usual(module: nn.Module) -> bool:
 
 def is_standardised(module: nn.Module) -> bool:
     return isinstance(module, StdConv) and module.form is not None
+
+
+class PackedEncoder(Encoder):
+    """A few images at a time, through all blocks."""
+
+    def __init__(self, encoder: Encoder) -> None:
+        nn.Module.__init__(self)  # the parts are there already
+        self.at_every_layer, self.blocks = encoder.at_every_layer, encoder.blocks
+        self.norm = encoder.norm
+
+    def forward(
+        self,
+        x: Tensor,
+        grid: tuple[int, int],
+        tables: Tensor | None = None,
+        start: int = 0,
+        first: int | None = None,
+    ) -> Tensor:
+        """[B, T, D] -> [B, T, D] or [B, F, D]"""
+        with torch.autocast("cpu", enabled=False):  # blocks have a precision of their own
+            parts = [
+                Encoder.forward(self, some, grid, tables, start, first)
+                for some in x.split(max(1, TOKENS_AT_ONCE // x.shape[1]))
+            ]
+            return torch.cat(parts)
 
 
 class PackedLinear:
@@ -114,14 +144,13 @@ class PackedBlock(nn.Module):
 
     def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D] or [B, F, D]"""
-        with torch.autocast("cpu", enabled=False):
-            x = x.to(self.dtype)
-            qkv = self.qkv(self.normalise(x, self.norm1))
-            q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-            y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh]
-            x = self.out.onto(y.transpose(1, 2).flatten(2), x[:, :first].contiguous())  # [B, F, D]
-            y = self.fc1(self.normalise(x, self.norm2), self.gelu)  # [B, F, M]
-            return self.fc2.onto(y, x)
+        x = x.to(self.dtype)
+        qkv = self.qkv(self.normalise(x, self.norm1))
+        q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh]
+        x = self.out.onto(y.transpose(1, 2).flatten(2), x[:, :first].contiguous())  # [B, F, D]
+        y = self.fc1(self.normalise(x, self.norm2), self.gelu)  # [B, F, M]
+        return self.fc2.onto(y, x)
 
     def normalise(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
         """In bfloat16, too, sums are in float32 and the weights are those of float32."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from patchwords.device import Device, free_memory
 from patchwords.distributed import gather_numbers, world
-from patchwords.model.cost import activation_bytes, written_out_bytes
+from patchwords.model.cost import activation_bytes
 from patchwords.model.family import Config
 from patchwords.train.footprint import checkpointed, layers
 
@@ -30,13 +30,12 @@ def choose_micro_batch(
     budget = SHARE_OF_FREE * free_memory(device.torch_device)
     if device.type == "cpu":  # the processes of this machine have one memory
         budget /= world().local_size
-    found, written_out = list(layers(config)), device.type == "cpu" and device.bf16
+    found = list(layers(config))
 
     def needed(images: int) -> int:
         if checkpointing:
             return checkpointed(found, images, bytes_per_value)
-        matrices = written_out_bytes(config, images) if written_out else 0
-        return activation_bytes(config, images, None, bytes_per_value) + matrices
+        return activation_bytes(config, images, None, bytes_per_value)
 
     micro = batch
     while micro > 1 and needed(micro) > budget:
