@@ -16,7 +16,7 @@ from benchmarks.photos import paths_of
 from benchmarks.table import Row, Section
 from benchmarks.timing import Ratio
 from patchwords.data.decode import decode
-from patchwords.model.vit import ViT
+from patchwords.model.int8 import why_not
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
@@ -25,31 +25,39 @@ BATCH = 32
 GOAL = 0.995
 
 
-def add_agreement(section: Section, asked: Asked, ours: Callable[[ViT, str], Answer]) -> None:
-    """The share of photos on which bf16 and fp32 put the same class first."""
+def add_agreement(section: Section, asked: Asked, ours: Callable[..., Answer]) -> None:
+    """The share of photos on which bf16, or int8, and fp32 put the same class first."""
     if asked.data is None:
         section.remark("top-1 agreement of bf16: skipped, it needs photos (--data FOLDER)")
         return
     pretrained = from_pretrained(asked.weights)
     paths = paths_of(asked.data)
     chosen = random.Random(0).sample(paths, min(len(paths), 8 if asked.quick else PHOTOS))
-    exact, fast = (ours(pretrained.model, name) for name in ("fp32", "bf16"))
-    same = 0
+    # int8 is fitted to photos that it is not asked about.
+    seen = read([path for path in paths if path not in set(chosen)][:BATCH] or chosen, pretrained)
+    answers = {name: ours(pretrained.model, name) for name in ("fp32", "bf16")}
+    if why_not() is None:
+        answers["int8"] = ours(pretrained.model, "int8", seen)
+    same = dict.fromkeys(answers, 0)
     for start in range(0, len(chosen), BATCH):
         images = read(chosen[start : start + BATCH], pretrained)
-        same += int((exact(images).argmax(1) == fast(images).argmax(1)).sum())
-    share = same / len(chosen)
-    section.add(
-        Row(
-            f"top-1 of bf16 on {len(chosen):,} photos, {asked.weights}",
-            "of them",
-            share,
-            "fp32",
-            1.0,
-            Ratio(share, share, share),
-            GOAL,
+        exact = answers["fp32"](images).argmax(1)
+        for name, run in answers.items():
+            same[name] += int((run(images).argmax(1) == exact).sum())
+    del same["fp32"]
+    for name, count in same.items():
+        share = count / len(chosen)
+        section.add(
+            Row(
+                f"top-1 of {name} on {len(chosen):,} photos, {asked.weights}",
+                "of them",
+                share,
+                "fp32",
+                1.0,
+                Ratio(share, share, share),
+                GOAL if name == "bf16" else None,
+            )
         )
-    )
 
 
 def read(paths: list[Path], pretrained: Pretrained) -> Tensor:

@@ -14,13 +14,17 @@ from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
 from patchwords.device import choose_device
 from patchwords.model.cost import forward_macs
+from patchwords.model.family import Model
 from patchwords.model.fast import for_inference
+from patchwords.model.int8 import quantised, why_not
+from patchwords.model.ranges import ranges_of
 from patchwords.model.vit import ViT
 
 BATCHES = (1, 8, 32)
 GOALS = {  # (model, precision of ours) -> how many times timm in fp32
     **{(size, "bf16"): 2.0 for size in ("Ti/16", "S/16", "B/16")},
     **{("Ti/16", "fp32"): 1.1, ("S/16", "fp32"): 1.1, ("B/16", "fp32"): 1.05},
+    ("B/16", "int8"): 2.8,
 }
 PEERS: dict[str, Callable[[ViT, str], peers.Answer]] = {
     "timm": lambda model, precision: peers.eager(peers.timm_model(model), precision),
@@ -31,10 +35,18 @@ PEERS: dict[str, Callable[[ViT, str], peers.Answer]] = {
 }
 
 
-def ours(model: ViT, precision: str) -> peers.Answer:
-    """What `predict` does with a batch, from normalised images to logits."""
+def ours(model: ViT, precision: str, seen: Tensor | None = None) -> peers.Answer:
+    """What `predict` does with a batch, from normalised images to logits.
+
+    For int8 the ranges are those of the images `seen`.
+    """
     device = choose_device("cpu", precision)  # type: ignore[arg-type]
-    fast = for_inference(model.eval(), device.bf16)
+    model.eval()
+    if device.int8:
+        assert seen is not None
+        fast: Model = quantised(model, ranges_of(model, [seen]))
+    else:
+        fast = for_inference(model, device.bf16)
 
     def answer(images: Tensor) -> Tensor:
         with torch.inference_mode(), device.autocast():
@@ -63,12 +75,25 @@ def add_model(section: Section, shape: shapes.Shape, asked: Asked) -> None:
         add_answers(section, shape, answers, images)
         calls = {name: lambda run=run, x=images: run(x) for name, run in answers.items()}
         found = interleave(calls, asked.rounds_or(7), asked.seconds)
-        add_rows(section, f"{shape.title}, batch {batch}", shape, found, batch, forward_macs(model.config))
+        add_rows(
+            section,
+            f"{shape.title}, batch {batch}",
+            shape,
+            found,
+            batch,
+            forward_macs(model.config),
+        )
 
 
 def contenders(model: ViT, section: Section) -> dict[str, peers.Answer]:
     """Ours first; peers that are not here are named in the section."""
     found = {f"ours {precision}": ours(model, precision) for precision in ("fp32", "bf16")}
+    if (reason := why_not()) is None:
+        noise = torch.Generator().manual_seed(2)
+        seen = torch.randn(8, 3, *model.config.image_size, generator=noise)
+        found["ours int8"] = ours(model, "int8", seen)
+    else:
+        section.remark(f"int8: skipped, {reason}")
     for name, build in PEERS.items():
         try:
             for precision in ("fp32", "bf16"):
@@ -100,10 +125,14 @@ def add_rows(
     batch: int,
     cost: int,
 ) -> None:
-    """Ours in bf16 beside timm in fp32 and all others in bf16; ours in fp32 beside fp32."""
-    for precision in ("bf16", "fp32"):
+    """Ours in bf16 beside timm in fp32 and all others in bf16; in fp32 and int8 beside fp32."""
+    for precision in ("bf16", "fp32", "int8"):
+        if f"ours {precision}" not in found:
+            continue
         own = found[f"ours {precision}"]
-        share = 2 * cost * typical(own, batch) / machine.peak(precision)
+        share = None  # int8 has no peak of torch's own to compare with
+        if precision != "int8":
+            share = 2 * cost * typical(own, batch) / machine.peak(precision)
         names = [
             name
             for name in found

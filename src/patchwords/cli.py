@@ -24,6 +24,7 @@ from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 COMMANDS: dict[str, tuple[str, str, str]] = {
     "app": ("app", "App", "a page on this machine to play with a trained model"),
     "benchmark": ("benchmark", "Benchmark", "what this machine can do, and what to set on it"),
+    "calibrate": ("calibrate", "Calibrate", "prepare a model for int8, and see what int8 costs"),
     "compare": ("compare", "Compare", "which of two models is better, on what, and is it chance"),
     "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
     "dedup": ("dedup", "Dedup", "which images to pre-train on are in somebody's test set"),

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["auto", "fp32", "bf16"]
+AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]  # of a model that is only asked
 
 
 @dataclass(frozen=True)
@@ -26,13 +27,16 @@ class Device:
 
     torch_device: torch.device
     bf16: bool
+    int8: bool = False  # those of a trained model's blocks; what else there is, by bf16
 
     @property
     def type(self) -> Literal["cpu", "cuda"]:
         return "cuda" if self.torch_device.type == "cuda" else "cpu"
 
     @property
-    def precision(self) -> Literal["fp32", "bf16"]:
+    def precision(self) -> Literal["fp32", "bf16", "int8"]:
+        if self.int8:
+            return "int8"
         return "bf16" if self.bf16 else "fp32"
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
@@ -56,10 +60,14 @@ class Device:
         }
 
 
-def choose_device(name: DeviceName = "auto", precision: PrecisionName = "auto") -> Device:
+def choose_device(name: DeviceName = "auto", precision: AnswerPrecision = "auto") -> Device:
     """The device asked for, or the best there is; raises ConfigError where it is not there."""
     import torch
 
+    if precision == "int8":
+        if name == "cuda":
+            raise ConfigError("--precision int8 is for the CPU: leave --device out, or take bf16")
+        return Device(torch.device("cpu"), has_fast_bf16(cuda=False), int8=True)
     if name == "cuda" and not torch.cuda.is_available():
         raise ConfigError("--device cuda: this machine has no usable GPU; use --device cpu or auto")
     cuda = name == "cuda" or (name == "auto" and torch.cuda.is_available())

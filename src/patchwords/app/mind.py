@@ -40,6 +40,7 @@ class Mind:
         self, subject: Subject, limits: Limits, metrics: Metrics, looking: Looking | None = None
     ) -> None:
         self.subject, self.looking = subject, looking
+        self.fast = subject.source.for_inference(subject.device)
         self.batcher = Batcher(
             self.answer, limits.batch, limits.wait_seconds, limits.requests, metrics.batch
         )
@@ -53,12 +54,12 @@ class Mind:
     ) -> list[np.ndarray] | list[Look]:
         batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # [B, C, H, W]
         if what[0] == "predict":
-            return list(self.subject.source.scores(batch, self.subject.device))
+            return list(self.fast.scores(batch, self.subject.device))
         return self.look(batch)
 
     def look(self, images: torch.Tensor) -> list[Look]:
         """uint8 [B, C, H, W] -> of each image"""
-        model, device = self.subject.model, self.subject.device
+        model, device = self.fast.model, self.subject.device
         with torch.inference_mode(), device.autocast():
             x = self.subject.preprocess.normalise(images.to(device.torch_device))
             features = model.forward_features(x)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from patchwords.commands.frozen import Cache
-from patchwords.device import DeviceName, PrecisionName
+from patchwords.device import AnswerPrecision, DeviceName
 
 if TYPE_CHECKING:
     from patchwords.data.examples import Examples
@@ -38,8 +38,8 @@ class App:
     """address to listen on; the default is reached from this machine only"""
     device: DeviceName = "auto"
     """where to compute"""
-    precision: PrecisionName = "fp32"
-    """of matrix products"""
+    precision: AnswerPrecision = "fp32"
+    """of matrix products; int8 is for the CPU, after patchwords calibrate"""
     image_column: str | None = None
     """column of a CSV or parquet that has the images"""
     label_column: str | None = None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Where, claim
+from patchwords.commands.evaluator import Images, WhereAsked, claim
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -46,7 +46,7 @@ class Evaluate:
     json: bool = False
     """print everything as JSON"""
     read: Images = field(default_factory=Images)
-    where: Where = field(default_factory=Where)
+    where: WhereAsked = field(default_factory=WhereAsked)
 
 
 def run(config: Evaluate) -> int:
@@ -61,6 +61,8 @@ def run(config: Evaluate) -> int:
     source = from_pretrained(config.model)
     source.require_classes(config.model)
     source.model.to(device.torch_device)
+    if device.int8:  # which needs more than the weights
+        source = source.for_inference(device)
     data = config.read.open(config.data, need_labels=False)
     recorded = read_recorded(Path(config.model))
     selection = select(data, recorded, config.split)

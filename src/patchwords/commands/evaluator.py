@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchwords.device import DeviceName, PrecisionName
+from patchwords.device import AnswerPrecision, DeviceName, PrecisionName
 
 if TYPE_CHECKING:
     from patchwords.data.examples import Data
@@ -25,6 +25,23 @@ class Where:
     """where to compute"""
     precision: PrecisionName = "fp32"
     """of matrix products"""
+    workers: int | None = None
+    """processes that decode images; none given: as many as are useful"""
+
+    def choose(self) -> Device:
+        from patchwords.device import choose_device
+
+        return choose_device(self.device, self.precision)
+
+
+@dataclass(frozen=True)
+class WhereAsked:
+    """What it is computed on, where a model is only asked for its answers."""
+
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: AnswerPrecision = "fp32"
+    """of matrix products; int8 is for the CPU, after patchwords calibrate"""
     workers: int | None = None
     """processes that decode images; none given: as many as are useful"""
 

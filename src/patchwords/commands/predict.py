@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import tyro
 
-from patchwords.device import DeviceName, PrecisionName
+from patchwords.device import AnswerPrecision, DeviceName
 
 if TYPE_CHECKING:
     import numpy as np
@@ -54,8 +54,9 @@ class Predict:
     """what computes; auto goes by MODEL: a folder is PyTorch's"""
     device: DeviceName = "auto"
     """where to compute; exported files run on the CPU"""
-    precision: PrecisionName = "fp32"
-    """of matrix products; bf16 is faster where the machine has it, and rounds the scores"""
+    precision: AnswerPrecision = "fp32"
+    """of matrix products; bf16 is faster where the machine has it, and rounds the scores; int8 more
+    so on a CPU, after patchwords calibrate"""
     workers: int | None = None
     """processes that decode images"""
 
@@ -112,12 +113,17 @@ def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
         device = choose_device(config.device, config.precision)
         source = from_pretrained(config.model)
         source.require_classes(config.model)
-        source.model.to(device.torch_device)
+        source = source.for_inference(device)
         return source, partial(source.scores, device=device)
     from patchwords.export.engine import open_exported
 
     if config.device == "cuda":
         raise ConfigError(f"{config.model} runs on the CPU: leave --device out, or give a folder")
+    if config.precision == "int8":
+        raise ConfigError(
+            f"--precision int8 is not for {config.model}: give its run folder, or export it as "
+            "ONNX with --quantize int8"
+        )
     if engine == "onnx" and config.precision == "bf16":
         raise ConfigError(f"--precision bf16 is not for {config.model}: ONNX computes as exported")
     exported = open_exported(config.model, choose_device("cpu", config.precision).bf16)

@@ -72,9 +72,10 @@ def ask(
 ) -> list[Answers]:
     """What each subject says of the examples, whose labels it knows by name.
 
-    All subjects are on the device of the first. Of several processes each asks about its share, and
-    each gets every answer. Raises DataError for an image without a label, where more than a share
-    `max_bad` of the images cannot be read, and where a model's answers are not finite.
+    All subjects are on the device of the first; each has its own precision. Of several processes
+    each asks about its share, and each gets every answer. Raises DataError for an image without a
+    label, where more than a share `max_bad` of the images cannot be read, and where a model's
+    answers are not finite.
     """
     bare = np.flatnonzero(examples.labels < 0)
     if len(bare):
@@ -91,7 +92,8 @@ def ask(
         columns: list[Tensor] = []
         for subject in subjects:
             view = subject.preprocess
-            logits = subject.model(view.normalise(images[view])).float()
+            with subject.device.autocast():
+                logits = subject.model(view.normalise(images[view])).float()
             columns += (best.float() for best in logits.softmax(-1).max(-1))
         return torch.stack(columns, dim=1)
 
@@ -99,8 +101,7 @@ def ask(
         share = own_share(examples)
         plan = [[Place(0, i) for i in share[s : s + BATCH]] for s in range(0, len(share), BATCH)]
         batches = told(train_batches(examples, strip, plan, workers), len(share), progress)
-        with device.autocast():
-            return collect(answer, batches, device.torch_device)
+        return collect(answer, batches, device.torch_device)
 
     shares = gather(together(ask_share))
     bad = sorted(one for *_, some in shares for one in some)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from patchwords.data.examples import Examples
+from patchwords.device import choose_device
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.files import write_atomically
 from patchwords.model.family import Model
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from patchwords.data.loader import Batch
     from patchwords.data.preprocess import Preprocess
 
-PRECISIONS = ("fp32", "bf16")
+PRECISIONS = ("fp32", "bf16", "int8")
 MOST_COLUMNS = 100  # with more classes, predictions.csv leaves out the column per class
 
 
@@ -49,19 +50,20 @@ def classify(
     device: torch.device | str = "cpu",
     precision: str = "fp32",
 ) -> Predictions:
-    """Probabilities of every readable image, in the order of the batches."""
+    """Probabilities of every readable image, in the order of the batches.
+
+    With int8 the model is one that has been made for it (`Pretrained.for_inference`).
+    """
     if precision not in PRECISIONS:
         raise ConfigError(f"unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}")
     device = torch.device(device)
-    fast = for_inference(cast(Model, model), bf16=precision == "bf16")
+    chosen = choose_device(device.type, precision)  # type: ignore[arg-type]
+    fast = model if chosen.int8 else for_inference(cast(Model, model), chosen.bf16)
 
     def ask(images: Tensor) -> Tensor:
         return fast(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
 
-    with (
-        evaluating(model),
-        torch.autocast(device.type, torch.bfloat16, enabled=precision == "bf16"),
-    ):
+    with evaluating(model), chosen.autocast():
         return Predictions(*collect(ask, batches, device))
 
 

@@ -18,7 +18,7 @@ from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.final import evaluate_job
 from patchwords.evaluate.held_out import final_split, measure
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.finetune import run
+from patchwords.train.finetune import Config, run
 from patchwords.train.job import Job, start_words, write_settings
 from patchwords.train.progress import Display
 from patchwords.train.run_folder import RunFolder, claim
@@ -67,13 +67,18 @@ def as_run(config: FinetuneConfig, output: Path) -> FinetuneConfig:
 
 def train_or_go_on(config: FinetuneConfig, display: Display) -> Job:
     """Train from the start, or exactly go on with what lies in the run's folder already."""
+    return run(or_go_on(config), measure, display, measure_fewshot)
+
+
+def or_go_on(config: Config) -> Config:
+    """The settings, or, where their run has begun, those that exactly go on with it."""
     assert config.output is not None
     folder = RunFolder(Path(config.output))
     if from_main(folder.config.is_file()):
         here = {name: value for name, value in flatten(config).items() if name in FREE_ON_RESUME}
         stored = unflatten(config, read_yaml(folder.config))
         config = unflatten(stored, {**here, "data": config.data, "resume": True})
-    return run(config, measure, display, measure_fewshot)
+    return config
 
 
 def is_finished(folder: RunFolder, report: Report | None) -> bool:

@@ -244,7 +244,7 @@ def resolve(
     machine = replace(
         config.machine,
         device=device.type,
-        precision=device.precision,
+        precision="bf16" if device.bf16 else "fp32",
         grad_accum=-(-(plan.batch_size // world().size) // state.micro_batch),
     )
     return replace(

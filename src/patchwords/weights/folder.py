@@ -58,6 +58,7 @@ def read_folder(folder: Path) -> Loaded:
         labels=card.labels,
         preprocess=card.preprocess,
         architecture=card.architecture,
+        home=folder,
     )
 
 

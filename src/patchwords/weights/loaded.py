@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 
 from torch import Tensor
 
@@ -19,4 +20,5 @@ class Loaded:
     labels: tuple[str, ...]
     preprocess: Preprocess
     architecture: str | None = None  # canonical name, where the sizes have one
+    home: Path | None = None  # the model folder of ours, where it came from one
     notes: tuple[str, ...] = ()  # what a person should know: a head of zeros, keys left aside

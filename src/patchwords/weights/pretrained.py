@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,9 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError, WeightsError
 from patchwords.model.family import Model
+from patchwords.model.fast import for_inference
+from patchwords.model.int8 import quantised, require_int8
+from patchwords.weights.ranges import read_ranges
 
 if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image.Image | np.ndarray
@@ -33,6 +36,7 @@ class Pretrained:
     labels: tuple[str, ...]  # none: pre-trained without classes
     architecture: str | None = None  # the name that the model was created by
     changes: tuple[str, ...] = ()  # what loading reset or resized, for a person
+    home: Path | None = None  # the model folder of ours that it was read from
 
     def predict(self, images: ImageLike | Sequence[ImageLike], top_k: int = 5) -> list[Any]:
         """The best `top_k` classes of an image, or of each of several.
@@ -60,6 +64,18 @@ class Pretrained:
                 f"{source} was pre-trained without classes, so it names none: fine-tune it first, "
                 f"by patchwords finetune DATA --weights {source}"
             )
+
+    def for_inference(self, device: Device) -> Pretrained:
+        """The same on that device, made fast; its model does not learn (model/fast.py).
+
+        For int8 (model/int8.py), raises WeightsError where `patchwords calibrate` has left no
+        ranges of these weights, and ConfigError for a model or a machine that cannot.
+        """
+        if device.int8:
+            require_int8(self.model)
+            ranges = read_ranges(self.home, self.model)
+            return replace(self, model=quantised(self.model, ranges))
+        return replace(self, model=for_inference(self.model.to(device.torch_device), device.bf16))
 
     @torch.inference_mode()
     def scores(self, images: Tensor, device: Device | None = None) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from patchwords.model.checks import height_width
 from patchwords.model.family import Model
 from patchwords.model.variants import resolve
 from patchwords.weights.adapt import adapt, load
+from patchwords.weights.architecture import same_shape
 from patchwords.weights.archive import read_npz
 from patchwords.weights.folder import read_folder, write_folder
 from patchwords.weights.foreign import numbered
@@ -40,14 +41,15 @@ def from_pretrained(
     Args:
         source: a run folder, a model folder, a file, a hub id or a published name; see
             `weights.locate`. What is not on this machine is fetched.
-        architecture: the model's name, for a file that does not tell it.
+        architecture: the model's name, for a file that does not tell it; weights that do must be
+            of it, with `settings` where these make another model of a name.
         num_classes: the head is replaced by zeros, for so many classes.
         image_size: one number or (height, width); positions are resized to it.
         settings: other fields of the config that weights do not fix, as classifier or dropout.
 
     `changes` of the result says what was reset, resized or left aside. Raises WeightsError.
     """
-    loaded = read(locate(source), architecture)
+    loaded = read(locate(source), architecture, settings)
     model, changes = load(loaded.config, loaded.weights), list(loaded.notes)
     labels, preprocess = loaded.labels, loaded.preprocess
     size = None if image_size is None else height_width(image_size)
@@ -64,10 +66,13 @@ def from_pretrained(
         labels=labels,
         architecture=loaded.architecture,
         changes=tuple(changes),
+        home=loaded.home,
     )
 
 
-def read(place: Place, architecture: str | None = None) -> Loaded:
+def read(
+    place: Place, architecture: str | None = None, settings: Mapping[str, Any] | None = None
+) -> Loaded:
     """The model in parts. Raises WeightsError, also for weights of another architecture."""
     if place.kind == "patchwords":
         loaded = read_folder(place.path)
@@ -78,7 +83,10 @@ def read(place: Place, architecture: str | None = None) -> Loaded:
     else:  # only a file by itself needs to be told
         loaded = read_timm(place.path, (architecture or place.name) if place.alone else None)
     found = loaded.architecture
-    if architecture in {None, found} or found is None or resolve(str(architecture)).name == found:
+    if architecture is None or found is None or architecture == found:
+        return loaded
+    asked = resolve(architecture)
+    if asked.name == found or same_shape(loaded.config, asked.config, settings or {}):
         return loaded
     raise WeightsError(
         f"{place.path} holds weights of {found}, but {architecture} was asked for: leave that out"

@@ -1,0 +1,75 @@
+"""Ranges of activations beside the weights they are of: what int8 needs (model/ranges.py).
+
+    model/
+      model.safetensors
+      ranges.safetensors   a range per block and place; in its header {"weights": a digest of them,
+                           "images": how many the ranges were found on}
+
+Written by `patchwords calibrate`, and good for these weights alone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors
+import safetensors.torch
+
+from patchwords.errors import WeightsError
+from patchwords.files import write_atomically
+from patchwords.model.family import Model
+from patchwords.model.ranges import Ranges, shapes_of
+from patchwords.weights.archive import read_safetensors
+from patchwords.weights.digest import digest
+from patchwords.weights.guard import reading
+
+RANGES = "ranges.safetensors"
+
+
+def write_ranges(folder: Path, model: Model, ranges: Ranges, images: int) -> Path:
+    """Write them into the model's folder; an older file is replaced atomically."""
+    about = {"format": "pt", "weights": digest(model.state_dict()), "images": str(images)}
+    dense = {name: value.contiguous() for name, value in ranges.items()}
+    write_atomically(folder / RANGES, safetensors.torch.save(dense, metadata=about))
+    return folder / RANGES
+
+
+def read_ranges(folder: Path | None, model: Model) -> Ranges:
+    """Those of this very model. Raises WeightsError in one line where there are none, or others."""
+    if folder is None:
+        raise WeightsError(
+            "int8 needs the ranges of activations, which are kept in a model folder of "
+            "patchwords: write one by patchwords convert SRC DST --to patchwords, then run "
+            "patchwords calibrate DST DATA first"
+        )
+    path, run = folder / RANGES, as_named(folder)
+    if not path.is_file():
+        raise WeightsError(
+            f"{run} has no ranges of activations, which int8 needs: run patchwords calibrate "
+            f"{run} first"
+        )
+    ranges = read_safetensors(path)
+    with reading(path), safetensors.safe_open(path, framework="pt") as file:
+        about = file.metadata() or {}
+    if about.get("weights") != digest(model.state_dict()):
+        raise WeightsError(
+            f"{path} is of other weights than the model has now: run patchwords calibrate {run} "
+            "again"
+        )
+    wanted = shapes_of(model)
+    found = {name: tuple(value.shape) for name, value in ranges.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            raise WeightsError(
+                f"{path}: {name[:80]} should be {wanted.get(name, 'absent')}, and is "
+                f"{found.get(name, 'absent')}: run patchwords calibrate {run} again"
+            )
+    if not all(value.isfinite().all() for value in ranges.values()):
+        raise WeightsError(f"{path} is damaged: run patchwords calibrate {run} again")
+    return {name: value.float() for name, value in ranges.items()}
+
+
+def as_named(folder: Path) -> Path:
+    """The run that a model folder lies in, where it lies in one: what its user calls it."""
+    run = folder.parent
+    return run if folder.name == "model" and (run / "config.yaml").is_file() else folder
