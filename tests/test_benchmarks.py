@@ -42,6 +42,7 @@ from PIL import Image
 
 from patchwords import cli
 from patchwords.data.preprocess import Preprocess
+from patchwords.model.int8 import why_not
 
 QUICK = Asked(quick=True, rounds=1)
 ROOT = Path(__file__).parent.parent
@@ -303,7 +304,10 @@ def test_inference_beside_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(inference, "PEERS", {"timm": inference.ours})
     monkeypatch.setattr(inference, "GOALS", {("mu/16 at 32 px", "bf16"): 2.0})
     asked = Asked(quick=True, rounds=1, data=photos.make(tmp_path, 3))
-    *rows, agreement = inference.measure(asked).records
+    records = inference.measure(asked).records
+    rows = [row for row in records if "int8" not in row["what"]]  # not every machine has it
+    assert len(records) - len(rows) == (0 if why_not() else 2)
+    *rows, agreement = rows
     assert [(row["what"][-4:], row["peer"], row["goal"]) for row in rows] == [
         ("bf16", "timm fp32", 2.0),
         ("bf16", "timm bf16", None),
@@ -330,8 +334,10 @@ def test_memory(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_memory_of_steps_is_above_the_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    # In a process of its own: what this one has held before counts, too.
+    words = ("patchwords", "ViT-mu/16", 224, 64, "fp32")
+    assert child.ask("memory", words)["bytes"] > 30 * 2**20
     args = {"who": "patchwords", "model": "ViT-mu/16", "size": 224, "precision": "fp32"}
-    assert memory.peak_of_steps(Namespace(**args, batch=64)) > 30 * 2**20
     held = iter([100, 175])
     monkeypatch.setattr(memory, "peak_memory", lambda device: next(held))
     assert memory.peak_of_steps(Namespace(**args, batch=1)) == 75

@@ -215,7 +215,8 @@ def test_both_are_asked_as_each_would_be_alone() -> None:
         alone = predict(one.model, examples, one.preprocess, one.device, 0)
         assert asked.keys == [examples.keys[i] for i in alone.indices]
         assert asked.predicted.tolist() == alone.probabilities.argmax(1).tolist()
-        np.testing.assert_array_equal(asked.probability, alone.probabilities.max(1))
+        # The one is a faster copy of the other (model/fast.py): the last digits of float32.
+        np.testing.assert_allclose(asked.probability, alone.probabilities.max(1), rtol=1e-6)
         names = [asked.classes[label] for label in asked.labels]
         assert names == [CLASSES[label] for label in alone.labels]
 

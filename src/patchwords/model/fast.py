@@ -95,13 +95,13 @@ class PackedEncoder(Encoder):
         start: int = 0,
         first: int | None = None,
     ) -> Tensor:
-        """[B, T, D] -> [B, T, D] or [B, F, D]"""
+        """[B, T, D] -> float32 [B, T, D] or [B, F, D], as the head's weights are"""
         with torch.autocast("cpu", enabled=False):  # blocks have a precision of their own
             parts = [
                 Encoder.forward(self, some, grid, tables, start, first)
                 for some in x.split(max(1, TOKENS_AT_ONCE // x.shape[1]))
             ]
-            return torch.cat(parts)
+            return torch.cat(parts).float()
 
 
 class PackedLinear:
