@@ -121,10 +121,15 @@ def own_group() -> Iterator[Group]:
     made = group.new_group(backend="gloo", timeout=TIMEOUT)
     try:
         yield made
+    except PatchwordsError:  # raised by all, as in `joined`
+        group.barrier()  # another one may still be reading what was sent last
+        group.destroy_process_group(made)
+        raise
     except Exception:  # nobody uses it any more; left behind, it would abort the process at its end
         group.destroy_process_group(made)
         raise
     else:
+        group.barrier()
         group.destroy_process_group(made)
 
 

@@ -77,7 +77,7 @@ def put_in_place(part: Path, step: int, sums: dict[str, str]) -> Path:
 def give_up(error: BaseException, folder: Path, step: int) -> CheckpointError:
     """Leave no half of a checkpoint; -> the error in one line."""
     shutil.rmtree(folder / f".step-{step:08d}.part", ignore_errors=True)
-    return CheckpointError(_explain(error, folder, step))
+    return CheckpointError(explain(error, folder, step))
 
 
 def load_latest(
@@ -145,7 +145,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _explain(error: BaseException, folder: Path, step: int) -> str:
+def explain(error: BaseException, folder: Path, step: int) -> str:
     kept = sorted(path.name for path in folder.glob("step-*"))
     last = f"the last good one is {kept[-1]}" if kept else "there is none before it"
     # torch closes its archive in spite of a failed write, and then reports that instead.

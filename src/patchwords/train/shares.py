@@ -17,6 +17,7 @@ pickled .metadata only the types that belong there are made.
 from __future__ import annotations
 
 import pickle
+import shutil
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -99,19 +100,24 @@ def write(folder: Path, copied: Copy, group: Group) -> None:
             dcp.save(copied.tensors, storage_writer=files, process_group=group)
         except CheckpointException as error:  # raised in all processes
             cause = next(iter(error.failures.values()))[0]
-            raise checkpoint.give_up(cause, folder, step) from error
+            raise CheckpointError(checkpoint.explain(cause, folder, step)) from error
 
     def guarded(action: Callable[[], Value]) -> Value:
         try:
             return action()
         except (OSError, RuntimeError) as error:
-            raise checkpoint.give_up(error, folder, step) from error
+            raise CheckpointError(checkpoint.explain(error, folder, step)) from error
 
-    by_main(lambda: guarded(begin), group)
-    together(shares, group)
-    sums = gather(together(lambda: guarded(lambda: own_sums(part)), group), group)
-    every = {name: digest for some in sums for name, digest in some.items()}
-    by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)), group)
+    try:
+        by_main(lambda: guarded(begin), group)
+        together(shares, group)
+        sums = gather(together(lambda: guarded(lambda: own_sums(part)), group), group)
+        every = {name: digest for some in sums for name, digest in some.items()}
+        by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)), group)
+    except CheckpointError:  # raised by all: nobody works on it any more
+        if world().is_main:
+            shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def read(folder: Path, state: State) -> dict[str, Any]:
