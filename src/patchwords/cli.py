@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "recipes": ("recipes", "Recipes", "published recipes by name: source, settings, cost"),
     "report": ("report", "Report", "write report.html of a run anew"),
     "robustness": ("robustness", "Robustness", "accuracy on disturbed images, model by model"),
+    "studies": ("studies", "Studies", "tables and figures of the paper that can be measured again"),
+    "study": ("study", "Study", "measure one of them again, with a verdict on each claim"),
     "sweep": ("sweep", "Sweep", "choose the learning rate by a dev split, then train on all"),
     "translation": ("translation", "Translation", "does a shifted image give shifted features"),
     "vtab": ("vtab", "Vtab", "transfer to the 19 tasks of VTAB-1k, the paper's numbers beside"),

@@ -25,6 +25,7 @@ POSITIONAL = {
     "data",
     "file",
     "model",
+    "name",
     "images",
     "pattern",
     "run",

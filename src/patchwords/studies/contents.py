@@ -1,0 +1,186 @@
+"""What stands on the page of a study, in order, before it is HTML or Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from patchwords.duration import duration
+from patchwords.report.words import big, count, plural
+from patchwords.studies.study import Study
+
+NONE = "N/A"
+
+
+@dataclass(frozen=True)
+class Heading:
+    text: str
+
+
+@dataclass(frozen=True)
+class Text:
+    text: str
+
+
+@dataclass(frozen=True)
+class Rows:
+    """A table; the first column names its rows."""
+
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Picture:
+    name: str  # of the figure's files, without ending
+    alt: str
+
+
+@dataclass(frozen=True)
+class Command:
+    text: str
+
+
+Piece = Heading | Text | Rows | Picture | Command
+
+
+def contents(study: Study, results: Mapping[str, Any], command: str) -> list[Piece]:
+    """The whole page; every number on it is in the results."""
+    return [
+        Text(f"{results['question']} {results['source']}; scale: {results['scale']}."),
+        Heading("Claims"),
+        Rows(("claim", "paper", "here", "decided by", "verdict"), claims(results)),
+        Text(RULE),
+        Heading("Numbers"),
+        *numbers(study, results),
+        Picture(study.name, f"{results['title']}: {results['quantity']}"),
+        Heading("How"),
+        *(Text(note) for note in results["notes"]),
+        Text(how(study, results)),
+        Rows(("setting of every cell", "value"), settings(results)),
+        Rows(("cell", "what is its own"), grid(results)),
+        Heading("Compute"),
+        Text(compute(results)),
+        Command(command),
+    ]
+
+
+RULE = (
+    "The rule was fixed before the run: a claim agrees, or disagrees, where the 95 % interval of "
+    "its difference lies to one side; else this scale cannot tell. Differences are paired by seed, "
+    "intervals are Student's t over the seeds. A margin holds for claims that two things are alike."
+)
+
+
+def claims(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    return [
+        (one["text"], one["paper"], difference(one), one["rule"], one["verdict"])
+        for one in results["claims"]
+    ]
+
+
+def difference(claim: Mapping[str, Any]) -> str:
+    """In points, with its interval; and the seeds that are missing."""
+    found = claim["difference"]
+    if found is None:
+        return "no seed is left: training diverged"
+    value = f"{100 * found['mean']:+.2f} points"
+    if found["low"] is None:
+        said = f"{value}, of one seed"
+    else:
+        low, high = f"{100 * found['low']:+.2f}", f"{100 * found['high']:+.2f}"
+        said = f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
+    lost = ", ".join(map(str, claim["seeds_lost"]))
+    return f"{said}; diverged: seed {lost}" if lost else said
+
+
+def numbers(study: Study, results: Mapping[str, Any]) -> list[Piece]:
+    """The paper's beside ours: in the form of its table, where that has rows and columns."""
+    by_label = {one["label"]: one for one in results["labels"]}
+    said = Text(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
+    if study.layout is None:
+        rows = [(label, one["cell"], *beside(one)) for label, one in by_label.items()]
+        return [said, Rows(("", "cell", "here", "paper"), rows)]
+    names, columns = study.layout
+    table = [
+        (name, *(matrix_cell(by_label.get(f"{name}, {column}")) for column in columns))
+        for name in names
+    ]
+    return [said, Rows(("here (paper)", *columns), table)]
+
+
+def matrix_cell(label: Mapping[str, Any] | None) -> str:
+    if label is None:
+        return NONE
+    ours, paper = beside(label)
+    return f"{ours} ({paper})"
+
+
+def beside(label: Mapping[str, Any]) -> tuple[str, str]:
+    """Ours with the standard deviation of a seed, and the paper's."""
+    over, paper = label["over_seeds"], label["paper"]
+    if over is None:
+        ours = "diverged"
+    elif over["std"] is None:
+        ours = f"{100 * over['mean']:.1f}"
+    else:
+        ours = f"{100 * over['mean']:.1f} ± {100 * over['std']:.1f}"
+    return ours, "-" if paper is None else f"{100 * paper:.1f}"
+
+
+def how(study: Study, results: Mapping[str, Any]) -> str:
+    judged = next((one for one in results["cells"] if "test images" in one), None)
+    by = f", judged by {count(judged['test images'])} images" if judged else ""
+    chosen = {one["cell"] for one in results["labels"]}
+    some = len(chosen) < len(results["grid"])
+    first = (
+        " Only the cells that validation images chose were asked about them, once." if some else ""
+    )
+    return (
+        f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'seed')} on "
+        f"{results['data']}{by}.{first} ± is the standard deviation of a seed. Cells of one seed "
+        "see the same images in the same order."
+    )
+
+
+def settings(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, said(value)) for name, value in results["settings"].items()]
+
+
+def grid(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [
+        (name, ", ".join(f"{key} {said(value)}" for key, value in own.items()))
+        for name, own in results["grid"].items()
+    ]
+
+
+def compute(results: Mapping[str, Any]) -> str:
+    spent = results["compute"]
+    lost = f"; {count(spent['diverged'])} of them diverged" if spent["diverged"] else ""
+    return (
+        f"{plural(spent['trainings'], 'training')}{lost}: {big(spent['images'])} images seen, "
+        f"{flops(spent['flops'])} (6 x MACs x images, as Table 6 counts), "
+        f"{duration(spent['seconds'])} of training in all processes together. The command:"
+    )
+
+
+def flops(number: float) -> str:
+    """
+    >>> flops(4.15e14), flops(1.2e16), flops(6.69e20)
+    ('415 TFLOPs', '12 PFLOPs', '669 exaFLOPs')
+    """
+    for size, unit in ((1e18, "exa"), (1e15, "P"), (1e12, "T"), (1e9, "G")):
+        if number >= size:
+            figure = number / size
+            shown = f"{figure:,.0f}" if figure >= 100 else f"{figure:.3g}"
+            return f"{shown} {unit}FLOPs"
+    return f"{number:,.0f} FLOPs"
+
+
+def said(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return " ".join(map(said, value))
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
