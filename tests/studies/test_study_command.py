@@ -36,7 +36,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         ("head-type --scale full --output o --data digits", "is judged on ImageNet: give it by"),
         (
             "head-type --scale full --output o --data digits --transfer digits --budget 5",
-            "is the paper's own recipe, which is not trimmed",
+            "is not trimmed, as its trainings take their length from a recipe",
         ),
         ("head-type --scale huge", "--scale 'huge' is not a choice"),
         ("head-type --scale full --plan --gpu h10", "h100"),

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tiny_study import MINI, SLOW, TINY, go
+from tiny_study import COUNTED, DIGITS, MINI, SLOW, TINY, go
 
 from patchwords.errors import ConfigError, Diverged, Interrupted
 from patchwords.studies import run as running
@@ -23,6 +23,7 @@ from patchwords.studies.bench import Bench
 from patchwords.studies.budget import Speed
 from patchwords.studies.contents import contents
 from patchwords.studies.page import html, markdown
+from patchwords.train.settings import read_yaml
 
 PATIENCE = 90.0  # seconds; it needs ten or so
 
@@ -158,7 +159,7 @@ def test_a_cell_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.Mo
     assert claim["seeds_lost"] == [0]
     assert claim["difference"] is None
     assert results["compute"]["diverged"] == 1
-    page = markdown("Tiny", contents(TINY, results, "command"))
+    page = markdown("Tiny", contents(TINY, results, (), "command"))
     assert "no seed is left: training diverged" in page
     assert "1 of them diverged" in page
 
@@ -205,11 +206,11 @@ def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     first = go(tmp_path, study, budget=7 / 60)  # two of three seeds
     assert (first["seeds"], first["settings"]["steps"]) == (2, 60)
     [note] = first["notes"]
-    assert note.startswith("Trimmed to a budget of 0.116667 minutes: 2 seeds of 60 steps a cell")
+    assert note.startswith("Trimmed to a budget of 0.116667 minutes: 2 seeds in place of 3 seeds")
     again = go(tmp_path, study, budget=7 / 60)  # without measuring again
     assert again == first
     assert "was begun with --budget 0.116667" in refused(tmp_path, study)
-    assert note in markdown("Tiny", contents(study, first, "command"))
+    assert note in markdown("Tiny", contents(study, first, (), "command"))
 
 
 def test_trimmed_steps_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -226,13 +227,13 @@ def test_the_speed_is_measured_and_leaves_nothing(tmp_path: Path) -> None:
     assert results["notes"] == []
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".speed")]
     record = json.loads((tmp_path / "study.json").read_text())
-    assert (record["budget"], record["steps"]) == (1000.0, None)
+    assert (record["budget"], record["share"]) == (1000.0, 1.0)
 
 
 def test_a_scale_that_pre_trains_is_judged_by_few_shots(tmp_path: Path) -> None:
     settings = {**MINI.settings, "steps": 4, "eval_every": 4}
     scale = replace(
-        MINI, verb="pretrain", settings=settings, grid={"1-D": {}}, shots=2, transfer="digits"
+        MINI, verb="pretrain", settings=settings, grid={"1-D": {}}, shots=2, transfer=DIGITS
     )
     study = replace(TINY, scales={"mini": scale}, claims=(), choose=lambda *_: {"1-D": "1-D"})
     assert "is judged on digits: give it by --transfer" in refused(tmp_path, study)
@@ -244,25 +245,38 @@ def test_a_scale_that_pre_trains_is_judged_by_few_shots(tmp_path: Path) -> None:
     assert list((tmp_path / "shared" / "features").iterdir())
 
 
-def test_an_encoder_is_trained_once_for_all_cells(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, MINI, "digits", device="cpu", precision="fp32")
-    settings = {**MINI.settings, "steps": 3, "eval_every": 3}
-    model, numbers = training.shared_encoder(settings, 0, bench)
-    trained = (model / "model.safetensors").stat().st_mtime_ns
-    assert training.shared_encoder(dict(settings), 0, bench) == (model, numbers)
-    assert (model / "model.safetensors").stat().st_mtime_ns == trained
-    other, _ = training.shared_encoder({**settings, "steps": 2}, 0, bench)
-    assert other != model
-    assert bench.shared in model.parents
+def test_cells_start_from_a_shared_encoder_and_tell_what_they_like(tmp_path: Path) -> None:
+    """A measurement and a training from one pre-training of each seed."""
+    assert "trains its cells on digits: give it by --transfer" in refused(tmp_path, COUNTED)
+    results = go(tmp_path, COUNTED, transfer="digits")
+    assert [(one["name"], one["seed"]) for one in results["pretrainings"]] == [
+        ("usual", 0),
+        ("usual", 1),
+    ]
+    assert results["compute"]["trainings"] == 4  # two encoders, two tuned
+    assert [one["steps"] for one in results["pretrainings"]] == [20, 20]
+    tuned = tmp_path / "cells" / "tuned-1" / "run"
+    weights = read_yaml(tuned / "config.yaml")["weights"]
+    assert weights == str(tmp_path / "shared" / "usual-1" / "run" / "model")
+    count = results["cells"][0]["parameters"]
+    assert [label["values"] for label in results["labels"]] == [[count, count]] * 2
+    [claim] = results["claims"]
+    assert (claim["verdict"], claim["difference"]["mean"]) == ("agrees", count)
+    page = markdown("Counted", contents(COUNTED, results, (), "command"))
+    assert f"| tuned: parameters | {count / 1000:.2f} ± 0.00 | 86000.00 |" in page
+    assert f"+{count / 1000:.3f} thousand" in page
+    assert "| usual | model ViT-mu/4" in page
+    again = go(tmp_path, COUNTED, transfer="digits")
+    assert again == results
 
 
 def test_the_pages_say_what_the_results_say(whole: dict[str, Any]) -> None:
-    pieces = contents(TINY, whole, "patchwords study tiny")
+    pieces = contents(TINY, whole, ("tiny",), "patchwords study tiny")
     page = markdown("Tiny <study>", pieces)
     web = html("Tiny <study>", pieces, {"tiny.png": b"png"})
     one_d = whole["labels"][1]
     ours = f"{100 * one_d['over_seeds']['mean']:.1f}"
-    assert f"| 1-D | 1-D | {ours} | 64.2 |" in page
+    assert f"| 1-D | {ours} | 64.2 |" in page
     assert f">{ours}<" in web
     assert "Tiny &lt;study&gt;" in web
     assert "http" not in web.replace("http-equiv", "")

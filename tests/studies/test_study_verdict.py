@@ -69,5 +69,5 @@ def test_a_seed_that_diverged_is_named_and_left_out() -> None:
 
 
 def test_the_rule_in_words() -> None:
-    assert rule(BETTER) == "a and c less b: the 95 % interval lies above 0"
-    assert rule(ALIKE) == "a less b: the 95 % interval lies within 2 points of 0"
+    assert rule(BETTER, ACCURACY) == "a and c less b: the 95 % interval lies above 0"
+    assert rule(ALIKE, ACCURACY) == "a less b: the 95 % interval lies within 2 points of 0"

@@ -12,7 +12,7 @@ from typing import Any
 from patchwords.studies.bench import Bench
 from patchwords.studies.position_embeddings import STUDY as POSITIONS
 from patchwords.studies.run import Asked, run
-from patchwords.studies.study import Cell, Claim, Numbers, Scale, Study
+from patchwords.studies.study import Cell, Claim, Images, Numbers, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training
 
 SETTINGS: dict[str, Any] = {
@@ -30,10 +30,9 @@ SETTINGS: dict[str, Any] = {
     "validation": 0.1,
     "split_seed": 0,
 }
+DIGITS = Images("digits", 1294, 10)
 MINI = Scale(
-    needs="digits",
-    images=1294,
-    classes=10,
+    data=DIGITS,
     verb="finetune",
     settings=SETTINGS,
     grid={"none": {"position": "none", "lr": 0.01}, "1-D": {"position": "1d", "lr": 0.01}},
@@ -71,6 +70,54 @@ def judge_at_once(cell: Cell, bench: Bench) -> Numbers:
 
 
 SLOW = replace(TINY, measure=slow, judge=judge_at_once)
+# Two measurements and a training that start from one pre-training, told in units of their own.
+BRIEF = {**SETTINGS, "steps": 20, "eval_every": 10, "lr": 0.01}
+TUNED = Scale(
+    data=DIGITS,
+    verb="none",
+    settings={},
+    grid={
+        "as it is": {"encoder": "usual"},
+        "tuned": {
+            **{name: BRIEF[name] for name in BRIEF if name not in {"model", "image_size"}},
+            **{"encoder": "usual", "verb": "finetune", "steps": 10},
+        },
+    },
+    seeds=2,
+    time="seconds",
+    transfer=DIGITS,
+    tuned=True,
+    encoders={"usual": BRIEF},
+)
+
+
+def count_parameters(cell: Cell, bench: Bench) -> Numbers:
+    if cell.settings["verb"] != "none":
+        return measure_training(cell, bench)
+    from patchwords.weights.store import from_pretrained
+
+    model = from_pretrained(bench.encoder(cell)).model
+    return {"parameters": float(sum(tensor.numel() for tensor in model.parameters()))}
+
+
+def read_parameters(
+    labels: Mapping[str, str], found: Mapping[str, Numbers]
+) -> dict[str, float | None]:
+    return {f"{label}: parameters": found[label]["parameters"] for label in labels}
+
+
+COUNTED = replace(
+    TINY,
+    name="counted",
+    measure=count_parameters,
+    judge=None,
+    read=read_parameters,
+    paper={"tuned: parameters": 86_000_000},
+    units={f"{label}: parameters": Unit("thousands", "thousand", 1e-3, 2) for label in TUNED.grid},
+    claims=(Claim("as many as before", "yes", ("tuned: parameters",), (), 1e9),),
+    scales={"mini": TUNED, "full": TUNED},
+    draw=lambda results: {},
+)
 STUDIES: dict[str, Study] = {"tiny": TINY, "slow": SLOW}
 assert TINY.measure is measure_training
 assert TINY.judge is judge_training

@@ -65,8 +65,10 @@ def describe(study: Study) -> dict[str, Any]:
 def about(study: Study, name: ScaleName) -> dict[str, Any]:
     scale, costs = study.scales[name], costs_of(study, name)
     return {
-        "needs": scale.needs,
-        "transfer": scale.transfer,
+        "needs": scale.data.what,
+        "transfer": scale.transfer and scale.transfer.what,
+        "tuned": scale.tuned,
+        "pretrainings": len(scale.encoders),
         "cells": len(scale.grid),
         "seeds": scale.seeds,
         "training_flops": scale.seeds * sum(cost.flops for cost in costs),
@@ -75,25 +77,33 @@ def about(study: Study, name: ScaleName) -> dict[str, Any]:
 
 
 def in_words(about: dict[str, Any]) -> str:
+    from patchwords.report.words import plural
     from patchwords.studies.contents import flops
 
-    judged = f", judged on {about['transfer']}" if about["transfer"] else ""
+    first = f"{about['pretrainings']} pre-trainings and " if about["pretrainings"] else ""
+    cost = flops(about["training_flops"]) if about["training_flops"] else "no training"
     return (
-        f"{about['cells']} cells x {about['seeds']}, {flops(about['training_flops'])}, "
-        f"{about['time']}; needs {about['needs']}{judged}"
+        f"{first}{about['cells']} cells x {plural(about['seeds'], 'seed')}, {cost}, "
+        f"{about['time']}; {needs(about)}"
     )
 
 
+def needs(about: dict[str, Any]) -> str:
+    """Which images it takes, and what for."""
+    if not about["transfer"]:
+        return f"needs {about['needs']}"
+    use = "trains its cells" if about["tuned"] else "is judged"
+    return f"needs {about['needs']}; {use} on {about['transfer']}"
+
+
 def costs_of(study: Study, name: ScaleName, hardware: Hardware | None = None) -> list[Cost]:
-    """Of every cell, with one seed."""
+    """Of every pre-training and cell, with one seed."""
     from patchwords.studies.bench import Bench
     from patchwords.studies.cost import cost_of
-    from patchwords.studies.training import config_of
 
     scale = study.scales[name]
-    bench = Bench(Path("."), scale, scale.needs)
-    cells = scale.cells(1, {})
-    return [cost_of(cell, config_of(cell, bench), scale, hardware) for cell in cells]
+    bench = Bench(Path("."), scale, "data", "transfer")
+    return [cost_of(cell, bench, hardware) for cell in (*scale.pretrainings(1), *scale.cells(1))]
 
 
 def show_plan(study: Study, config: Command) -> None:
@@ -116,6 +126,9 @@ def show_plan(study: Study, config: Command) -> None:
         total = {"seeds": seeds, "hardware": hardware.name, "device_days": days}
         print(jsonlib.dumps({"cells": rows, **total}, indent=1))
         return
+    plain = [cost for cost in costs if cost.images]
+    if len(plain) < len(costs):
+        costs = plain  # what only measures costs little
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("cell", "parameters", "MACs", "images", "steps", "compute", "device-days"):
         table.add_column(column, justify="left" if column == "cell" else "right", no_wrap=True)
@@ -135,6 +148,6 @@ def show_plan(study: Study, config: Command) -> None:
     for line in (
         f"{len(costs)} cells x {seeds}: {flops(total_flops)}, {days:.3g} device-days on "
         f"{hardware.name} at {UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
-        f"needs {scale.needs}" + (f"; judged on {scale.transfer}" if scale.transfer else ""),
+        needs(about(study, config.scale)),
     ):
         console.print(line, markup=False, soft_wrap=True)

@@ -125,7 +125,8 @@ def write(asked: Asked, results: dict[str, Any], command: str) -> None:
 
     figures = asked.study.draw(results)
     write_results(asked.output, results, results["cells"], figures)
-    pieces = contents(asked.study, results, command)
+    pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
+    pieces = contents(asked.study, results, pictures, command)
     write_atomically(asked.output / "page.html", html(asked.study.title, pieces, figures))
     write_atomically(asked.output / "page.md", markdown(asked.study.title, pieces))
 

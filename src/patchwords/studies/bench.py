@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchwords.device import DeviceName, PrecisionName
-from patchwords.studies.study import Cell, Scale
+from patchwords.studies.study import ENCODER, Cell, Scale
+from patchwords.train.run_folder import RunFolder
 
 MEASURED, JUDGED = "result.json", "judged.json"  # in the folder of a cell
 
@@ -17,18 +18,23 @@ class Bench:
 
     folder: Path  # of the study
     scale: Scale
-    data: str
+    data: str | None
     transfer: str | None = None
     device: DeviceName = "auto"
     precision: PrecisionName = "auto"
 
     def place(self, cell: Cell) -> Path:
         """The folder of a cell."""
-        return self.folder / "cells" / cell.folder
+        return self.folder / ("shared" if cell.shared else "cells") / cell.folder
 
     def run(self, cell: Cell) -> Path:
         """The run folder of a cell that is a training."""
         return self.place(cell) / "run"
+
+    def encoder(self, cell: Cell) -> Path:
+        """The model of the pre-training that a cell starts from."""
+        name = cell.settings[ENCODER]
+        return RunFolder(self.run(Cell(name, cell.seed, {}, shared=True))).model
 
     @property
     def shared(self) -> Path:

@@ -8,7 +8,7 @@ says so on its page.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from patchwords.duration import duration
 from patchwords.errors import ConfigError
@@ -26,17 +26,24 @@ class Speed:
 
 @dataclass(frozen=True)
 class Work:
-    """A grid of trainings."""
+    """The trainings of a study."""
 
-    cells: int
+    steps: tuple[int, ...]  # of each, for one seed
     seeds: int
-    steps: int
-    jobs: int  # processes that share it
+    jobs: int  # processes that share them
 
-    def seconds(self, speed: Speed) -> float:
-        """Of all of it: a process does one cell after the other."""
-        rounds = math.ceil(self.cells * self.seeds / self.jobs)
-        return rounds * (self.steps * speed.step + speed.beside)
+    def seconds(self, speed: Speed, share: float = 1.0) -> float:
+        """Of all of it, as if all were as dear: a process does one after the other."""
+        rounds = math.ceil(len(self.steps) * self.seeds / self.jobs)
+        return rounds * (share * self.mean * speed.step + speed.beside)
+
+    @property
+    def mean(self) -> float:
+        return sum(self.steps) / len(self.steps)
+
+    @property
+    def words(self) -> str:
+        return f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
 
 
 @dataclass(frozen=True)
@@ -44,40 +51,37 @@ class Trimmed:
     """How much of it is to be done."""
 
     seeds: int
-    steps: int
+    share: float  # of the steps
     notes: tuple[str, ...]
 
 
 def trim(work: Work, speed: Speed, minutes: float) -> Trimmed:
     """As much of the work as fits; raises ConfigError where not even the least does."""
     budget = 60 * minutes
-    whole = work.seconds(speed)
-    at = (
-        f"{speed.step:.3g} s a step were measured, so {_said(work.seeds, work.steps)} would take "
-        f"{duration(whole)} with {work.jobs} processes"
-    )
     for seeds in range(work.seeds, 0, -1):
-        if Work(work.cells, seeds, work.steps, work.jobs).seconds(speed) <= budget:
-            if seeds == work.seeds:
-                return Trimmed(seeds, work.steps, ())
-            return Trimmed(seeds, work.steps, (_note(minutes, work, seeds, work.steps, at),))
-    rounds = math.ceil(work.cells / work.jobs)
-    steps = math.floor((budget / rounds - speed.beside) / speed.step)
-    if steps < LEAST_STEPS:
-        least = Work(work.cells, 1, min(LEAST_STEPS, work.steps), work.jobs).seconds(speed)
+        kept = replace(work, seeds=seeds)
+        if kept.seconds(speed) <= budget:
+            notes = () if kept == work else (_note(minutes, work, kept, 1.0, speed),)
+            return Trimmed(seeds, 1.0, notes)
+    kept = replace(work, seeds=1)
+    rounds = math.ceil(len(work.steps) / work.jobs)
+    share = (budget / rounds - speed.beside) / speed.step / work.mean
+    least = min(1.0, LEAST_STEPS / min(work.steps))
+    if share < least:
+        needed = kept.seconds(speed, least)
         raise ConfigError(
-            f"--budget {minutes:g}: one seed of {work.cells} cells with {LEAST_STEPS} steps each "
-            f"takes {duration(least)} here; give {math.ceil(least / 60)} minutes or more"
+            f"--budget {minutes:g}: one seed of {len(work.steps)} trainings with {LEAST_STEPS} "
+            f"steps or more takes {duration(needed)} here; give {math.ceil(needed / 60)} minutes "
+            "or more"
         )
-    return Trimmed(1, steps, (_note(minutes, work, 1, steps, at),))
+    return Trimmed(1, share, (_note(minutes, work, kept, share, speed),))
 
 
-def _said(seeds: int, steps: int) -> str:
-    return f"{seeds} {'seed' if seeds == 1 else 'seeds'} of {steps:,} steps"
-
-
-def _note(minutes: float, work: Work, seeds: int, steps: int, at: str) -> str:
+def _note(minutes: float, work: Work, kept: Work, share: float, speed: Speed) -> str:
+    steps = "all steps" if share == 1 else f"{share:.0%} of the steps"
     return (
-        f"Trimmed to a budget of {minutes:g} minutes: {_said(seeds, steps)} a cell in place of "
-        f"{_said(work.seeds, work.steps)}. {at[0].upper()}{at[1:]}."
+        f"Trimmed to a budget of {minutes:g} minutes: {kept.words} in place of {work.words}, with "
+        f"{steps} of each of {len(work.steps)} trainings. {speed.step:.3g} s a step were measured "
+        f"for the dearest one; the whole would take {duration(work.seconds(speed))} with "
+        f"{work.jobs} {'process' if work.jobs == 1 else 'processes'}."
     )

@@ -45,7 +45,9 @@ class Command:
 Piece = Heading | Text | Rows | Picture | Command
 
 
-def contents(study: Study, results: Mapping[str, Any], command: str) -> list[Piece]:
+def contents(
+    study: Study, results: Mapping[str, Any], pictures: Sequence[str], command: str
+) -> list[Piece]:
     """The whole page; every number on it is in the results."""
     return [
         Text(f"{results['question']} {results['source']}; scale: {results['scale']}."),
@@ -54,12 +56,14 @@ def contents(study: Study, results: Mapping[str, Any], command: str) -> list[Pie
         Text(RULE),
         Heading("Numbers"),
         *numbers(study, results),
-        Picture(study.name, f"{results['title']}: {results['quantity']}"),
+        *(Picture(name, f"{results['title']}: {results['quantity']}") for name in pictures),
+        *study.tables(results),
         Heading("How"),
         *(Text(note) for note in results["notes"]),
         Text(how(study, results)),
-        Rows(("setting of every cell", "value"), settings(results)),
-        Rows(("cell", "what is its own"), grid(results)),
+        *tabled(("pre-training", "its settings"), grid(results["encoders"])),
+        *tabled(("setting of every cell", "value"), settings(results)),
+        Rows(("cell", "what is its own"), grid(results["grid"])),
         Heading("Compute"),
         Text(compute(results)),
         Command(command),
@@ -81,15 +85,18 @@ def claims(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def difference(claim: Mapping[str, Any]) -> str:
-    """In points, with its interval; and the seeds that are missing."""
-    found = claim["difference"]
+    """In its unit, with its interval; and the seeds that are missing."""
+    found, unit = claim["difference"], claim["unit"]
     if found is None:
         return "no seed is left: training diverged"
-    value = f"{100 * found['mean']:+.2f} points"
-    if found["low"] is None:
+    mean, low, high = (
+        None if found[name] is None else f"{unit['times'] * found[name]:+.{unit['digits'] + 1}f}"
+        for name in ("mean", "low", "high")
+    )
+    value = f"{mean} {unit['difference']}"
+    if low is None:
         said = f"{value}, of one seed"
     else:
-        low, high = f"{100 * found['low']:+.2f}", f"{100 * found['high']:+.2f}"
         said = f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
     lost = ", ".join(map(str, claim["seeds_lost"]))
     return f"{said}; diverged: seed {lost}" if lost else said
@@ -100,8 +107,8 @@ def numbers(study: Study, results: Mapping[str, Any]) -> list[Piece]:
     by_label = {one["label"]: one for one in results["labels"]}
     said = Text(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
     if study.layout is None:
-        rows = [(label, one["cell"], *beside(one)) for label, one in by_label.items()]
-        return [said, Rows(("", "cell", "here", "paper"), rows)]
+        rows = [(label, *beside(one)) for label, one in by_label.items()]
+        return [said, Rows(("", "here", "paper"), rows)]
     names, columns = study.layout
     table = [
         (name, *(matrix_cell(by_label.get(f"{name}, {column}")) for column in columns))
@@ -119,28 +126,33 @@ def matrix_cell(label: Mapping[str, Any] | None) -> str:
 
 def beside(label: Mapping[str, Any]) -> tuple[str, str]:
     """Ours with the standard deviation of a seed, and the paper's."""
-    over, paper = label["over_seeds"], label["paper"]
+    over, paper, unit = label["over_seeds"], label["paper"], label["unit"]
+
+    def told(value: float) -> str:
+        return f"{unit['times'] * value:.{unit['digits']}f}"
+
     if over is None:
         ours = "diverged"
     elif over["std"] is None:
-        ours = f"{100 * over['mean']:.1f}"
+        ours = told(over["mean"])
     else:
-        ours = f"{100 * over['mean']:.1f} ± {100 * over['std']:.1f}"
-    return ours, "-" if paper is None else f"{100 * paper:.1f}"
+        ours = f"{told(over['mean'])} ± {told(over['std'])}"
+    return ours, "-" if paper is None else told(paper)
 
 
 def how(study: Study, results: Mapping[str, Any]) -> str:
     judged = next((one for one in results["cells"] if "test images" in one), None)
+    to = "" if results["transfer"] is None else f" and {results['transfer']}"
     by = f", judged by {count(judged['test images'])} images" if judged else ""
-    chosen = {one["cell"] for one in results["labels"]}
-    some = len(chosen) < len(results["grid"])
+    chosen = {one["cell"] for one in results["labels"]} - {None}
+    some = 0 < len(chosen) < len(results["grid"]) and study.judge is not None
     first = (
         " Only the cells that validation images chose were asked about them, once." if some else ""
     )
     return (
         f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'seed')} on "
-        f"{results['data']}{by}.{first} ± is the standard deviation of a seed. Cells of one seed "
-        "see the same images in the same order."
+        f"{results['data']}{to}{by}.{first} ± is the standard deviation of a seed. "
+        "Cells of one seed see the same images in the same order."
     )
 
 
@@ -148,15 +160,22 @@ def settings(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, said(value)) for name, value in results["settings"].items()]
 
 
-def grid(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+def grid(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [
         (name, ", ".join(f"{key} {said(value)}" for key, value in own.items()))
-        for name, own in results["grid"].items()
+        for name, own in cells.items()
     ]
+
+
+def tabled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Piece]:
+    """Nothing where there are no rows."""
+    return [Rows(head, rows)] if rows else []
 
 
 def compute(results: Mapping[str, Any]) -> str:
     spent = results["compute"]
+    if not spent["trainings"]:
+        return "Nothing was trained. The command:"
     lost = f"; {count(spent['diverged'])} of them diverged" if spent["diverged"] else ""
     return (
         f"{plural(spent['trainings'], 'training')}{lost}: {big(spent['images'])} images seen, "

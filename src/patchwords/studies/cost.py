@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 from patchwords.model.cost import Config, macs, parameters
 from patchwords.model.family import family_of
 from patchwords.model.variants import resolve
-from patchwords.studies.study import Cell, Scale
-from patchwords.train.config import FinetuneConfig
+from patchwords.studies.bench import Bench
+from patchwords.studies.study import ENCODER, VERB, Cell, Images, Scale
+from patchwords.studies.training import config_of
+from patchwords.train.config import FinetuneConfig, ModelSettings
 from patchwords.train.footprint import Layout, Update
 from patchwords.train.hardware import Hardware
 from patchwords.train.plan import decided
@@ -18,6 +20,7 @@ from patchwords.train.pretrain_config import PretrainConfig
 from patchwords.train.recipes import fill
 from patchwords.train.start import DEFAULT_MODEL, choose_family, choose_model_name
 
+SHAPE = ("model", *(field.name for field in fields(ModelSettings)))
 UTILISATION = 0.4  # of the hardware's peak: the assumption of `patchwords plan`
 
 
@@ -28,7 +31,7 @@ class Cost:
     name: str
     parameters: int
     macs: int  # of an image
-    images: int  # seen
+    images: int  # seen, of all seeds the same
     steps: int
     flops: float
     device_days: float | None  # None: no hardware was named
@@ -50,27 +53,49 @@ def shape_of(config: FinetuneConfig, classes: int) -> Config:
     return named.with_settings(num_classes=classes, **asked)
 
 
-def training_of(config: FinetuneConfig, scale: Scale) -> Training:
-    """The work of a run on the data that the scale is meant for."""
+def from_scratch(cell: Cell, scale: Scale) -> Cell:
+    """A cell of the same cost that needs no encoder: with its shape in place of its weights."""
+    if ENCODER not in cell.settings:
+        return cell
+    named = scale.encoders[cell.settings[ENCODER]]
+    shape = {name: named[name] for name in SHAPE if name in named}
+    own = {name: value for name, value in cell.settings.items() if name != ENCODER}
+    return replace(cell, settings={**shape, **own})
+
+
+def training_of(config: FinetuneConfig, images: Images, from_weights: bool = False) -> Training:
+    """The work of a run on so many images."""
     filled, _ = fill(
         config,
-        images=scale.images,
-        from_weights=False,
+        images=images.count,
+        from_weights=from_weights,
         model=choose_model_name(config, None),
         family=choose_family(config, None),
     )
     recipe = filled.recipe
     steps, batch = decided(recipe.steps), decided(recipe.batch_size)
     update = Update(decided(recipe.optimizer), recipe.ema is not None, "bf16")
-    shape = shape_of(filled, scale.classes)
-    return Training(shape, scale.images, steps * batch / scale.images, batch, update)
+    shape = shape_of(filled, images.classes)
+    return Training(shape, images.count, steps * batch / images.count, batch, update)
 
 
-def cost_of(
-    cell: Cell, config: FinetuneConfig, scale: Scale, hardware: Hardware | None = None
-) -> Cost:
-    """What a cell takes; with hardware, also how long on one such device."""
-    training = training_of(config, scale)
+def training_in(cell: Cell, bench: Bench) -> Training | None:
+    """The work of a cell; None for one that is no training."""
+    if cell.settings[VERB] == "none":
+        return None
+    images = bench.scale.data if cell.shared else bench.scale.learned
+    config = config_of(from_scratch(cell, bench.scale), bench)
+    return training_of(config, images, ENCODER in cell.settings)
+
+
+def cost_of(cell: Cell, bench: Bench, hardware: Hardware | None = None) -> Cost:
+    """What a cell takes; with hardware, also how long on one such device.
+
+    What only measures is not counted.
+    """
+    training = training_in(cell, bench)
+    if training is None:
+        return Cost(cell.name, 0, 0, 0, 0, 0.0, None if hardware is None else 0.0)
     days = None
     if hardware is not None:
         machine = Machine(hardware, Layout(1, "ddp", False), UTILISATION)

@@ -16,6 +16,7 @@ from patchwords.files import explain
 from patchwords.studies.bench import JUDGED, MEASURED, Bench
 from patchwords.studies.record import read_numbers, write_numbers
 from patchwords.studies.study import Cell, Numbers, Study
+from patchwords.studies.training import measure_training
 
 Stage = Literal["measure", "judge"]
 FILES: dict[Stage, str] = {"measure": MEASURED, "judge": JUDGED}
@@ -24,14 +25,19 @@ POLL = 0.5  # seconds between two looks at cells that others are at
 Tell = Callable[[str], None]
 
 
-def carry_out(study: Study, cells: Sequence[Cell], bench: Bench, tell: Tell) -> None:
-    """Measure every cell, choose by what all of them came to, and judge what was chosen."""
+def carry_out(
+    study: Study, encoders: Sequence[Cell], cells: Sequence[Cell], bench: Bench, tell: Tell
+) -> None:
+    """Pre-train, measure every cell, choose by what all came to, and judge what was chosen."""
+    work_through(study, encoders, bench, "measure", tell)
     work_through(study, cells, bench, "measure", tell)
     work_through(study, chosen(study, cells, bench), bench, "judge", tell)
 
 
 def chosen(study: Study, cells: Sequence[Cell], bench: Bench) -> list[Cell]:
     """The cells that are judged, once all are measured."""
+    if study.judge is None:
+        return []
     names = set(labels_of(study, cells, bench).values())
     return [cell for cell in cells if cell.name in names]
 
@@ -56,7 +62,8 @@ def work_through(
 
     def count(line: str) -> None:
         done = sum((bench.place(cell) / FILES[stage]).is_file() for cell in cells)
-        tell(f"{stage}d {done} of {len(cells)}: {line}")
+        word = "pre-trained" if cells[0].shared else f"{stage}d"
+        tell(f"{word} {done} of {len(cells)}: {line}")
 
     left = list(cells)
     while left:
@@ -89,8 +96,11 @@ def attempt(study: Study, cell: Cell, bench: Bench, stage: Stage, tell: Tell) ->
 
 def do(study: Study, cell: Cell, bench: Bench, stage: Stage) -> Numbers:
     """The numbers of one cell in one stage; what diverged has no accuracy to be judged."""
+    if cell.shared:
+        return measure_training(cell, bench)
     if stage == "measure":
         return study.measure(cell, bench)
+    assert study.judge is not None
     measured = read_numbers(bench.place(cell) / MEASURED) or {}
     return {"accuracy": None} if measured.get("diverged") else study.judge(cell, bench)
 

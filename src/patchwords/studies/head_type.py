@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.cifar10 import CIFAR10, SMALL_VIT
+from patchwords.studies.small import SMALL_VIT
+from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Grid, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 
@@ -28,9 +29,7 @@ def grid_of(rates: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
 
 
 MINI = Scale(
-    needs=CIFAR10,
-    images=50_000,
-    classes=10,
+    data=CIFAR10,
     verb="finetune",
     settings={
         **SMALL_VIT,
@@ -48,16 +47,14 @@ FULL_GRID = {
     for name, own in grid_of({"class token": (8e-4,), "GAP": (3e-4, 8e-4)}).items()
 }
 FULL = Scale(
-    needs="JFT-300M, or pre-training data of your own",
-    images=303_000_000,
-    classes=18_000,
+    data=JFT,
     verb="pretrain",
     settings={"recipe": "vit-b16-jft"},
     grid=FULL_GRID,
     seeds=1,
     time="by --plan",
     shots=5,
-    transfer="ImageNet",
+    transfer=IMAGENET,
 )
 
 

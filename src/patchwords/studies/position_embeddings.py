@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.cifar10 import CIFAR10, SMALL_VIT
+from patchwords.studies.small import SMALL_VIT
+from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 
@@ -72,9 +73,7 @@ CLAIMS = (
 )
 
 MINI = Scale(
-    needs=CIFAR10,
-    images=50_000,
-    classes=10,
+    data=CIFAR10,
     verb="finetune",
     # Nothing is chosen, so nothing is held out of the training images.
     settings={**SMALL_VIT, "lr": 1e-3, "validation": 0.0, "save_every": 500},
@@ -83,16 +82,14 @@ MINI = Scale(
     time="within an hour on two cores",
 )
 FULL = Scale(
-    needs="JFT-300M, or pre-training data of your own",
-    images=303_000_000,
-    classes=18_000,
+    data=JFT,
     verb="pretrain",
     settings={"recipe": "vit-b16-jft"},
     grid=GRID,
     seeds=1,
     time="by --plan",
     shots=5,
-    transfer="ImageNet",
+    transfer=IMAGENET,
 )
 
 

@@ -31,12 +31,12 @@ class Record:
     scale: ScaleName
     version: int
     digest: str  # of the grid and its settings
-    data: str  # fingerprint of the images
+    data: str | None  # fingerprint of the images
     transfer: str | None  # likewise
     precision: str
     budget: float | None  # minutes
     seeds: int
-    steps: int | None  # of every cell; None: as the study has it
+    share: float = 1.0  # of the steps of every training
     notes: tuple[str, ...] = ()  # on what was trimmed, for a person
 
     def write(self, folder: Path) -> None:
@@ -50,7 +50,8 @@ def digest(study: Study, scale: ScaleName) -> str:
         "version": study.version,
         "settings": dict(one.settings),
         "grid": {name: dict(own) for name, own in one.grid.items()},
-        "shots": one.shots,
+        "encoders": {name: dict(own) for name, own in one.encoders.items()},
+        "about": [one.verb, one.tuned, one.shots],
     }
     text = json.dumps(about, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]

@@ -18,14 +18,15 @@ from patchwords.version import __version__
 Found = Mapping[tuple[str, int], Numbers]  # (cell, seed) -> its numbers
 
 
-def assemble(study: Study, record: Record, cells: Sequence[Cell], bench: Bench) -> dict[str, Any]:
+def assemble(
+    study: Study, record: Record, encoders: Sequence[Cell], cells: Sequence[Cell], bench: Bench
+) -> dict[str, Any]:
     """The results of a study whose cells are all done."""
     labels = labels_of(study, cells, bench)
     measured, judged = collect(cells, bench, "measure"), collect(cells, bench, "judge")
-    table: Table = {
-        label: {seed: judged[name, seed]["accuracy"] for seed in range(record.seeds)}
-        for label, name in labels.items()
-    }
+    pretrained = collect(encoders, bench, "measure")
+    whole = {key: {**numbers, **judged.get(key, {})} for key, numbers in measured.items()}
+    table = read(study, labels, whole, record.seeds)
     verdicts = [judge(claim, table) for claim in study.claims]
     return {
         "study": study.name,
@@ -44,15 +45,21 @@ def assemble(study: Study, record: Record, cells: Sequence[Cell], bench: Bench) 
         # as a budget has left them; what a cell sets for itself is in none of the others
         "settings": plain({name: cells[0].settings[name] for name in bench.scale.settings}),
         "grid": {name: plain(own) for name, own in bench.scale.grid.items()},
+        "encoders": {name: plain(own) for name, own in bench.scale.encoders.items()},
         "labels": [
-            summary(label, name, table[label], study.paper.get(label))
-            for label, name in labels.items()
+            {
+                "cell": labels.get(label),
+                **summary(label, values, study.paper.get(label)),
+                "unit": asdict(study.unit(label)),
+            }
+            for label, values in table.items()
         ],
         "claims": [
             {
                 "text": one.claim.text,
                 "paper": one.claim.paper,
-                "rule": rule(one.claim),
+                "rule": rule(one.claim, study.unit(one.claim.more[0])),
+                "unit": asdict(study.unit(one.claim.more[0])),
                 "margin": one.claim.margin,
                 "values": list(one.values),
                 "seeds_lost": list(one.lost),
@@ -61,43 +68,50 @@ def assemble(study: Study, record: Record, cells: Sequence[Cell], bench: Bench) 
             }
             for one in verdicts
         ],
-        "compute": compute(measured),
-        "cells": [
-            {
-                "name": cell.name,
-                "seed": cell.seed,
-                "folder": f"cells/{cell.folder}",
-                **measured[cell.name, cell.seed],
-                **judged.get((cell.name, cell.seed), {}),
-            }
-            for cell in cells
-        ],
+        "compute": compute([*pretrained.values(), *measured.values()]),
+        "pretrainings": [row(cell, pretrained, bench) for cell in encoders],
+        "cells": [row(cell, whole, bench) for cell in cells],
     }
 
 
-def summary(
-    label: str, cell: str, values: Mapping[int, float | None], paper: float | None
-) -> dict[str, Any]:
-    """A label's test accuracy over the seeds that did not diverge, beside the paper's number."""
+def read(study: Study, labels: Mapping[str, str], whole: Found, seeds: int) -> Table:
+    """Label -> seed -> what the study reads off the cells of that seed."""
+    table: dict[str, dict[int, float | None]] = {}
+    for seed in range(seeds):
+        found = {name: numbers for (name, one), numbers in whole.items() if one == seed}
+        for label, value in study.read(labels, found).items():
+            table.setdefault(label, {})[seed] = value
+    return table
+
+
+def row(cell: Cell, found: Found, bench: Bench) -> dict[str, Any]:
+    """A cell with its numbers, and where its files are."""
+    place = bench.place(cell).relative_to(bench.folder)
+    about = {"name": cell.name, "seed": cell.seed, "folder": str(place)}
+    return {**about, **found[cell.name, cell.seed]}
+
+
+def summary(label: str, values: Mapping[int, float | None], paper: float | None) -> dict[str, Any]:
+    """A label's values over the seeds that did not diverge, beside the paper's number."""
     alive = [value for value in values.values() if value is not None]
     over = asdict(spread(alive)) if alive else None
     return {
         "label": label,
-        "cell": cell,
         "values": list(values.values()),
         "paper": paper,
         "over_seeds": over,
     }
 
 
-def compute(measured: Found) -> dict[str, float]:
-    """What all cells together have taken; those that diverged are not in it."""
-    whole = [numbers for numbers in measured.values() if not numbers.get("diverged")]
+def compute(measured: Sequence[Numbers]) -> dict[str, float]:
+    """What all trainings together have taken; those that diverged are not in it."""
+    trained = [one for one in measured if "flops" in one or one.get("diverged")]
+    whole = [numbers for numbers in trained if not numbers.get("diverged")]
     total = {
         name: math.fsum(numbers.get(name) or 0.0 for numbers in whole)
         for name in ("flops", "seconds", "images")
     }
-    return {**total, "trainings": len(measured), "diverged": len(measured) - len(whole)}
+    return {**total, "trainings": len(trained), "diverged": len(trained) - len(whole)}
 
 
 def plain(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from patchwords.data.examples import TEST
+from patchwords.data.examples import TEST, Data
 from patchwords.data.open import open_data
 from patchwords.data.shard_cache import locked
 from patchwords.data.split import fingerprint
@@ -24,9 +24,9 @@ from patchwords.studies.crew import work_together
 from patchwords.studies.grid import carry_out, chosen, collect
 from patchwords.studies.record import Record, digest, read_record, refuse_other
 from patchwords.studies.results import assemble
-from patchwords.studies.speed import SCRATCH, measure_speed, shortened
-from patchwords.studies.study import Cell, Scale, ScaleName, Study
-from patchwords.studies.training import config_of
+from patchwords.studies.speed import SCRATCH, measure_speed
+from patchwords.studies.study import VERB, Cell, Scale, ScaleName, Study
+from patchwords.studies.training import config_of, data_of
 from patchwords.train.job import load_data
 from patchwords.train.run_folder import refuse_harm
 
@@ -68,13 +68,15 @@ def run(asked: Asked, tell: Tell, going_on: str) -> dict[str, Any]:
     command that goes on.
     """
     bench, record = make_ready(asked, tell)
-    cells = asked.at.cells(record.seeds, shortened(asked.at.settings, record.steps))
+    cells = asked.at.cells(record.seeds, record.share)
+    encoders = asked.at.pretrainings(record.seeds, record.share)
     done = len(collect(cells, bench, "measure"))
-    tell(f"{len(cells)} cells" + (f", {done} of them done" if done else ""))
+    first = f"{len(encoders)} pre-trainings, then " if encoders else ""
+    tell(f"{first}{len(cells)} cells" + (f", {done} of them done" if done else ""))
     jobs, threads = asked.crew
     try:
         if not is_done(asked.study, cells, bench):
-            work = partial(carry_out, asked.study, cells, bench)
+            work = partial(carry_out, asked.study, encoders, cells, bench)
             work_together(work, min(jobs, len(cells)), threads, tell)
         if not is_done(asked.study, cells, bench):
             raise Interrupted("a process was told to stop", 143)
@@ -84,7 +86,7 @@ def run(asked: Asked, tell: Tell, going_on: str) -> dict[str, Any]:
         raise Interrupted(
             f"stopped with {done} of {len(cells)} cells done; go on with: {going_on}", code
         ) from error
-    return assemble(asked.study, record, cells, bench)
+    return assemble(asked.study, record, encoders, cells, bench)
 
 
 def is_done(study: Study, cells: list[Cell], bench: Bench) -> bool:
@@ -98,12 +100,12 @@ def is_done(study: Study, cells: list[Cell], bench: Bench) -> bool:
 def make_ready(asked: Asked, tell: Tell) -> tuple[Bench, Record]:
     """Refuse what cannot be done; claim the folder, or find it as this command left it."""
     refuse(asked)
-    assert asked.data is not None
     begun = read_record(asked.output)
     if begun is not None:  # before the data are opened, which may take a while
         now = record_of(asked, begun.data, begun.transfer)
         refuse_other(asked.output, begun, now)
-    refuse_harm(asked.output, Path(asked.data), None)
+    for place in filter(None, (asked.data, asked.transfer)):
+        refuse_harm(asked.output, Path(place), None)
     bench = Bench(asked.output, asked.at, asked.data, asked.transfer, asked.device, asked.precision)
     record = record_of(asked, *fingerprints(asked, bench))
     try:
@@ -123,35 +125,48 @@ def refuse(asked: Asked) -> None:
             "--jobs, or start the command several times with the same --output"
         )
     if asked.data is None:
-        raise ConfigError(f"{name} needs {scale.needs}: give it by --data")
+        raise ConfigError(f"{name} needs {scale.data.what}: give it by --data")
     if scale.transfer is not None and asked.transfer is None:
-        raise ConfigError(f"{name} is judged on {scale.transfer}: give it by --transfer")
+        use = "trains its cells" if scale.tuned else "is judged"
+        raise ConfigError(f"{name} {use} on {scale.transfer.what}: give it by --transfer")
     if scale.transfer is None and asked.transfer is not None:
         raise ConfigError(f"{name} has no use for --transfer {asked.transfer}; leave it out")
     for flag, value in (("seeds", asked.seeds), ("budget", asked.budget), ("jobs", asked.jobs)):
         if value is not None and not value > 0:
             raise ConfigError(f"--{flag} {value:g} must be greater than 0")
-    if asked.budget is not None and "steps" not in scale.settings:
+    if asked.budget is not None and not can_be_trimmed(scale):
         raise ConfigError(
-            f"--budget {asked.budget:g}: {name} is the paper's own recipe, which is not trimmed; "
-            "--plan says what it costs"
+            f"--budget {asked.budget:g}: {name} is not trimmed, as its trainings take their "
+            "length from a recipe; --plan says what it costs"
         )
 
 
 def fingerprints(asked: Asked, bench: Bench) -> tuple[str, str | None]:
     """Of the images that are learned from, and of those to judge by; both are opened."""
-    [first, *_] = asked.at.cells(1, {})
-    data = load_data(config_of(first, bench))
-    if asked.at.shots is None and not len(data.splits.get(TEST, ())):
+    assert asked.data is not None
+    cells = asked.at.cells(1)
+    judged = asked.study.judge is not None and asked.at.shots is None
+    data = {place: opened(place, bench, cells) for place in (asked.data, asked.transfer) if place}
+    learned = data[asked.transfer if asked.at.tuned and asked.transfer else asked.data]
+    if judged and not len(learned.splits.get(TEST, ())):
         raise DataError(
-            f"{data.source} has no test images, by which {asked.study.name} is judged: "
-            f"it needs {asked.at.needs}"
+            f"{learned.source} has no test images, by which {asked.study.name} is judged: "
+            f"it needs {asked.at.learned.what}"
         )
-    transfer = None if asked.transfer is None else fingerprint(open_data(asked.transfer))
-    return fingerprint(data), transfer
+    transfer = None if asked.transfer is None else fingerprint(data[asked.transfer])
+    return fingerprint(data[asked.data]), transfer
 
 
-def record_of(asked: Asked, data: str, transfer: str | None) -> Record:
+def opened(place: str, bench: Bench, cells: list[Cell]) -> Data:
+    """The data as the trainings on it divide them; as they are, where there are none."""
+    there = [*bench.scale.pretrainings(1), *cells]
+    for cell in there:
+        if cell.settings[VERB] != "none" and data_of(cell, bench) == place:
+            return load_data(config_of(cell, bench))
+    return open_data(place)
+
+
+def record_of(asked: Asked, data: str | None, transfer: str | None) -> Record:
     """What this command would begin, but for what a budget leaves of it."""
     return Record(
         asked.study.name,
@@ -163,7 +178,6 @@ def record_of(asked: Asked, data: str, transfer: str | None) -> Record:
         asked.precision,
         asked.budget,
         asked.seeds or asked.at.seeds,
-        None,
     )
 
 
@@ -190,9 +204,20 @@ def trimmed(asked: Asked, bench: Bench, record: Record, tell: Tell) -> Record:
         shutil.rmtree(left, ignore_errors=True)
     jobs, threads = asked.crew
     tell("measuring how long the dearest cell takes")
-    cells = asked.at.cells(1, {})
+    cells = trainings(asked.at)
     speed = measure_speed(cells, bench, jobs, threads)
-    steps = asked.at.settings["steps"]
-    found = trim(Work(len(cells), record.seeds, steps, jobs), speed, asked.budget)
-    kept = None if found.steps == steps else found.steps
-    return replace(record, seeds=found.seeds, steps=kept, notes=found.notes)
+    steps = tuple(cell.settings["steps"] for cell in cells)
+    found = trim(Work(steps, record.seeds, jobs), speed, asked.budget)
+    return replace(record, seeds=found.seeds, share=found.share, notes=found.notes)
+
+
+def trainings(scale: Scale) -> list[Cell]:
+    """All that is trained for one seed."""
+    every = [*scale.pretrainings(1), *scale.cells(1)]
+    return [cell for cell in every if cell.settings[VERB] != "none"]
+
+
+def can_be_trimmed(scale: Scale) -> bool:
+    """Whether it says itself how many steps its trainings take."""
+    every = trainings(scale)
+    return bool(every) and all("steps" in cell.settings for cell in every)

@@ -16,32 +16,21 @@ from pathlib import Path
 from patchwords.data.examples import TEST, VALIDATION
 from patchwords.studies.bench import Bench
 from patchwords.studies.budget import Speed
-from patchwords.studies.cost import training_of
+from patchwords.studies.cost import cost_of, from_scratch
 from patchwords.studies.crew import work_together
-from patchwords.studies.study import Cell, Settings
-from patchwords.studies.training import config_of, train
+from patchwords.studies.study import Cell
+from patchwords.studies.training import train
 from patchwords.train.journal import read_rows
 
 TRIAL = 40  # steps
 ROW = 5  # steps of a row of the record; the first row warms up
 FORWARD = 1 / 3  # of a training step: the backward pass is twice as dear
 SCRATCH = ".speed-"  # in the folder of the study; deleted afterwards
-# What a run does every so many steps, or for so many: its share of the run stays.
-BY_STEP = ("warmup_steps", "log_every", "eval_every", "save_every")
-
-
-def shortened(settings: Settings, steps: int | None) -> dict[str, object]:
-    """The settings to change where a cell takes `steps` in place of its own; None: nothing."""
-    if steps is None or steps == settings["steps"]:
-        return {}
-    share = steps / settings["steps"]
-    others = {name: settings[name] for name in BY_STEP if settings.get(name)}
-    return {"steps": steps, **{name: max(1, round(n * share)) for name, n in others.items()}}
 
 
 def measure_speed(cells: Sequence[Cell], bench: Bench, jobs: int, threads: int) -> Speed:
     """The slowest process counts."""
-    dearest = max(cells, key=lambda cell: training_of(config_of(cell, bench), bench.scale).flops())
+    dearest = from_scratch(max(cells, key=lambda cell: cost_of(cell, bench).macs), bench.scale)
     found: list[Speed] = []
     work_together(partial(time_cell, dearest, bench), jobs, threads, found.append)
     return Speed(max(one.step for one in found), max(one.beside for one in found))

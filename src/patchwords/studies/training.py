@@ -6,26 +6,20 @@ by the test images, or by a few-shot classifier on another data set (Sec. 4.1).
 
 from __future__ import annotations
 
-import hashlib
-import json
 import shutil
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from patchwords.data.examples import VALIDATION
-from patchwords.data.shard_cache import locked
 from patchwords.errors import Diverged
 from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.held_out import measure
 from patchwords.evaluate.pretraining import evaluator_of
 from patchwords.evaluate.series import finish, or_go_on, read_evaluation
 from patchwords.model.cost import macs, parameters, training_flops
-from patchwords.studies.bench import MEASURED, Bench
-from patchwords.studies.record import read_numbers, write_numbers
-from patchwords.studies.study import Cell, Numbers, Settings
+from patchwords.studies.bench import Bench
+from patchwords.studies.study import ENCODER, VERB, Cell, Numbers
 from patchwords.train import finetune, pretrain
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.job import Job
@@ -41,17 +35,25 @@ DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
 
 def config_of(cell: Cell, bench: Bench) -> FinetuneConfig:
     """The settings of the run. Raises ConfigError for one that training does not know."""
-    blank = PretrainConfig() if bench.scale.verb == "pretrain" else FinetuneConfig()
+    blank = PretrainConfig() if cell.settings[VERB] == "pretrain" else FinetuneConfig()
     if "recipe" in cell.settings:
         blank = preset(blank, cell.settings["recipe"])
     place: dict[str, Any] = {
-        "data": bench.data,
+        "data": data_of(cell, bench),
         "output": str(bench.run(cell)),
         "seed": cell.seed,
         "device": bench.device,
         "precision": bench.precision,
     }
-    return unflatten(blank, {**cell.settings, **place})
+    if ENCODER in cell.settings:
+        place["weights"] = str(bench.encoder(cell))
+    settings = {name: v for name, v in cell.settings.items() if name not in (ENCODER, VERB)}
+    return unflatten(blank, {**settings, **place})
+
+
+def data_of(cell: Cell, bench: Bench) -> str | None:
+    """What a training learns from."""
+    return bench.transfer if bench.scale.tuned and not cell.shared else bench.data
 
 
 def train(cell: Cell, bench: Bench) -> Job:
@@ -92,26 +94,6 @@ def measure_training(cell: Cell, bench: Bench) -> Numbers:
         "flops": training_flops(macs(shape), seen),
         "seconds": job.state.seconds,
     }
-
-
-def shared_encoder(settings: Settings, seed: int, bench: Bench) -> tuple[Path, Numbers]:
-    """Pre-train what several cells start from; the first that needs it does so, others wait.
-
-    -> (the model, what it took). By its settings it is known again.
-    """
-    about = hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()[:12]
-    there = replace(bench, folder=bench.shared, scale=replace(bench.scale, verb="pretrain"))
-    cell = Cell(f"encoder {about}", seed, settings)
-    place = there.place(cell)
-    place.mkdir(parents=True, exist_ok=True)
-    with locked(place / ".lock"):
-        numbers = read_numbers(place / MEASURED)
-        if numbers is None:
-            numbers = dict(measure_training(cell, there))
-            write_numbers(place / MEASURED, numbers)
-    if numbers.get("diverged"):
-        raise Diverged(f"the encoder in {there.run(cell)} diverged")
-    return RunFolder(there.run(cell)).model, numbers
 
 
 def judge_training(cell: Cell, bench: Bench) -> Numbers:

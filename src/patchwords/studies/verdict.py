@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from patchwords.evaluate.spread import Spread, spread
-from patchwords.studies.study import Claim, Table
+from patchwords.studies.study import Claim, Table, Unit
 
 Word = Literal["agrees", "disagrees", "cannot tell at this scale"]
 UNKNOWN: Word = "cannot tell at this scale"
@@ -53,12 +53,14 @@ def decide(found: Spread | None, margin: float | None) -> Word:
     return "disagrees" if found.low > margin or found.high < -margin else UNKNOWN
 
 
-def rule(claim: Claim) -> str:
+def rule(claim: Claim, unit: Unit) -> str:
     """What decides, for a person."""
     more, less = (" and ".join(labels) for labels in (_few(claim.more), _few(claim.less)))
+    what = f"{more} less {less}" if less else more
     if claim.margin is None:
-        return f"{more} less {less}: the 95 % interval lies above 0"
-    return f"{more} less {less}: the 95 % interval lies within {100 * claim.margin:g} points of 0"
+        return f"{what}: the 95 % interval lies above 0"
+    margin = f"{unit.times * claim.margin:g} {unit.difference}"
+    return f"{what}: the 95 % interval lies within {margin} of 0"
 
 
 def _few(labels: Sequence[str]) -> Sequence[str]:
@@ -66,5 +68,7 @@ def _few(labels: Sequence[str]) -> Sequence[str]:
 
 
 def _mean(labels: Sequence[str], table: Table, seed: int) -> float:
+    if not labels:
+        return 0.0
     values = [table[label][seed] for label in labels]
     return sum(value for value in values if value is not None) / len(values)

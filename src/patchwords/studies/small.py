@@ -1,10 +1,8 @@
-"""What the studies on CIFAR-10 share: the data by name, and a ViT that learns it within minutes."""
+"""A ViT that learns CIFAR-10 within minutes on a core: what small studies train."""
 
 from __future__ import annotations
 
 from typing import Any
-
-CIFAR10 = "CIFAR-10 (a folder with its parquet files, or hf:uoft-cs/cifar10)"
 
 # 208 thousand parameters, 64 patches: so small that 24 of them train within an hour on two cores.
 # Optimizer and crop are usual for small images; none of it was tuned for any cell.
