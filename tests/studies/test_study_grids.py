@@ -104,7 +104,7 @@ def test_a_mini_cell_sees_the_images_that_it_says() -> None:
     bench = bench_of(study, "mini")
     training = training_in(bench.scale.cells(1)[0], bench)
     assert training is not None
-    assert (training.seen, training.steps) == (3000 * 64, 3000)
+    assert (training.seen, training.steps) == (1500 * 64, 1500)
 
 
 def rates_of(**validation: list[float | None]) -> dict[str, str]:
