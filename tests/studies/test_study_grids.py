@@ -11,7 +11,7 @@ from patchwords.errors import ConfigError
 from patchwords.model.family import build
 from patchwords.studies import head_type, position_embeddings
 from patchwords.studies.bench import Bench
-from patchwords.studies.cost import cost_of, from_scratch, shape_of, training_in
+from patchwords.studies.cost import SHAPE, cost_of, from_scratch, shape_of, training_in
 from patchwords.studies.study import ENCODER, SCALES, VERB, ScaleName, Study, accuracies, shortened
 from patchwords.studies.table import STUDIES, find
 from patchwords.studies.training import config_of
@@ -22,7 +22,7 @@ SCALE = pytest.mark.parametrize("scale", SCALES)
 
 
 def bench_of(study: Study, scale: ScaleName) -> Bench:
-    return Bench(Path("nowhere"), study.scales[scale], "somewhere")
+    return Bench(Path("nowhere"), study.scales[scale], "somewhere", "elsewhere")
 
 
 @EACH
@@ -39,7 +39,8 @@ def test_every_cell_is_a_run_and_a_model(study: Study, scale: ScaleName) -> None
         shape = shape_of(config, bench.scale.learned.classes)
         if scale == "mini":
             build(shape)
-        own = {name: getattr(shape, name) for name in cell.settings if hasattr(shape, name)}
+        of_model = [name for name in cell.settings if name in SHAPE and hasattr(shape, name)]
+        own = {name: getattr(shape, name) for name in of_model}
         said = {name: cell.settings[name] for name in own}
         assert {**own, "image_size": 0} == {**said, "image_size": 0}
 

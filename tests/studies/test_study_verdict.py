@@ -7,7 +7,7 @@ import math
 import pytest
 from scipy import stats
 
-from patchwords.studies.study import Claim, Table
+from patchwords.studies.study import ACCURACY, Claim, Table
 from patchwords.studies.verdict import decide, judge, rule
 
 BETTER = Claim("a beats b", "paper", ("a", "c"), ("b",))

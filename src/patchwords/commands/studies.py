@@ -65,7 +65,7 @@ def describe(study: Study) -> dict[str, Any]:
 def about(study: Study, name: ScaleName) -> dict[str, Any]:
     scale, costs = study.scales[name], costs_of(study, name)
     return {
-        "needs": scale.data.what,
+        "needs": scale.data and scale.data.what,
         "transfer": scale.transfer and scale.transfer.what,
         "tuned": scale.tuned,
         "pretrainings": len(scale.encoders),
@@ -90,6 +90,8 @@ def in_words(about: dict[str, Any]) -> str:
 
 def needs(about: dict[str, Any]) -> str:
     """Which images it takes, and what for."""
+    if not about["needs"]:
+        return "needs no images"
     if not about["transfer"]:
         return f"needs {about['needs']}"
     use = "trains its cells" if about["tuned"] else "is judged"
@@ -126,9 +128,10 @@ def show_plan(study: Study, config: Command) -> None:
         total = {"seeds": seeds, "hardware": hardware.name, "device_days": days}
         print(jsonlib.dumps({"cells": rows, **total}, indent=1))
         return
-    plain = [cost for cost in costs if cost.images]
-    if len(plain) < len(costs):
-        costs = plain  # what only measures costs little
+    costs = [cost for cost in costs if cost.images]  # what only measures costs little
+    if not costs:
+        print(f"{study.name} trains nothing; {config.scale} takes {scale.time}")
+        return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in ("cell", "parameters", "MACs", "images", "steps", "compute", "device-days"):
         table.add_column(column, justify="left" if column == "cell" else "right", no_wrap=True)

@@ -123,7 +123,7 @@ def write(asked: Asked, results: dict[str, Any], command: str) -> None:
     from patchwords.studies.contents import contents
     from patchwords.studies.page import html, markdown
 
-    figures = asked.study.draw(results)
+    figures = {**asked.study.draw(results), **asked.study.draw_kept(asked.output, results)}
     write_results(asked.output, results, results["cells"], figures)
     pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
     pieces = contents(asked.study, results, pictures, command)

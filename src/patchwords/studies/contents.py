@@ -108,20 +108,30 @@ def numbers(study: Study, results: Mapping[str, Any]) -> list[Piece]:
     said = Text(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
     if study.layout is None:
         rows = [(label, *beside(one)) for label, one in by_label.items()]
-        return [said, Rows(("", "here", "paper"), rows)]
-    names, columns = study.layout
-    table = [
-        (name, *(matrix_cell(by_label.get(f"{name}, {column}")) for column in columns))
-        for name in names
-    ]
-    return [said, Rows(("here (paper)", *columns), table)]
+        return [said, *with_paper(study, rows)]
+    every, all_columns = study.layout  # of every scale
+    names = [name for name in every if any(f"{name}, {one}" in by_label for one in all_columns)]
+    columns = [one for one in all_columns if any(f"{name}, {one}" in by_label for name in names)]
+    inside = {name: [f"{name}, {column}" for column in columns] for name in names}
+    table = [(name, *(matrix_cell(by_label.get(one)) for one in inside[name])) for name in names]
+    beyond = by_label.keys() - {one for row in inside.values() for one in row}
+    rows = [(label, *beside(one)) for label, one in by_label.items() if label in beyond]
+    head = "here (paper)" if study.paper else "here"
+    return [said, Rows((head, *columns), table), *with_paper(study, rows)]
+
+
+def with_paper(study: Study, rows: Sequence[Sequence[str]]) -> list[Piece]:
+    """A label, ours, and the paper's where it prints any."""
+    if study.paper:
+        return tabled(("", "here", "paper"), rows)
+    return tabled(("", "here"), [row[:2] for row in rows])
 
 
 def matrix_cell(label: Mapping[str, Any] | None) -> str:
     if label is None:
         return NONE
     ours, paper = beside(label)
-    return f"{ours} ({paper})"
+    return ours if label["paper"] is None else f"{ours} ({paper})"
 
 
 def beside(label: Mapping[str, Any]) -> tuple[str, str]:
@@ -142,16 +152,19 @@ def beside(label: Mapping[str, Any]) -> tuple[str, str]:
 
 def how(study: Study, results: Mapping[str, Any]) -> str:
     judged = next((one for one in results["cells"] if "test images" in one), None)
-    to = "" if results["transfer"] is None else f" and {results['transfer']}"
+    places = " and ".join(filter(None, (results["data"], results["transfer"])))
+    if not places:
+        return f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'repeat')}."
     by = f", judged by {count(judged['test images'])} images" if judged else ""
     chosen = {one["cell"] for one in results["labels"]} - {None}
-    some = 0 < len(chosen) < len(results["grid"]) and study.judge is not None
+    asked = any(one.get("validation") is not None for one in results["cells"])
+    some = asked and 0 < len(chosen) < len(results["grid"]) and study.judge is not None
     first = (
         " Only the cells that validation images chose were asked about them, once." if some else ""
     )
     return (
         f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'seed')} on "
-        f"{results['data']}{to}{by}.{first} ± is the standard deviation of a seed. "
+        f"{places}{by}.{first} ± is the standard deviation of a seed. "
         "Cells of one seed see the same images in the same order."
     )
 

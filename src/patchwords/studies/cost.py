@@ -13,6 +13,7 @@ from patchwords.studies.training import config_of
 from patchwords.train.config import FinetuneConfig, ModelSettings
 from patchwords.train.footprint import Layout, Update
 from patchwords.train.hardware import Hardware
+from patchwords.train.named_recipe import find
 from patchwords.train.plan import decided
 from patchwords.train.planning import Machine, Training, estimate_time
 from patchwords.train.pretrain import decide_head
@@ -59,15 +60,18 @@ def from_scratch(cell: Cell, scale: Scale) -> Cell:
         return cell
     named = scale.encoders[cell.settings[ENCODER]]
     shape = {name: named[name] for name in SHAPE if name in named}
+    if "recipe" in named:
+        shape = {"model": find(named["recipe"]).model, **shape}
     own = {name: value for name, value in cell.settings.items() if name != ENCODER}
     return replace(cell, settings={**shape, **own})
 
 
 def training_of(config: FinetuneConfig, images: Images, from_weights: bool = False) -> Training:
     """The work of a run on so many images."""
+    count = config.data_settings.train_images or images.count
     filled, _ = fill(
         config,
-        images=images.count,
+        images=count,
         from_weights=from_weights,
         model=choose_model_name(config, None),
         family=choose_family(config, None),
@@ -76,16 +80,17 @@ def training_of(config: FinetuneConfig, images: Images, from_weights: bool = Fal
     steps, batch = decided(recipe.steps), decided(recipe.batch_size)
     update = Update(decided(recipe.optimizer), recipe.ema is not None, "bf16")
     shape = shape_of(filled, images.classes)
-    return Training(shape, images.count, steps * batch / images.count, batch, update)
+    return Training(shape, count, steps * batch / count, batch, update)
 
 
 def training_in(cell: Cell, bench: Bench) -> Training | None:
     """The work of a cell; None for one that is no training."""
     if cell.settings[VERB] == "none":
         return None
-    images = bench.scale.data if cell.shared else bench.scale.learned
+    images = bench.scale.data if cell.shared and bench.scale.data else bench.scale.learned
     config = config_of(from_scratch(cell, bench.scale), bench)
-    return training_of(config, images, ENCODER in cell.settings)
+    pretrained = ENCODER in cell.settings or config.weights is not None
+    return training_of(config, images, pretrained)
 
 
 def cost_of(cell: Cell, bench: Bench, hardware: Hardware | None = None) -> Cost:

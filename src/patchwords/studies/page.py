@@ -74,7 +74,9 @@ def cell(text: str) -> Markup:
     """Verdicts have a colour, numbers stand to the right."""
     if text.startswith((GOOD, BAD)):
         return tag("td", text, class_=text)
-    return number(text) if text[:1].isdigit() and len(text) < 24 else tag("td", text)
+    signed = text[:1] in {"+", "-"} and text[1:2].isdigit() and not any(map(str.isalpha, text))
+    is_number = (signed or text[:1].isdigit()) and len(text) < 24
+    return number(text) if is_number else tag("td", text)
 
 
 def markdown(title: str, pieces: Sequence[Piece]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from patchwords.device import choose_device
 from patchwords.evaluate.spread import spread
 from patchwords.studies.bench import Bench
 from patchwords.studies.grid import collect, labels_of
@@ -40,6 +41,7 @@ def assemble(
         "quantity": study.quantity,
         "data": bench.data,
         "transfer": bench.transfer,
+        "device": choose_device(bench.device).describe()["name"],
         "seeds": record.seeds,
         "notes": list(record.notes),
         # as a budget has left them; what a cell sets for itself is in none of the others

@@ -57,7 +57,7 @@ class Asked:
         """(processes, threads of each)"""
         cores = len(os.sched_getaffinity(0))
         cuda = choose_device(self.device).type == "cuda"
-        jobs = self.jobs or (1 if cuda else cores)
+        jobs = self.jobs or (1 if cuda or self.study.timed else cores)
         return jobs, max(1, cores // jobs)
 
 
@@ -86,7 +86,7 @@ def run(asked: Asked, tell: Tell, going_on: str) -> dict[str, Any]:
         raise Interrupted(
             f"stopped with {done} of {len(cells)} cells done; go on with: {going_on}", code
         ) from error
-    return assemble(asked.study, record, encoders, cells, bench)
+    return {**assemble(asked.study, record, encoders, cells, bench), "command": going_on}
 
 
 def is_done(study: Study, cells: list[Cell], bench: Bench) -> bool:
@@ -124,8 +124,10 @@ def refuse(asked: Asked) -> None:
             "a study shares its cells out among separate processes: leave torchrun out, say "
             "--jobs, or start the command several times with the same --output"
         )
-    if asked.data is None:
+    if scale.data is not None and asked.data is None:
         raise ConfigError(f"{name} needs {scale.data.what}: give it by --data")
+    if scale.data is None and asked.data is not None:
+        raise ConfigError(f"{name} learns nothing, so it has no use for --data; leave it out")
     if scale.transfer is not None and asked.transfer is None:
         use = "trains its cells" if scale.tuned else "is judged"
         raise ConfigError(f"{name} {use} on {scale.transfer.what}: give it by --transfer")
@@ -134,6 +136,10 @@ def refuse(asked: Asked) -> None:
     for flag, value in (("seeds", asked.seeds), ("budget", asked.budget), ("jobs", asked.jobs)):
         if value is not None and not value > 0:
             raise ConfigError(f"--{flag} {value:g} must be greater than 0")
+    if asked.study.timed and asked.crew[0] > 1:
+        raise ConfigError(f"--jobs {asked.jobs}: {name} measures time, one cell after the other")
+    if asked.budget is not None and not trainings(scale):
+        raise ConfigError(f"--budget {asked.budget:g}: {name} trains nothing that it could trim")
     if asked.budget is not None and not can_be_trimmed(scale):
         raise ConfigError(
             f"--budget {asked.budget:g}: {name} is not trimmed, as its trainings take their "
@@ -141,9 +147,10 @@ def refuse(asked: Asked) -> None:
         )
 
 
-def fingerprints(asked: Asked, bench: Bench) -> tuple[str, str | None]:
+def fingerprints(asked: Asked, bench: Bench) -> tuple[str | None, str | None]:
     """Of the images that are learned from, and of those to judge by; both are opened."""
-    assert asked.data is not None
+    if asked.data is None:
+        return None, None
     cells = asked.at.cells(1)
     judged = asked.study.judge is not None and asked.at.shots is None
     data = {place: opened(place, bench, cells) for place in (asked.data, asked.transfer) if place}
@@ -219,5 +226,4 @@ def trainings(scale: Scale) -> list[Cell]:
 
 def can_be_trimmed(scale: Scale) -> bool:
     """Whether it says itself how many steps its trainings take."""
-    every = trainings(scale)
-    return bool(every) and all("steps" in cell.settings for cell in every)
+    return all("steps" in cell.settings for cell in trainings(scale))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Images:
 class Scale:
     """The grid at one size: on which data, and how each cell is trained."""
 
-    data: Images  # what --data has to be
+    data: Images | None  # what --data has to be; None: nothing is learned
     verb: Verb  # of every cell that does not say its own
     settings: Settings  # of every cell
     grid: Grid
@@ -75,7 +76,9 @@ class Scale:
     @property
     def learned(self) -> Images:
         """What cells are trained on."""
-        return self.transfer if self.tuned and self.transfer is not None else self.data
+        found = self.transfer if self.tuned and self.transfer is not None else self.data
+        assert found is not None, "a scale without data trains nothing"
+        return found
 
     def cells(self, seeds: int, share: float = 1.0) -> list[Cell]:
         """All cells of the first seed, then of the next: a study that is cut off has whole ones.
@@ -162,6 +165,16 @@ def accuracies(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[
     return {label: found[name].get("accuracy") for label, name in labels.items()}
 
 
+def nothing_kept(folder: Path, results: Mapping[str, Any]) -> dict[str, bytes]:
+    """A study all of whose figures are drawn from its numbers."""
+    return {}
+
+
+def none_of_its_own(results: Mapping[str, Any]) -> Sequence[Piece]:
+    """A study whose page has no other tables than every page."""
+    return ()
+
+
 @dataclass(frozen=True)
 class Study:
     """One table or figure of the paper, to be measured again."""
@@ -179,11 +192,14 @@ class Study:
     claims: tuple[Claim, ...]
     measure: Measure
     draw: Callable[[Mapping[str, Any]], dict[str, bytes]]  # results.json -> files
+    # (folder of the study, results.json) -> files: pictures of what cells keep in their folders
+    draw_kept: Callable[[Path, Mapping[str, Any]], dict[str, bytes]] = nothing_kept
     judge: Measure | None = None  # by images that chose nothing
+    timed: bool = False  # what it measures is time: one cell after the other, in one process
     choose: Choose = everything
     read: Read = accuracies  # what claims are about
     units: Mapping[str, Unit] = field(default_factory=dict)  # of labels that are no accuracies
-    tables: Callable[[Mapping[str, Any]], Sequence[Piece]] = lambda results: ()  # of its own
+    tables: Callable[[Mapping[str, Any]], Sequence[Piece]] = none_of_its_own
     # Rows and columns of the paper's table, where the labels are `ROW, COLUMN`.
     layout: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 

@@ -8,8 +8,21 @@ from patchwords.errors import ConfigError, did_you_mean
 from patchwords.studies.study import Study
 
 STUDIES: dict[str, str] = {  # name -> module, in the order of the paper's appendix
+    "axial": "axial",
+    "compute": "compute",
+    "data-size": "data_size",
+    "flowers": "flowers",
     "head-type": "head_type",
+    "inside": "inside",
+    "masked-patches": "masked_patches",
+    "mixers": "mixers",
+    "optimizer": "optimizer",
     "position-embeddings": "position_embeddings",
+    "resolution": "resolution",
+    "robustness": "robustness",
+    "shape": "shape",
+    "speed": "inference_speed",
+    "transfer": "transfer",
 }
 
 
