@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from patchwords.model.cost import macs, parameters
-from patchwords.studies import answering, axial, axial_page
-from patchwords.studies.axial_numbers import macs_of
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import Rows, Text
 from patchwords.studies.cost import cost_of, training_in
+from patchwords.studies.paper import answering, axial, axial_page
+from patchwords.studies.paper.axial_numbers import macs_of
 from patchwords.studies.study import SCALES, VERB, Cell, Scale, ScaleName
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from patchwords.model.table6 import EXA, TABLE6
 from patchwords.studies.bench import MEASURED, Bench
-from patchwords.studies.compute import MINI, PAPER, STUDY, measure, name_of
-from patchwords.studies.compute_numbers import (
+from patchwords.studies.cost import training_in
+from patchwords.studies.paper.compute import MINI, PAPER, STUDY, measure, name_of
+from patchwords.studies.paper.compute_numbers import (
     COMPUTE,
     FAMILIES,
     HYBRID_FIRST,
@@ -26,8 +27,7 @@ from patchwords.studies.compute_numbers import (
     read,
     saving,
 )
-from patchwords.studies.compute_page import draw, ratios
-from patchwords.studies.cost import training_in
+from patchwords.studies.paper.compute_page import draw, ratios
 from patchwords.studies.record import write_numbers
 from patchwords.studies.study import ENCODER, Cell
 
@@ -134,7 +134,8 @@ def test_compute_is_that_of_the_pre_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "patchwords.studies.compute.measure_training", lambda *_: {"flops": 3.0, "accuracy": 0.5}
+        "patchwords.studies.paper.compute.measure_training",
+        lambda *_: {"flops": 3.0, "accuracy": 0.5},
     )
     bench = Bench(tmp_path, STUDY.scales["full"], "somewhere", "elsewhere")
     [encoder, *_] = bench.scale.pretrainings(1)

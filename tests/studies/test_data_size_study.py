@@ -9,8 +9,10 @@ from typing import Any
 import pytest
 from tiny_study import BRIEF, DIGITS, go
 
-from patchwords.studies.data_size import FULL, MINI, STUDY
-from patchwords.studies.data_size_numbers import (
+from patchwords.studies.bench import Bench
+from patchwords.studies.cost import training_in
+from patchwords.studies.paper.data_size import FULL, MINI, STUDY
+from patchwords.studies.paper.data_size_numbers import (
     CATCHES_UP,
     CATCHES_UP_FEWSHOT,
     LARGE,
@@ -24,11 +26,12 @@ from patchwords.studies.data_size_numbers import (
     parts_of,
     read,
 )
-from patchwords.studies.data_size_page import TABLE_5, draw, tables
-from patchwords.studies.judging import FEWSHOT
+from patchwords.studies.paper.data_size_page import TABLE_5, draw, tables
+from patchwords.studies.paper.judging import FEWSHOT
 from patchwords.studies.study import Numbers
 from patchwords.studies.table import find
 
+SHORT = {**BRIEF, "steps": 6, "eval_every": 6, "warmup_steps": 1}
 SIZES = (100, 400, 3200)  # two doublings, then three
 GAPS = (RESNET_FIRST, VIT_LAST, SIZE_FIRST, CATCHES_UP, CATCHES_UP_FEWSHOT, SIZE_PAYS)
 ACCURACIES = {
@@ -87,6 +90,16 @@ def test_every_size_has_every_model() -> None:
             assert own.get("train_images", 303_000_000) == parts_of(name)[1]
 
 
+def test_every_size_costs_as_much() -> None:
+    """Fewer images come more often."""
+    bench = Bench(Path("nowhere"), FULL, "somewhere", "elsewhere")
+    for cell in FULL.cells(1):
+        training = training_in(cell, bench)
+        assert training is not None
+        assert training.seen == pytest.approx(7 * 303_000_000, abs=4096)  # whole batches
+        assert training.images == parts_of(cell.name)[1]
+
+
 def test_table_5_is_as_printed() -> None:
     rows = {row[0]: row[1:] for row in tables({})[1].rows}  # type: ignore[union-attr]
     assert rows["ViT-L/16"] == ("76.53", "85.15", "87.12")
@@ -105,7 +118,7 @@ def test_digits_from_one_end_to_the_other(tmp_path: Path) -> None:
         for model in (SMALL, LARGE, RESNET)
         for images in (50, 200)
     }
-    scale = replace(MINI, data=DIGITS, transfer=DIGITS, settings=BRIEF, grid=own, seeds=1)
+    scale = replace(MINI, data=DIGITS, transfer=DIGITS, settings=SHORT, grid=own, seeds=1)
     study = replace(find("data-size"), scales={"mini": scale, "full": scale})
     results = go(tmp_path, study, transfer="digits")
     for cell in results["cells"]:

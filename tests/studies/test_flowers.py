@@ -16,7 +16,8 @@ from tiny_study import OneThread
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import Rows, Text, contents
 from patchwords.studies.cost import cost_of
-from patchwords.studies.flowers import (
+from patchwords.studies.page import markdown
+from patchwords.studies.paper.flowers import (
     FULL,
     LEARNED,
     MINI,
@@ -24,8 +25,8 @@ from patchwords.studies.flowers import (
     STUDY,
     notes,
 )
-from patchwords.studies.flowers_measure import DANDELION, LATER, curves, read, scores
-from patchwords.studies.flowers_notes import (
+from patchwords.studies.paper.flowers_measure import DANDELION, LATER, curves, read, scores
+from patchwords.studies.paper.flowers_notes import (
     ACCURACY,
     ALL,
     DANDELIONS,
@@ -37,8 +38,7 @@ from patchwords.studies.flowers_notes import (
     held_out,
     right,
 )
-from patchwords.studies.flowers_page import arithmetic, tables
-from patchwords.studies.page import markdown
+from patchwords.studies.paper.flowers_page import arithmetic, tables
 from patchwords.studies.run import run
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.recipes import fill

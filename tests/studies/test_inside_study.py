@@ -13,13 +13,13 @@ from tiny_study import DIGITS, SETTINGS, go
 
 from patchwords.evaluate.beginning import drawn
 from patchwords.inspect.filters import principal_filters
-from patchwords.studies import inside
 from patchwords.studies.contents import contents
-from patchwords.studies.inside import MINI, ROWS, STUDY, at, rows_of
-from patchwords.studies.inside_pictures import PANELS, UNITS, over_depth, over_training
-from patchwords.studies.look_inside import ARRAYS, distances_of, heads, low_frequencies
 from patchwords.studies.page import markdown
-from patchwords.studies.stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper import inside
+from patchwords.studies.paper.inside import MINI, ROWS, STUDY, at, rows_of
+from patchwords.studies.paper.inside_measure import ARRAYS, distances_of, heads, low_frequencies
+from patchwords.studies.paper.inside_pictures import PANELS, UNITS, over_depth, over_training
+from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
 from patchwords.train.journal import read_rows
 from patchwords.weights.store import from_pretrained
 

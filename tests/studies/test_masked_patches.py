@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies import masked_patches
 from patchwords.studies.bench import Bench
 from patchwords.studies.cost import Cost, cost_of
-from patchwords.studies.masked_patches import LABELS, LONG, MASKED, PAPER, SHORT, STUDY, USUAL
+from patchwords.studies.paper import masked_patches
+from patchwords.studies.paper.masked_patches import LABELS, LONG, MASKED, PAPER, SHORT, STUDY, USUAL
 from patchwords.studies.study import ScaleName, Table
 from patchwords.studies.verdict import judge
 from patchwords.train.named_recipe import find as find_recipe

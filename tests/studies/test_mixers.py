@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from patchwords.model.variants import resolve
-from patchwords.studies import mixers
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import Rows
 from patchwords.studies.cost import cost_of
-from patchwords.studies.paired import ends, gaps, told
+from patchwords.studies.paper import mixers
+from patchwords.studies.paper.paired import ends, gaps, told
 from patchwords.studies.study import SCALES, ScaleName
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from patchwords.studies.judging import FEWSHOT
-from patchwords.studies.optimizer import (
+from patchwords.studies.paper.judging import FEWSHOT
+from patchwords.studies.paper.optimizer import (
     FULL,
     LEADS,
     LEADS_FEWSHOT,

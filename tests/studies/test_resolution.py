@@ -12,10 +12,10 @@ import torch
 from tiny_study import DIGITS, SETTINGS
 
 from patchwords.model.resize import METHODS
-from patchwords.studies import resolution
-from patchwords.studies.bands import over_seeds
 from patchwords.studies.bench import Bench
-from patchwords.studies.resolution import (
+from patchwords.studies.paper import resolution
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.resolution import (
     FACTORS,
     NONE,
     POSITIONS,

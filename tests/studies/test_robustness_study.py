@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from tiny_study import DIGITS, SETTINGS, go
 
-from patchwords.studies import robustness
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import contents
 from patchwords.studies.cost import cost_of
 from patchwords.studies.page import markdown
-from patchwords.studies.robustness import CASES, KEPT, MINI, MODELS, RESNET, ROWS, STUDY, VIT
+from patchwords.studies.paper import robustness
+from patchwords.studies.paper.robustness import CASES, KEPT, MINI, MODELS, RESNET, ROWS, STUDY, VIT
+from patchwords.studies.paper.robustness_measure import levels, share_left
+from patchwords.studies.paper.trained import data_of_encoder
 from patchwords.studies.study import Numbers
-from patchwords.studies.trained import data_of_encoder
-from patchwords.studies.what_is_left import levels, share_left
 
 MADE_UP: dict[str, float] = {"accuracy": 0.5, "classes": 10, "x at 0": 0.5, "x at 5": 0.3}
 

@@ -8,8 +8,8 @@ import pytest
 
 from patchwords.studies.bench import Bench
 from patchwords.studies.cost import cost_of
-from patchwords.studies.shape import STUDY
-from patchwords.studies.shape_numbers import (
+from patchwords.studies.paper.shape import STUDY
+from patchwords.studies.paper.shape_numbers import (
     ALL,
     BASE,
     BY_COMPUTE,
@@ -22,7 +22,7 @@ from patchwords.studies.shape_numbers import (
     line_of,
     read,
 )
-from patchwords.studies.shape_page import draw, tables
+from patchwords.studies.paper.shape_page import draw, tables
 from patchwords.studies.study import Numbers, ScaleName
 
 

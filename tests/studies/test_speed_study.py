@@ -14,11 +14,12 @@ from patchwords.cli import main
 from patchwords.measure.clock import Speed
 from patchwords.model.cost import macs
 from patchwords.model.variants import resolve
-from patchwords.studies import answering
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import Rows, Text
 from patchwords.studies.cost import cost_of
-from patchwords.studies.inference_numbers import (
+from patchwords.studies.paper import answering
+from patchwords.studies.paper.speed import BATCHES, FULL_MODELS, MINI_MODELS, STUDY, measure
+from patchwords.studies.paper.speed_numbers import (
     EXCESS,
     PAIRS,
     RESNET_POWER,
@@ -30,8 +31,7 @@ from patchwords.studies.inference_numbers import (
     read,
     speed_of,
 )
-from patchwords.studies.inference_page import draw, tables
-from patchwords.studies.inference_speed import BATCHES, FULL_MODELS, MINI_MODELS, STUDY, measure
+from patchwords.studies.paper.speed_page import draw, tables
 from patchwords.studies.study import SCALES, Cell, Numbers, Scale, ScaleName
 from patchwords.train.footprint import Layout, Update, footprint
 
@@ -126,7 +126,7 @@ def test_the_best_of_the_batches_counts(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_small_model_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("patchwords.studies.inference_speed.SECONDS", 0.01)
+    monkeypatch.setattr("patchwords.studies.paper.speed.SECONDS", 0.01)
     monkeypatch.setattr(answering, "matrix_peak", lambda device: 1e15)
     settings = {"verb": "none", "model": "ViT-mu/16", "image_size": (64,)}
     found = measure(Cell("tiny", 0, settings), bench_of(tmp_path))

@@ -9,9 +9,9 @@ import pytest
 
 from patchwords.errors import ConfigError
 from patchwords.model.family import build
-from patchwords.studies import head_type, position_embeddings
 from patchwords.studies.bench import Bench
 from patchwords.studies.cost import SHAPE, cost_of, from_scratch, shape_of, training_in
+from patchwords.studies.paper import head_type, position_embeddings
 from patchwords.studies.study import ENCODER, SCALES, VERB, ScaleName, Study, accuracies, shortened
 from patchwords.studies.table import STUDIES, find
 from patchwords.studies.training import config_of

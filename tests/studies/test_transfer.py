@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.studies import transfer
 from patchwords.studies.bench import Bench
+from patchwords.studies.paper import transfer
+from patchwords.studies.paper.transfer import FEW, FULL, MANY, MINI, PAPER, RANDOM, STUDY, label_of
 from patchwords.studies.study import Cell, Numbers
 from patchwords.studies.training import config_of, data_of
-from patchwords.studies.transfer import FEW, FULL, MANY, MINI, PAPER, RANDOM, STUDY, label_of
 from patchwords.train.named_recipe import find as find_recipe
 from patchwords.train.settings import flatten
 from patchwords.weights.published import address

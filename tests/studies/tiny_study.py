@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.studies.bench import Bench
-from patchwords.studies.position_embeddings import STUDY as POSITIONS
+from patchwords.studies.paper.position_embeddings import STUDY as POSITIONS
 from patchwords.studies.run import Asked, run
 from patchwords.studies.study import Cell, Claim, Images, Numbers, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training

@@ -38,6 +38,7 @@ figure img { max-width: 100%; height: auto; background: #fff; border-radius: 8px
 td.agrees { color: var(--good); font-weight: 600; }
 td.disagrees { color: var(--bad); font-weight: 600; }
 section td, section th { vertical-align: top; }
+section td.num { text-align: left; }
 """
 
 
@@ -71,7 +72,7 @@ def element(piece: Piece, figures: Mapping[str, bytes]) -> Markup:
 
 
 def cell(text: str) -> Markup:
-    """Verdicts have a colour, numbers stand to the right."""
+    """Verdicts have a colour, numbers digits of one width."""
     if text.startswith((GOOD, BAD)):
         return tag("td", text, class_=text)
     signed = text[:1] in {"+", "-"} and text[1:2].isdigit() and not any(map(str.isalpha, text))

@@ -59,7 +59,8 @@ def rule(claim: Claim, unit: Unit) -> str:
     what = f"{more} less {less}" if less else more
     if claim.margin is None:
         return f"{what}: the 95 % interval lies above 0"
-    margin = f"{unit.times * claim.margin:g} {unit.difference}"
+    value = f"{unit.times * claim.margin:g}"
+    margin = f"{value} {unit.difference.removesuffix('s') if value == '1' else unit.difference}"
     return f"{what}: the 95 % interval lies within {margin} of 0"
 
 

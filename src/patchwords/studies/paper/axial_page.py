@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.axial_numbers import (
+from patchwords.studies.contents import Piece, Rows, Text
+from patchwords.studies.paper.axial_numbers import (
     AXIAL_FEW,
     AXIAL_MANY,
     AXIAL_RESNET,
@@ -18,8 +19,7 @@ from patchwords.studies.axial_numbers import (
     macs_of,
     rate_of,
 )
-from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paired import gaps, told
+from patchwords.studies.paper.paired import gaps, told
 
 
 def tables(results: Mapping[str, Any]) -> list[Piece]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchwords.evaluate.spread import spread
 from patchwords.studies.contents import Heading, Piece, Rows, Text
-from patchwords.studies.flowers_notes import (
+from patchwords.studies.paper.flowers_notes import (
     ACCURACY,
     ALL,
     COLUMNS,

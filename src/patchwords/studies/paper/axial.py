@@ -6,7 +6,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.axial_numbers import (
+from patchwords.studies.bench import Bench
+from patchwords.studies.paper.axial_numbers import (
     AXIAL_FEW,
     AXIAL_MANY,
     AXIAL_RESNET,
@@ -21,10 +22,9 @@ from patchwords.studies.axial_numbers import (
     rate_of,
     read,
 )
-from patchwords.studies.axial_page import draw, tables
-from patchwords.studies.bench import Bench
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
+from patchwords.studies.paper.axial_page import draw, tables
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import VERB, Cell, Claim, Grid, Numbers, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training
 
@@ -94,7 +94,7 @@ def measure(cell: Cell, bench: Bench) -> Numbers:
     if cell.settings[VERB] != "none":
         return measure_training(cell, bench)
     from patchwords.device import choose_device
-    from patchwords.studies.answering import speeds, subject_of
+    from patchwords.studies.paper.answering import speeds, subject_of
 
     device = choose_device(bench.device, bench.precision)
     asked = {

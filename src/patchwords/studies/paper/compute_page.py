@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchwords.model.table6 import EXA, TABLE6
-from patchwords.studies.compute_numbers import (
+from patchwords.studies.contents import NONE, Piece, Rows, Text, flops
+from patchwords.studies.paper.compute_numbers import (
     COMPUTE,
     FAMILIES,
     HYBRID_SAVES,
@@ -16,7 +17,6 @@ from patchwords.studies.compute_numbers import (
     of_paper,
     paper_points,
 )
-from patchwords.studies.contents import NONE, Piece, Rows, Text, flops
 
 
 def tables(results: Mapping[str, Any]) -> list[Piece]:

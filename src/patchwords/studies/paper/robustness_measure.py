@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchwords.studies.bench import Bench
+from patchwords.studies.paper.trained import data_of_encoder, subject_of
 from patchwords.studies.study import Cell, Numbers
-from patchwords.studies.trained import data_of_encoder, subject_of
 
 
 def measure(cell: Cell, bench: Bench) -> Numbers:

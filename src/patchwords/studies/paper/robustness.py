@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from patchwords.studies.contents import Heading, Piece, Rows, Text, flops
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET
+from patchwords.studies.paper.robustness_measure import levels, measure, share_left
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET
 from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
-from patchwords.studies.what_is_left import levels, measure, share_left
 
 VIT, RESNET = "ViT", "ResNet"
 MODELS = (VIT, RESNET)

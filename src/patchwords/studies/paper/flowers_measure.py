@@ -14,7 +14,7 @@ from patchwords.evaluate.held_out import predict
 from patchwords.evaluate.series import finish, read_evaluation
 from patchwords.model.cost import macs
 from patchwords.studies.bench import Bench
-from patchwords.studies.flowers_notes import (
+from patchwords.studies.paper.flowers_notes import (
     ALL,
     COLUMNS,
     DANDELIONS,

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchwords.studies.contents import NONE, Piece, Rows, Text
-from patchwords.studies.shape_numbers import BASE, LINES, line_of
+from patchwords.studies.paper.shape_numbers import BASE, LINES, line_of
 
 
 def tables(results: Mapping[str, Any]) -> list[Piece]:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.studies.look_inside import ARRAYS, distances_of
-from patchwords.studies.stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper.inside_measure import ARRAYS, distances_of
+from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
 
 SHOWN = 14  # principal components in a row; Figure 7 has 28
 PANELS = {  # title -> rows of the table, in short

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bands import over_seeds
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.data_size_numbers import LARGE, RESNET, name_of, parts_of
-from patchwords.studies.judging import FEWSHOT
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.data_size_numbers import LARGE, RESNET, name_of, parts_of
+from patchwords.studies.paper.judging import FEWSHOT
 
 # Table 5: accuracy on ImageNet, fine-tuned at 384 pixels, after each of three data sets.
 TABLE_5 = {

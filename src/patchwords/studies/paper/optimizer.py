@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bands import over_seeds
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.families import RESNET_14, TRAINING, passes
-from patchwords.studies.judging import FEWSHOT, judge_both
-from patchwords.studies.sources import CIFAR10, FLOWERS, IMAGENET, JFT
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.families import RESNET_14, TRAINING, passes
+from patchwords.studies.paper.judging import FEWSHOT, judge_both
+from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
 from patchwords.studies.study import ENCODER, Claim, Grid, Numbers, Scale, Study, Unit
 from patchwords.studies.training import measure_training
 
@@ -88,7 +88,7 @@ def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict
 
     A rate at which any seed diverged is out; of equally good ones the smallest is taken.
     """
-    from patchwords.studies.head_type import mean
+    from patchwords.studies.paper.head_type import mean
 
     best: dict[str, str] = {}
     for name in sorted(grid, key=lambda name: float(grid[name].get("lr", 0.0))):

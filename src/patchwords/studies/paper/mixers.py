@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paired import ends, gaps, told
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET
+from patchwords.studies.paper.paired import ends, gaps, told
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET
 from patchwords.studies.study import Claim, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 

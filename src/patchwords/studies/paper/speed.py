@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from patchwords.studies.bench import Bench
-from patchwords.studies.inference_numbers import (
+from patchwords.studies.paper.speed_numbers import (
     EXCESS,
     PAIRS,
     RESNET_POWER,
@@ -17,7 +17,7 @@ from patchwords.studies.inference_numbers import (
     read,
     speed_of,
 )
-from patchwords.studies.inference_page import draw, tables
+from patchwords.studies.paper.speed_page import draw, tables
 from patchwords.studies.study import Cell, Claim, Numbers, Scale, Study, Unit
 
 SECONDS = 0.6  # for each number of images at a time
@@ -66,7 +66,7 @@ def measure(cell: Cell, bench: Bench) -> Numbers:
     from patchwords.device import choose_device, free_memory
     from patchwords.measure.clock import forget_peak
     from patchwords.model.cost import macs
-    from patchwords.studies.answering import speeds, subject_of
+    from patchwords.studies.paper.answering import speeds, subject_of
 
     device = choose_device(bench.device, bench.precision)
     subject = subject_of(cell, bench, device, BATCHES[device.type])

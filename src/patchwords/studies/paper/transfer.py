@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from patchwords.studies.bands import over_seeds
 from patchwords.studies.bench import Bench
-from patchwords.studies.head_type import mean
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, FLOWERS
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.head_type import mean
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, FLOWERS
 from patchwords.studies.study import ENCODER, Cell, Claim, Grid, Images, Numbers, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paired import ends, gaps
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
+from patchwords.studies.paper.paired import ends, gaps
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 

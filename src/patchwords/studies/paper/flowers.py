@@ -11,9 +11,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.families import MIDDLE, RESNET_14, TRAINING
-from patchwords.studies.flowers_measure import DANDELION, LATER, judge_photos, measure_photos, read
-from patchwords.studies.flowers_notes import (
+from patchwords.studies.paper.families import MIDDLE, RESNET_14, TRAINING
+from patchwords.studies.paper.flowers_measure import (
+    DANDELION,
+    LATER,
+    judge_photos,
+    measure_photos,
+    read,
+)
+from patchwords.studies.paper.flowers_notes import (
     ACCURACY,
     ALL,
     COLUMNS,
@@ -24,8 +30,8 @@ from patchwords.studies.flowers_notes import (
     RESNET,
     VIT,
 )
-from patchwords.studies.flowers_page import draw, tables
-from patchwords.studies.sources import CIFAR10, FLOWERS
+from patchwords.studies.paper.flowers_page import draw, tables
+from patchwords.studies.paper.sources import CIFAR10, FLOWERS
 from patchwords.studies.study import Claim, Scale, Study
 
 # Photos that are learned from: 3,670 less a fifth, by which the cells are judged, and less a tenth

@@ -6,7 +6,7 @@ from typing import Any
 
 from patchwords.model.table6 import TABLE6, Row
 from patchwords.studies.bench import MEASURED, Bench
-from patchwords.studies.compute_numbers import (
+from patchwords.studies.paper.compute_numbers import (
     COMPUTE,
     HYBRID_FIRST,
     HYBRID_LAST,
@@ -17,8 +17,8 @@ from patchwords.studies.compute_numbers import (
     read,
     sums,
 )
-from patchwords.studies.compute_page import draw, tables
-from patchwords.studies.families import (
+from patchwords.studies.paper.compute_page import draw, tables
+from patchwords.studies.paper.families import (
     LARGE,
     LARGE_HYBRID,
     RESNET_14,
@@ -27,8 +27,8 @@ from patchwords.studies.families import (
     SMALL_HYBRID,
     TRAINING,
 )
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.record import read_numbers
-from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import ENCODER, Cell, Claim, Numbers, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training
 

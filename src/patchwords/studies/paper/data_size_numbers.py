@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from patchwords.studies.judging import FEWSHOT
+from patchwords.studies.paper.judging import FEWSHOT
 from patchwords.studies.study import Numbers
 
 SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from patchwords.studies.inside_pictures import draw, draw_kept
-from patchwords.studies.look_inside import distances_of, measure
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, JFT
-from patchwords.studies.stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper.inside_measure import distances_of, measure
+from patchwords.studies.paper.inside_pictures import draw, draw_kept
+from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, JFT
 from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
 
 ACCURACY = "accuracy"

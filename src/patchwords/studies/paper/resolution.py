@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from patchwords.model.resize import METHODS
-from patchwords.studies.bands import over_seeds
 from patchwords.studies.bench import Bench
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import FLOWERS, IMAGENET
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import FLOWERS, IMAGENET
+from patchwords.studies.paper.trained import data_of_encoder
 from patchwords.studies.study import ENCODER, VERB, Cell, Claim, Numbers, Scale, Study
-from patchwords.studies.trained import data_of_encoder
 from patchwords.studies.training import judge_training, measure_training
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from patchwords.studies.bench import Bench
+from patchwords.studies.paper.trained import data_of_encoder, subject_of
 from patchwords.studies.study import Cell, Numbers
-from patchwords.studies.trained import data_of_encoder, subject_of
 
 FAR, TRUE, JUDGED = 128, 64, 2000  # images: of distances as in Appendix D.7, of maps, of accuracy
 PHOTOS = 4

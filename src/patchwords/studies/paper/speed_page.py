@@ -8,7 +8,7 @@ from typing import Any
 from patchwords.evaluate.spread import spread
 from patchwords.report.words import plural
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.inference_numbers import SIZES, SPAN, models_of, name_of, power
+from patchwords.studies.paper.speed_numbers import SIZES, SPAN, models_of, name_of, power
 from patchwords.studies.study import Numbers
 
 GIB = 2**30

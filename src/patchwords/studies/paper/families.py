@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchwords.studies.small import SMALL_VIT
+from patchwords.studies.paper.small import SMALL_VIT
 
 SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
 # What they have in common: all are trained alike, and nothing is tuned for any of them.

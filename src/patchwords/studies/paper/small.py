@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-# 208 thousand parameters, 64 patches: so small that 24 of them train within half an hour on two cores.
+# 208 thousand parameters, 64 patches: 24 of them train within half an hour on two cores.
 # Optimizer and crop are usual for small images; none of it was tuned for any cell.
 SMALL_VIT: dict[str, Any] = {
     "model": "ViT-Ti/4",

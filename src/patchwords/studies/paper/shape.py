@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchwords.studies.shape_numbers import (
+from patchwords.studies.paper.shape_numbers import (
     ALL,
     BASE,
     BY_COMPUTE,
@@ -15,9 +15,9 @@ from patchwords.studies.shape_numbers import (
     gain_of,
     read,
 )
-from patchwords.studies.shape_page import draw, tables
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
+from patchwords.studies.paper.shape_page import draw, tables
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training
 

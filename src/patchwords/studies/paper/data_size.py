@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchwords.studies.data_size_numbers import (
+from patchwords.studies.paper.data_size_numbers import (
     CATCHES_UP,
     CATCHES_UP_FEWSHOT,
     RESNET_FIRST,
@@ -14,8 +14,8 @@ from patchwords.studies.data_size_numbers import (
     name_of,
     read,
 )
-from patchwords.studies.data_size_page import draw, tables
-from patchwords.studies.families import (
+from patchwords.studies.paper.data_size_page import draw, tables
+from patchwords.studies.paper.families import (
     MIDDLE,
     RESNET_14,
     SMALL,
@@ -23,8 +23,8 @@ from patchwords.studies.families import (
     TRAINING,
     passes,
 )
-from patchwords.studies.judging import FEWSHOT, judge_both
-from patchwords.studies.sources import CIFAR10, FLOWERS, IMAGENET, JFT
+from patchwords.studies.paper.judging import FEWSHOT, judge_both
+from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study, Unit
 from patchwords.studies.training import measure_training
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.small import SMALL_VIT
-from patchwords.studies.sources import CIFAR10, IMAGENET, JFT
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Grid, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
 
