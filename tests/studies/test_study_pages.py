@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies.contents import contents
+from patchwords.studies.contents import contents, difference
 from patchwords.studies.page import markdown
 from patchwords.studies.record import digest
 from patchwords.studies.results import summary
@@ -66,3 +66,19 @@ def test_the_page_says_what_the_results_say(file: Path) -> None:
     assert all((DOCS / "studies" / f"{name}.png").is_file() for name in pictures)
     assert page == markdown(study.title, contents(study, results, pictures, results["command"]))
     assert f"](studies/{file.stem}.md)" in (DOCS / "studies.md").read_text(encoding="utf-8")
+
+
+@EACH
+def test_the_list_of_claims_has_each_with_its_verdict(file: Path) -> None:
+    rows = (DOCS / "claims.md").read_text(encoding="utf-8").splitlines()
+    for claim in read(file)["claims"]:
+        cells = claim["text"], claim["paper"], difference(claim), claim["verdict"]
+        assert any(row.endswith(f"| {' | '.join(cells)} |") for row in rows)
+
+
+def test_the_list_of_claims_counts_them() -> None:
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    verdicts = [claim["verdict"] for file in FILES for claim in read(file)["claims"]]
+    assert f"{len(verdicts)} claims by {len(FILES)} stud" in text
+    for word in set(verdicts):
+        assert f"{verdicts.count(word)} {word}" in text

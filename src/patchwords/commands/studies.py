@@ -149,7 +149,7 @@ def show_plan(study: Study, config: Command) -> None:
     console.print(table)
     total_flops = seeds * sum(cost.flops for cost in costs)
     for line in (
-        f"{len(costs)} cells x {seeds}: {flops(total_flops)}, {days:.3g} device-days on "
+        f"{len(costs)} trainings x {seeds}: {flops(total_flops)}, {days:.3g} device-days on "
         f"{hardware.name} at {UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
         needs(about(study, config.scale)),
     ):

@@ -131,7 +131,8 @@ STUDY = Study(
     quantity="accuracy on test images, per cent",
     note=(
         "Table 8 gives one number for each cell and no spread. The two are not to be compared in "
-        "height, only in what separates their cells."
+        "height, only in what separates their cells. Relative embeddings begin at zero, and the "
+        "class token has no place among them: a short training may leave them hardly used."
     ),
     paper=PAPER,
     paper_quantity="ViT-B/16, 5-shot linear accuracy on ImageNet, per cent",
