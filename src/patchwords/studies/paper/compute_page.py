@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -77,8 +78,10 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
         if one.get(COMPUTE) is not None and one.get("accuracy") is not None:
             here[family_of(one["name"])].append((one[COMPUTE], one["accuracy"]))
     unit = 1e12 if max(cost for some in here.values() for cost, _ in some) < EXA else EXA
+    costs = [cost / unit for some in here.values() for cost, _ in some]
+    name = f"{'tera' if unit < EXA else 'exa'}FLOPs"
     panels = [
-        Panel("Here", f"{'tera' if unit < EXA else 'exa'}FLOPs", "%", dots(here, unit), True),
+        Panel("Here", name, "%", dots(here, unit), log_x=True, x_ticks=marks(costs)),
         Panel("Table 6, average of five", "exaFLOPs", "%", dots(paper_points(), EXA), True),
         Panel("Table 6, ImageNet", "exaFLOPs", "%", dots(imagenet(), EXA), True),
     ]
@@ -88,6 +91,17 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
         "images."
     )
     return draw_panels(panels, caption, "compute")
+
+
+def marks(costs: Sequence[float]) -> list[float]:
+    """Round numbers that a short logarithmic axis is marked with.
+
+    >>> marks([0.7, 3.0, 40.0])
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    """
+    low, high = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
+    every = (round(figure * 10.0**power, 9) for power in range(low, high) for figure in (1, 2, 5))
+    return [one for one in every if min(costs) <= one <= max(costs)]
 
 
 def imagenet() -> dict[str, list[Point]]:

@@ -14,9 +14,9 @@ SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
 RESNET_FIRST = "ResNet less large ViT, fewest images"
 VIT_LAST = "large ViT less ResNet, most images"
 SIZE_FIRST = "small ViT less large ViT, fewest images"
-CATCHES_UP = "large ViT gains on ResNet"
-CATCHES_UP_FEWSHOT = f"large ViT gains on ResNet, {FEWSHOT}"
-SIZE_PAYS = "large ViT gains on small ViT"
+CATCHES_UP = "large ViT gains on ResNet, per doubling"
+CATCHES_UP_FEWSHOT = f"{CATCHES_UP}, {FEWSHOT}"
+SIZE_PAYS = "large ViT gains on small ViT, per doubling"
 
 Curves = Mapping[str, Mapping[int, float | None]]  # model -> images -> accuracy
 

@@ -32,7 +32,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     SGD: {"optimizer": "sgd", "weight_decay": 1e-3},
 }
 RATES = {ADAM: (3e-4, 1e-3, 3e-3), SGD: (0.03, 0.1, 0.3)}
-LENGTH = passes(19_200, 64)
+LENGTH = passes(16_000, 64)
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
@@ -42,7 +42,7 @@ MINI = Scale(
         **LENGTH,
         "validation": 0.04,  # chooses the rate
         "eval_every": LENGTH["steps"],
-        "save_every": 150,
+        "save_every": 125,
     },
     grid={
         f"R14x1, {name}, lr {lr:g}": {**own, "lr": lr}
