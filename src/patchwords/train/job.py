@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from patchwords.data.examples import ALL, TRAIN, Data
+from patchwords.data.examples import ALL, TRAIN, VALIDATION, Data
 from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
 from patchwords.data.plan import refuse_uneven
@@ -121,7 +121,8 @@ def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
     plan = plan_of(config, len(data.splits[TRAIN]))
     config, of_machine = settle_machine(config, device, plan.steps)
     state = build_state(config, plan, start, device, aim)
-    config, of_frozen = settle_frozen(config, plan, start, device, output)
+    held = len(data.splits.get(VALIDATION, ()))
+    config, of_frozen = settle_frozen(config, plan, start, device, output, held)
     done = resolve(config, plan, start, device, state, output)
     by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
     folder, resumed_at = RunFolder(output), None
