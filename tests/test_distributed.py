@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -107,3 +111,32 @@ def test_a_batch_must_divide(batch: int, processes: int, hint: str) -> None:
         f"--batch-size {batch} is not a multiple of the {processes} processes: {hint}"
     )
     refuse_uneven(processes * batch, processes)
+
+
+LEAVES = """
+import atexit, threading, time
+from patchwords.distributed import leave
+atexit.register(print, "tidied")
+threading.Thread(target=time.sleep, args=(600,)).start()  # the interpreter's end waits for it
+print("written")
+leave(3)
+"""
+
+
+def test_one_of_several_ends_at_once_and_loses_nothing() -> None:
+    found = subprocess.run(
+        [sys.executable, "-c", LEAVES],
+        env={**os.environ, **TORCHRUN},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (found.returncode, found.stderr) == (3, "")
+    assert found.stdout.split() == ["written", "tidied"]
+
+
+def test_a_process_alone_ends_as_any_other() -> None:
+    with pytest.raises(SystemExit) as caught:
+        distributed.leave(2)
+    assert caught.value.code == 2

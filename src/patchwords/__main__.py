@@ -1,7 +1,15 @@
 """`python -m patchwords` is `patchwords`."""
 
-import sys
+from __future__ import annotations
 
 from patchwords.cli import main
+from patchwords.distributed import leave
 
-sys.exit(main())
+
+def run() -> None:
+    """The command as a program: its exit code is that of the process."""
+    leave(main())
+
+
+if __name__ == "__main__":
+    run()

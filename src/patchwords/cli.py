@@ -44,6 +44,8 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "recipes": ("recipes", "Recipes", "published recipes by name: source, settings, cost"),
     "report": ("report", "Report", "write report.html of a run anew"),
     "robustness": ("robustness", "Robustness", "accuracy on disturbed images, model by model"),
+    "studies": ("studies", "Studies", "tables and figures of the paper that can be measured again"),
+    "study": ("study", "Study", "measure one of them again, with a verdict on each claim"),
     "sweep": ("sweep", "Sweep", "choose the learning rate by a dev split, then train on all"),
     "translation": ("translation", "Translation", "does a shifted image give shifted features"),
     "vtab": ("vtab", "Vtab", "transfer to the 19 tasks of VTAB-1k, the paper's numbers beside"),
@@ -132,7 +134,7 @@ def parse(command: type, words: Sequence[str], program: str, default: Any = None
     def explain(event: ParseErrorEvent) -> None:
         see = f" (see {program} --help)"
         if isinstance(event, UnrecognizedArgs):
-            raise ConfigError(_unrecognized(event.tokens, flags(command)) + see)
+            raise ConfigError(_unrecognized(event.tokens, command) + see)
         if isinstance(event, InvalidChoice):
             flag = event.argument.lowered.name_or_flags[0]
             near = did_you_mean(event.value, event.choices)
@@ -168,7 +170,13 @@ def flags(command: type) -> list[str]:
             names += flags(group)[2:]
         else:
             names.append(f"--{field.name.replace('_', '-')}")
-    return names
+    return [name for name in names if name not in without_flags(command)]
+
+
+def without_flags(command: type) -> list[str]:
+    """What stands by itself on the command line, as flags that somebody may take it for."""
+    fields = dataclasses.fields(command)
+    return [f"--{field.name}" for field in fields if "Positional" in str(field.type)]
 
 
 def _values(flag: str, words: Sequence[str]) -> list[str]:
@@ -200,11 +208,14 @@ def _wanted(metavar: str) -> str:
     return f"auto or {listed}" if "{auto}" in metavar else listed
 
 
-def _unrecognized(tokens: Sequence[str], known: Sequence[str]) -> str:
+def _unrecognized(tokens: Sequence[str], command: type) -> str:
     flag = next((token for token in tokens if token.startswith("-")), None)
     if flag is None:
         return f"did not expect {' '.join(tokens)!r}"
-    return f"unknown flag {flag}{did_you_mean(flag.split('=')[0], known)}"
+    name = flag.split("=")[0]
+    if name in without_flags(command):
+        return f"unknown flag {name}; {name.strip('-').upper()} stands by itself, without a flag"
+    return f"unknown flag {flag}{did_you_mean(name, flags(command))}"
 
 
 if __name__ == "__main__":

@@ -11,13 +11,15 @@ by all processes, in the same order; a thread beside the main one must do it by 
 
 from __future__ import annotations
 
+import atexit
 import os
 import socket
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from patchwords.errors import ConfigError, PatchwordsError, ProcessLost
 
@@ -236,6 +238,20 @@ def mean_over(means: dict[str, float], count: int) -> tuple[dict[str, float], in
     sums = torch.tensor([count, *(value * count for value in means.values())], dtype=torch.float64)
     total, *others = sum_over(sums).tolist()
     return {name: sum / max(total, 1) for name, sum in zip(means, others, strict=True)}, int(total)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process, when all is written; one of several at once, without its interpreter's end.
+
+    torch's caches of sharded operations hold a process group to the last, and with it threads that
+    at times abort a process which has done everything well: torchrun would start the run anew.
+    """
+    if os.environ.get("WORLD_SIZE", "1") == "1":
+        sys.exit(code)
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def launch() -> str | None:

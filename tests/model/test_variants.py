@@ -219,9 +219,9 @@ def test_unknown_names_get_a_hint(name: str, hint: str) -> None:
         ("R50+ViT-B/14", "but R50+ViT-B/16 and R50+ViT-B/32"),
         ("R+ViT-Ti/32", "but R+ViT-Ti/16"),
         ("vit_base_r50_s8_224", "but R50+ViT-B/16 and R50+ViT-B/32"),
-        ("R34+ViT-B/16", "there is no R34; choose from R26, R50, R101, R152, R200"),
-        ("BiT-R18x1", "there is no R18; choose from R26, R50, R101, R152, R200"),
-        ("AxialResNet-34", "there is no R34; choose from R26, R50, R101, R152, R200"),
+        ("R34+ViT-B/16", "there is no R34; choose from R14, R26, R50, R101, R152, R200"),
+        ("BiT-R18x1", "there is no R18; choose from R14, R26, R50, R101, R152, R200"),
+        ("AxialResNet-34", "there is no R34; choose from R14, R26, R50, R101, R152, R200"),
     ],
 )
 def test_names_of_no_model_are_refused_with_what_there_is(name: str, would_do: str) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from scenes import SCENES
 
-from patchwords.distributed import joined
+from patchwords.distributed import joined, leave
 
 PATIENCE = 180.0  # seconds for all scenes of a launch; they take fifteen or so
 
@@ -84,3 +84,4 @@ def take_part(folder: Path, scenes: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     take_part(Path(sys.argv[1]), sys.argv[2:])
+    leave(0)

@@ -19,14 +19,18 @@ from patchwords.data.examples import TRAIN
 from patchwords.data.plan import Place
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import DataError, Interrupted
+from patchwords.train import finetune
 from patchwords.train.config import FinetuneConfig, Frozen
 from patchwords.train.front import Front
 from patchwords.train.front_cache import FrontCache
+from patchwords.train.front_validation import validate
 from patchwords.train.job import Job
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
 TWICE = Augment(views=2, randaugment=(1, 9.0), color_jitter=0.2, erase=0.3)
-IMAGES = 97  # of which 24 steps of 11 see 264
+IMAGES, HELD_OUT = 97, 23  # 24 steps of 11 see 264
+VIEWS = [64, IMAGES - 64] * 2  # in blocks of 64
+ALL = [*VIEWS, HELD_OUT]
 
 
 def config(
@@ -64,7 +68,7 @@ def test_the_run_is_that_without(train: str, tmp_path: Path, computed: list[int]
     for frozen in ("cache", "compute"):
         asked = config(train, frozen)  # type: ignore[arg-type]
         jobs.append(go(assemble(tmp_path / frozen, asked, STILL)))
-    assert computed == [64, IMAGES - 64] * 2  # each view once, and nothing of it without
+    assert computed == ALL  # each view once, validation images too, and nothing of it without
     weights = [job.state.model.state_dict() for job in jobs]
     for name, value in weights[0].items():
         torch.testing.assert_close(value, weights[1][name], rtol=1e-4, atol=1e-5, msg=name)
@@ -76,6 +80,10 @@ def test_the_run_is_that_without(train: str, tmp_path: Path, computed: list[int]
     for row, other in zip(*map(comparable_rows, jobs), strict=True):
         assert row.keys() == other.keys()
         assert row["loss"] == pytest.approx(other["loss"], rel=1e-4)
+        assert row["accuracy"] == pytest.approx(other["accuracy"], abs=1e-6)
+    looks = [row for row in comparable_rows(jobs[0]) if row["kind"] == "evaluation"]
+    assert len(looks) > 2
+    assert {row["images"] for row in looks} == {HELD_OUT}
 
 
 def test_workers_change_nothing(tmp_path: Path, uninterrupted: Job) -> None:
@@ -95,27 +103,36 @@ def test_stopped_while_they_are_computed_goes_on_from_there(
     assert first.state.seconds > 0
     assert computed == [64, 33, 64]
     job = go_on(tmp_path, config(), STILL)
-    assert computed == [64, 33, 64, 33]
+    assert computed == ALL
     assert same(state_of(job), state_of(uninterrupted))
     assert comparable_rows(job) == comparable_rows(uninterrupted)
 
 
-@pytest.mark.parametrize("left", ["all", "a view", "half a view", "nothing"])
+@pytest.mark.parametrize("left", ["all", "a view", "half a view", "no validation", "nothing"])
 def test_killed_and_gone_on_with_is_bit_equal_whatever_is_left(
-    left: str, tmp_path: Path, uninterrupted: Job, computed: list[int]
+    left: str,
+    tmp_path: Path,
+    uninterrupted: Job,
+    computed: list[int],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(finetune, "validate", killed_at(2, validate))  # at 16; saved at 15
     with pytest.raises(Killed):
-        go(assemble(tmp_path, config(), STILL), killed_at(2))  # at 16; saved at 15
+        go(assemble(tmp_path, config(), STILL))
+    monkeypatch.setattr(finetune, "validate", validate)
     (folder,) = (tmp_path / "frozen").iterdir()
     if left == "nothing":
         shutil.rmtree(tmp_path / "frozen")
     elif left == "a view":
         shutil.rmtree(folder / "view-1")
+    elif left == "no validation":
+        shutil.rmtree(folder / "validation")
     elif left == "half a view":
         half(folder / "view-1")
     computed.clear()
     job = go_on(tmp_path, config(), STILL)
-    wanted = {"all": [], "a view": [64, 33], "half a view": [33], "nothing": [64, 33, 64, 33]}
+    wanted = {"all": [], "a view": [64, 33], "half a view": [33], "nothing": ALL}
+    wanted["no validation"] = [HELD_OUT]
     assert computed == wanted[left]
     assert same(state_of(job), state_of(uninterrupted))
     assert comparable_rows(job) == comparable_rows(uninterrupted)
@@ -143,7 +160,7 @@ def test_those_of_other_weights_are_not_taken(
     job = go(assemble(tmp_path, config(), STILL))
     (fresh,) = (tmp_path / "frozen").iterdir()
     assert fresh != stale
-    assert computed == [64, 33] * 4
+    assert computed == ALL * 2
     assert same(state_of(job), state_of(uninterrupted))
 
 

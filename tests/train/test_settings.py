@@ -37,6 +37,7 @@ ALL_SET = FinetuneConfig(
         validation=0.05,
         most_validation=None,
         split_seed=3,
+        train_images=1_009,
         join_validation=True,
         unseen_classes=True,
         max_bad=0.02,

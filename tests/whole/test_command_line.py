@@ -25,6 +25,7 @@ POSITIONAL = {
     "data",
     "file",
     "model",
+    "name",
     "images",
     "pattern",
     "run",
@@ -108,6 +109,7 @@ def test_every_setting_of_finetune_is_read_somewhere() -> None:
     ("words", "said"),
     [
         ("--lrr 1", "unknown flag --lrr; did you mean '--lr'? (see patchwords finetune --help)"),
+        ("--data x", "unknown flag --data; DATA stands by itself, without a flag (see patchwords "),
         ("extra", "did not expect 'extra' (see patchwords finetune --help)"),
         ("--lr a", "--lr 'a': expected a number (see patchwords finetune --help)"),
         ("--lr=a", "--lr 'a': expected a number (see patchwords finetune --help)"),

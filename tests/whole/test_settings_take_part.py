@@ -81,6 +81,7 @@ def baseline(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
         "--classes disc stripe",
         "--test 0.4",
         "--validation 0.3",
+        "--train-images 20",
     ],
 )
 def test_a_setting_changes_the_weights(

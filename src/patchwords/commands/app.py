@@ -39,7 +39,7 @@ class App:
     device: DeviceName = "auto"
     """where to compute"""
     precision: AnswerPrecision = "fp32"
-    """of matrix products; int8 is for the CPU, after patchwords calibrate"""
+    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
     image_column: str | None = None
     """column of a CSV or parquet that has the images"""
     label_column: str | None = None

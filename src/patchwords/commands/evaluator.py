@@ -24,7 +24,7 @@ class Where:
     device: DeviceName = "auto"
     """where to compute"""
     precision: PrecisionName = "fp32"
-    """of matrix products"""
+    """of matrix products; auto: bf16 where it is fast"""
     workers: int | None = None
     """processes that decode images; none given: as many as are useful"""
 
@@ -41,7 +41,7 @@ class WhereAsked:
     device: DeviceName = "auto"
     """where to compute"""
     precision: AnswerPrecision = "fp32"
-    """of matrix products; int8 is for the CPU, after patchwords calibrate"""
+    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
     workers: int | None = None
     """processes that decode images; none given: as many as are useful"""
 

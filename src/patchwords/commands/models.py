@@ -25,8 +25,8 @@ class Models:
     """List models: tokens, parameters, multiply-adds (MACs) of one image, memory of training.
 
     PATTERN is a glob over names ('R50+*'), or one model in any spelling: then its parts are shown,
-    too. Other names work as well: any patch size (ViT-S/7), any ResNet (R26, R50, R101, R152,
-    R200) with any ViT (R101+ViT-H/32), any width factor (BiT-R50x4), and the settings below.
+    too. Other names work as well: any patch size (ViT-S/7), any ResNet (R14, R26, R50, R101,
+    R152, R200) with any ViT (R101+ViT-H/32), any width factor (BiT-R50x4), and the settings below.
 
     Example: patchwords models 'ViT-*/16' --image-size 384 --batch-size 256 --precision bf16
 

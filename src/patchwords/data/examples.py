@@ -13,6 +13,7 @@ from typing import Protocol
 import numpy as np
 
 TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
+UNUSED = "unused"  # training images that nobody learns from
 
 
 class Reader(Protocol):
@@ -107,3 +108,9 @@ class Data:
     classes: tuple[str, ...]
     splits: dict[str, Examples]
     notes: tuple[str, ...] = field(default=())  # lines for a person: "7 files are not images"
+    unused: Examples | None = None  # what `subset.keep_training_images` has left of train
+
+    @property
+    def parts(self) -> dict[str, Examples]:
+        """All images, by split; those that are unused, too."""
+        return self.splits if self.unused is None else {**self.splits, UNUSED: self.unused}

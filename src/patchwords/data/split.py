@@ -66,7 +66,7 @@ def divide(
     cut_validation = VALIDATION not in splits and validation > 0.0
     cuts = cut_test or cut_validation
     left = np.arange(len(rest))
-    groups, ranks = (group_copies(rest), _ranks(rest, seed)) if cuts else (left, left)
+    groups, ranks = (group_copies(rest), draw_ranks(rest, seed)) if cuts else (left, left)
     if cut_test:
         room = quotas(_count(rest.labels[left]), test, at_least_one_of=2)
         chosen = _draw(rest.labels, groups, ranks, left, room)
@@ -93,7 +93,7 @@ def divide(
     )
 
 
-def _ranks(examples: Examples, seed: int) -> np.ndarray:
+def draw_ranks(examples: Examples, seed: int) -> np.ndarray:
     """[n] int64: the order in which images are drawn; of far shards, one shard after the other."""
     ranks = np.array([noise(seed, "split", key) for key in examples.keys], dtype=np.int64)
     if examples.digests is None or examples.shards is None:
@@ -199,7 +199,7 @@ def fingerprint(data: Data) -> str:
     """What data this is: a hash over every image's key, class name and length, however divided."""
     lines = sorted(
         f"{key!r} {data.classes[label] if label >= 0 else None!r} {size}"
-        for examples in data.splits.values()
+        for examples in data.parts.values()
         for key, label, size in zip(
             examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
         )
@@ -212,7 +212,7 @@ def write_splits(path: Path, data: Data) -> None:
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(HEADER)
-    for split, examples in data.splits.items():
+    for split, examples in data.parts.items():
         for key, label, size in zip(
             examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
         ):

@@ -17,7 +17,16 @@ import numpy as np
 from torch import nn
 
 from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
+from patchwords.data.examples import (
+    ALL,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    Data,
+    Examples,
+    unite,
+)
 from patchwords.data.loader import eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
@@ -86,7 +95,7 @@ def select(data: Data, recorded: dict[tuple[str, int], str], split: str = HELD_O
 
     Args:
         recorded: (path, bytes) -> split of the run (`read_splits`), empty where there is no run.
-        split: "held-out" is test, and images that the run never saw; without either, validation.
+        split: "held-out" is test, and images that are new to the run; without either, validation.
     """
     everything = unite(list(data.splits.values()))
     declared = [name for name, part in data.splits.items() for _ in range(len(part))]
@@ -145,7 +154,7 @@ def read_recorded(model: Path) -> dict[tuple[str, int], str]:
 
 def unite_records(recorded: Sequence[Recorded]) -> dict[tuple[str, int], str]:
     """What any of the runs trained on was trained on, what any validated on is not a test."""
-    order = {TRAIN: 0, VALIDATION: 1, TEST: 2}
+    order = {TRAIN: 0, VALIDATION: 1, TEST: 2, UNUSED: 3}
     known: dict[tuple[str, int], str] = {}
     for record in recorded:
         for place, split in record.items():

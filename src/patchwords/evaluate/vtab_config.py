@@ -48,10 +48,11 @@ class VtabConfig(FinetuneConfig):
             raise ConfigError(
                 "--early-stop needs validation images, and VTAB-1k trains on all 1,000"
             )
-        for name in ("validation", "test"):
+        for name in ("validation", "test", "train_images"):
             value = getattr(self.data_settings, name)
             if value != getattr(DataSettings, name):
-                raise ConfigError(f"--{name} {value:g}: the splits of VTAB-1k are fixed")
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} {value:g}: the splits of VTAB-1k are fixed")
         if self.choice.tasks == ():
             raise ConfigError("--tasks lacks a value; leave it out, or say which")
         for name in self.choice.tasks or ():

@@ -31,8 +31,10 @@ VARIANTS: dict[str, tuple[int, int, int, int]] = {
 }
 
 # The 50 of R50 -> residual units of each stage (big_vision models/bit_paper.py). Three layers each,
-# with the first convolution and the classifier, make the number.
+# with the first convolution and the classifier, make the number. 14 is the least that has them all,
+# for small images.
 UNITS: dict[int, tuple[int, ...]] = {
+    14: (1, 1, 1, 1),
     26: (2, 2, 2, 2),
     50: (3, 4, 6, 3),
     101: (3, 4, 23, 3),

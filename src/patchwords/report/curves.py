@@ -29,6 +29,7 @@ LOOKS = (
     ("#000000", "v", "-"),
     ("#e69f00", "P", "--"),
     ("#56b4e9", "X", "-."),
+    ("#999999", "*", ":"),
 )
 WIDTH, HEIGHT = 4.4, 3.3  # of a panel, in inches
 MOST_ACROSS = 3  # panels in a row
@@ -37,13 +38,14 @@ LETTERS = 26  # of a caption, per inch of the figure
 
 @dataclass(frozen=True)
 class Curve:
-    """A line; `low` and `high` are drawn as a band around it."""
+    """A line, or its points alone; `low` and `high` are drawn as a band around it."""
 
     label: str
     x: Sequence[float]
     y: Sequence[float]
     low: Sequence[float] | None = None
     high: Sequence[float] | None = None
+    line: bool = True
 
 
 @dataclass(frozen=True)
@@ -80,6 +82,7 @@ def draw_panels(panels: Sequence[Panel], caption: str, name: str = "curves") -> 
 def draw(axes: Axes, panel: Panel) -> None:
     for i, curve in enumerate(panel.curves):
         colour, marker, dash = LOOKS[i % len(LOOKS)]
+        dash = dash if curve.line else "none"
         label = plain(curve.label)
         axes.plot(
             curve.x, curve.y, color=colour, marker=marker, linestyle=dash, markersize=4, label=label

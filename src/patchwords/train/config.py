@@ -32,6 +32,7 @@ class DataSettings:
     validation: float = 0.1  # share of the training images that is cut for the curves
     most_validation: int | None = MOST_VALIDATION  # images of it at most; None: no limit
     split_seed: int | None = None  # of the cuts; none given: --seed
+    train_images: int | None = None  # learn from so many, drawn at random; fewer are among more
     join_validation: bool = False  # train on DATA's own validation images, too: in a last run
     unseen_classes: bool = False  # take test images of classes that train has none of: as errors
     max_bad: float = 0.01  # stop when more than this share of the images cannot be read
@@ -169,6 +170,7 @@ class FinetuneConfig:
                 "--fewshot-every": machine.fewshot_every,
                 "--fewshot-shots": machine.fewshot_shots,
                 "--most-validation": self.data_settings.most_validation,
+                "--train-images": self.data_settings.train_images,
                 "--shuffle-shards": self.data_settings.shuffle_shards,
                 "--cache-size": self.data_settings.cache_size,
             }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -22,13 +22,14 @@ from patchwords.device import Device, choose_device
 from patchwords.distributed import by_main, from_main, gather, joined, together, world
 from patchwords.duration import duration
 from patchwords.errors import Interrupted
-from patchwords.model.family import build, config_to_dict
+from patchwords.model.family import Model, build, config_to_dict
 from patchwords.train import checkpoint, loop
 from patchwords.train.behind import behind
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.feed import feed
 from patchwords.train.front_cache import FrontCache
+from patchwords.train.front_validation import validate
 from patchwords.train.job import Job, prepare
 from patchwords.train.journal import Journal, Silence, read_rows
 from patchwords.train.parallel import plain
@@ -189,9 +190,12 @@ def callbacks(
     preprocess, device = job.start.preprocess, job.device
     spikes = Spikes(row["loss"] for row in read_rows(job.folder.metrics) if row["kind"] == "train")
     at_peak = seconds_at_peak(job.start.model, job.device)
+    cache = None if job.front is None else FrontCache(job, job.front)
 
     def on_validation(model: nn.Module) -> dict[str, Any]:
         assert validation is not None
+        if cache is not None:
+            return {"split": VALIDATION, **validate(cache, cast(Model, model))}
         measured = evaluate(model, validation, preprocess, device, job.workers)
         return {"split": VALIDATION, **measured}
 

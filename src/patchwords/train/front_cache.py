@@ -2,7 +2,8 @@
 
     RUN/frozen/
       3f2a.../       of these weights, images and settings
-        view-0/      one array, see data/feature_file.py
+        view-0/      of the training images: one array, see data/feature_file.py
+        validation/  of the validation images, which are seen in one way
 
 They are computed before the first step, in blocks of 64 images in the order of the data, so that
 a value does not depend on the batches that it comes in later; a pass that was killed goes on where
@@ -29,9 +30,9 @@ from torch import Tensor
 from patchwords.data.augment import TrainView
 from patchwords.data.bad import refuse_too_many_bad
 from patchwords.data.batch_augment import augment_batch
-from patchwords.data.examples import TRAIN, Examples
+from patchwords.data.examples import TRAIN, VALIDATION, Examples
 from patchwords.data.feature_file import BLOCK, FeatureFile
-from patchwords.data.loader import Batch, train_batches
+from patchwords.data.loader import Batch, EvalView, View, train_batches
 from patchwords.data.plan import Place
 from patchwords.data.split import fingerprint
 from patchwords.errors import Interrupted
@@ -49,8 +50,18 @@ Stop = Callable[[], int | None]  # -> exit code of the signal that came
 
 
 @dataclass(frozen=True)
+class Part:
+    """Images that are seen in one way: a view of the training images, or the validation images."""
+
+    name: str  # of its folder
+    examples: Examples
+    view: View
+    epoch: int | None  # of the training images: that in which they are seen so
+
+
+@dataclass(frozen=True)
 class FrontCache:
-    """The activations of a run's training images."""
+    """The activations of a run's training and validation images."""
 
     job: Job
     front: Front
@@ -79,8 +90,18 @@ class FrontCache:
         """[1, ...], the activations of one image, for their shape and type"""
         return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
 
-    def file(self, view: int) -> FeatureFile:
-        return FeatureFile(self.folder / f"view-{view}")
+    @cached_property
+    def parts(self) -> list[Part]:
+        job = self.job
+        look = TrainView(job.start.preprocess, job.config.augment, job.config.seed)
+        found = [Part(f"view-{view}", self.train, look, view) for view in range(self.views)]
+        held_out = job.data.splits.get(VALIDATION)
+        if held_out is not None and len(held_out):
+            found.append(Part(VALIDATION, held_out, EvalView(job.start.preprocess), None))
+        return found
+
+    def file(self, name: str) -> FeatureFile:
+        return FeatureFile(self.folder / name)
 
     def fill(self, stop: Stop, display: Display) -> None:
         """Compute what is not there; the time it takes is of the training.
@@ -92,39 +113,44 @@ class FrontCache:
         for other in set(self.job.folder.frozen.glob("*")) - {self.folder}:
             shutil.rmtree(other, ignore_errors=True)
         try:
-            for view in range(self.views):
-                if not self.file(view).is_whole:
-                    self.fill_view(view, stop, display)
+            for part in self.parts:
+                if not self.file(part.name).is_whole:
+                    self.fill_part(part, stop, display)
         finally:
             self.job.state.seconds += time.perf_counter() - clock
 
-    def fill_view(self, view: int, stop: Stop, display: Display) -> None:
-        """The blocks of one view that are not done."""
-        job, file, count = self.job, self.file(view), len(self.train)
+    def fill_part(self, part: Part, stop: Stop, display: Display) -> None:
+        """The blocks of one part that are not done."""
+        job, file, count = self.job, self.file(part.name), len(part.examples)
         file.begin(count, self.like.numel(), stored(self.like).numpy().dtype)
         blocks = file.blocks_left().tolist()
         spans = [range(b * BLOCK, min((b + 1) * BLOCK, count)) for b in blocks]
-        plan = ([Place(view, sample) for sample in span] for span in spans)
-        look = TrainView(job.start.preprocess, job.config.augment, job.config.seed)
-        batches = train_batches(self.train, look, plan, job.workers, job.device.type == "cuda")
+        plan = ([Place(part.epoch or 0, sample) for sample in span] for span in spans)
+        cuda = job.device.type == "cuda"
+        batches = train_batches(part.examples, part.view, plan, job.workers, cuda)
+        names = [one.name for one in self.parts]
+        sizes = [len(one.examples) for one in self.parts]
+        before, whole = sum(sizes[: names.index(part.name)]), sum(sizes)
+        called = "validation images" if part.epoch is None else "training images"
         bad: dict[str, str] = {}
         with file.filling() as filling:
             for block, span, batch in zip(blocks, spans, batches, strict=True):
-                bad.update((self.train.keys[index], reason) for index, reason in batch.bad)
+                bad.update((part.examples.keys[index], reason) for index, reason in batch.bad)
                 limit = job.config.data_settings.max_bad
-                refuse_too_many_bad(bad.items(), count, "training images", limit)
-                filling.write(block, self.rows(span, batch), batch.bad)
-                done = view * count + span.stop
-                display.busy(f"frozen layers: {done:,} of {self.views * count:,} images computed")
+                refuse_too_many_bad(bad.items(), count, called, limit)
+                filling.write(block, self.rows(part, span, batch), batch.bad)
+                done = before + span.stop
+                display.busy(f"frozen layers: {done:,} of {whole:,} images computed")
                 if (code := stop()) is not None:
                     raise Interrupted("stopped while the frozen layers were computed", code)
-        file.finish({"view": view})
+        file.finish({"part": part.name})
 
-    def rows(self, span: range, batch: Batch) -> np.ndarray | None:
+    def rows(self, part: Part, span: range, batch: Batch) -> np.ndarray | None:
         """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
         if not len(batch.indices):
             return None
-        values = stored(self.compute(batch)).flatten(1).numpy()  # [B, R]
+        computed = self.compute(batch) if part.epoch is not None else self.compute_plainly(batch)
+        values = stored(computed).flatten(1).numpy()  # [B, R]
         rows = np.zeros((len(span), values.shape[1]), values.dtype)
         rows[batch.indices.numpy() - span.start] = values
         return rows
@@ -146,10 +172,19 @@ class FrontCache:
         with job.device.autocast():
             return self.front.activations(job.start.preprocess.normalise(images))
 
+    @torch.no_grad()
+    def compute_plainly(self, batch: Batch) -> Tensor:
+        """[B, ...] as an evaluation would have them, on the device"""
+        job = self.job
+        job.state.model.eval()
+        images = batch.images.to(job.device.torch_device, non_blocking=True)
+        with job.device.autocast():
+            return self.front.activations(job.start.preprocess.normalise(images))
+
     def batches(self, plan: Iterable[Sequence[Place]]) -> Iterator[Batch]:
         """The batches of a plan, with activations [B, ...] for images."""
         labels, drawn_at = torch.from_numpy(self.train.labels), self.job.config.augment.drawn_at
-        views = [KeptView(*self.file(view).read()) for view in range(self.views)]
+        views = [self.kept(f"view-{view}") for view in range(self.views)]
         pin = self.job.device.type == "cuda"
         for places in plan:
             rows, good, bad = [], [], []
@@ -165,6 +200,10 @@ class FrontCache:
             epochs, samples, repeats = table.T.contiguous()  # each [B]
             values = values.pin_memory() if pin else values
             yield Batch(values, labels[samples], samples, epochs, repeats, bad)
+
+    def kept(self, name: str) -> KeptView:
+        """A part that is whole."""
+        return KeptView(*self.file(name).read())
 
     def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
         """B times [R], as they are on the disk -> [B, ...] as they were computed"""

@@ -26,9 +26,9 @@ SHARE_OF_DISK = 0.5  # of what is free there: nobody has asked for it to be take
 
 
 def settle_frozen(
-    config: FinetuneConfig, plan: Plan, start: Start, device: Device, output: Path
+    config: FinetuneConfig, plan: Plan, start: Start, device: Device, output: Path, held: int = 0
 ) -> tuple[FinetuneConfig, list[Choice]]:
-    """Decide what `--frozen auto` comes to, where layers are frozen.
+    """Decide what `--frozen auto` comes to, where layers are frozen; `held` validation images.
 
     Raises ConfigError where it says "cache", and that cannot be.
     """
@@ -40,7 +40,7 @@ def settle_frozen(
     if asked == "compute":
         return config, [Choice("frozen", "compute", "asked for")]
     views = views_wanted(config, plan)
-    need = front.of_one(start.preprocess, device).nbytes * views * plan.images
+    need = front.of_one(start.preprocess, device).nbytes * (views * plan.images + held)
     why_not = changing(config, plan, front, start.preprocess) or too_large(config, need, output)
     if asked == "cache" and why_not is not None:
         raise ConfigError(f"--frozen cache: {why_not}; or say --frozen compute")

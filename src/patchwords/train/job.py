@@ -8,12 +8,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 
-from patchwords.data.examples import ALL, TRAIN, Data
+from patchwords.data.examples import ALL, TRAIN, VALIDATION, Data
 from patchwords.data.exclude import exclude
 from patchwords.data.open import open_data
 from patchwords.data.plan import refuse_uneven
 from patchwords.data.prefetch import refuse_small_cache
 from patchwords.data.split import divide, fingerprint, join_validation, write_splits
+from patchwords.data.subset import keep_training_images
 from patchwords.data.workers import useful_workers
 from patchwords.device import Device, choose_device
 from patchwords.distributed import World, by_main, from_main, launch, may_restart, together, world
@@ -120,7 +121,8 @@ def prepare(config: FinetuneConfig, display: Display, aim: Aim) -> Job:
     plan = plan_of(config, len(data.splits[TRAIN]))
     config, of_machine = settle_machine(config, device, plan.steps)
     state = build_state(config, plan, start, device, aim)
-    config, of_frozen = settle_frozen(config, plan, start, device, output)
+    held = len(data.splits.get(VALIDATION, ()))
+    config, of_frozen = settle_frozen(config, plan, start, device, output, held)
     done = resolve(config, plan, start, device, state, output)
     by_main(lambda: claim(output, resume=done.resume, overwrite=done.overwrite))
     folder, resumed_at = RunFolder(output), None
@@ -185,9 +187,10 @@ def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
         raise DataError(f"{data.source}: has images for {', '.join(data.splits)}, none for train")
     if settings.join_validation:
         data = join_validation(data)
+    seed = config.seed if settings.split_seed is None else settings.split_seed
     data = divide(
         data,
-        seed=config.seed if settings.split_seed is None else settings.split_seed,
+        seed=seed,
         validation=settings.validation,
         test=settings.test,
         most_validation=settings.most_validation,
@@ -197,6 +200,9 @@ def load_data(config: FinetuneConfig, need_labels: bool = True) -> Data:
             f"{data.source}: no image is held out to measure the model on; raise --test or "
             "--validation, or add images that are not copies of others"
         )
+    if settings.train_images is not None:
+        every_class = need_labels and not settings.unseen_classes
+        data = keep_training_images(data, settings.train_images, seed, every_class)
     return data
 
 

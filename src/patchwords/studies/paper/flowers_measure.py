@@ -1,0 +1,137 @@
+"""How a cell of `flowers` is measured: its curves, and the photos held out beside all photos."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from patchwords.data.examples import TEST, TRAIN, unite
+from patchwords.data.split import read_splits
+from patchwords.device import Device
+from patchwords.evaluate.held_out import predict
+from patchwords.evaluate.series import finish, read_evaluation
+from patchwords.model.cost import macs
+from patchwords.studies.bench import Bench
+from patchwords.studies.paper.flowers_notes import (
+    ALL,
+    COLUMNS,
+    DANDELIONS,
+    EVERY,
+    HEAD,
+    HELD_OUT,
+    PHOTOS,
+    RESNET,
+)
+from patchwords.studies.study import Cell, Numbers
+from patchwords.studies.training import measure_training, train
+from patchwords.train.journal import read_rows
+from patchwords.train.run_folder import RunFolder
+
+
+def measure_photos(cell: Cell, bench: Bench) -> Numbers:
+    """Train; the curves beside what every training tells. Frozen layers have no backward pass."""
+    numbers = dict(measure_training(cell, bench))
+    if numbers.get("diverged"):
+        return numbers
+    folder, steps = RunFolder(bench.run(cell)), numbers["steps"]
+    numbers |= curves(read_rows(folder.metrics), steps or 1)
+    if cell.settings.get("train") == "head":
+        numbers["flops"] = forward_flops(cell, folder, numbers)
+    return numbers
+
+
+def curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
+    """Loss and accuracy over the training, in the order of the steps."""
+    names = {"train": "training", "evaluation": "validation"}
+    return {
+        f"{names[row['kind']]} {what} at {row['step'] / steps:.4g}": row[what]
+        for row in rows
+        if row["kind"] in names
+        for what in ("loss", "accuracy")
+        if (row["kind"], what) != ("evaluation", "accuracy")  # which every training tells
+    }
+
+
+def forward_flops(cell: Cell, folder: RunFolder, numbers: Numbers) -> float:
+    """2 for each multiplication of a forward pass, of every view that was computed; without the
+    head, whose few hundred weights cost nothing beside."""
+    from patchwords.weights.store import from_pretrained
+
+    photos = sum(split == TRAIN for split in read_splits(folder.splits).values())
+    seen, views = numbers["images"] or 0.0, cell.settings.get("views")
+    computed = seen if views is None else min(seen, views * photos)
+    return 2.0 * macs(from_pretrained(folder.path).model.config) * computed
+
+
+def judge_photos(cell: Cell, bench: Bench) -> Numbers:
+    """By the photos held out, once; and by all of them, as the notes' tables are."""
+    job = train(cell, bench)  # which is done, and loaded
+    finish(job, None)
+    evaluation = read_evaluation(job.folder)
+    known = unite([part for name, part in job.data.splits.items() if name != TEST])
+    device = Device(job.device.torch_device, bf16=False)
+    said = predict(job.start.model, known, job.start.preprocess, device, job.workers)
+    seen = np.zeros((len(job.data.classes),) * 2, np.int64)
+    np.add.at(seen, (said.labels, said.probabilities.argmax(1)), 1)
+    held_out = np.array(evaluation["confusion"])
+    return {
+        **scores(held_out, held_out + seen, job.data.classes),
+        "loss": evaluation["loss"],
+        "test images": evaluation["images"],
+        "photos": float(held_out.sum() + seen.sum()),
+    }
+
+
+def scores(
+    held_out: np.ndarray, everything: np.ndarray, classes: Sequence[str]
+) -> dict[str, float | None]:
+    """Two confusion matrices, int [classes, classes], a row for each true class -> numbers.
+
+    A class that is never answered has precision 0.
+    """
+    found: dict[str, float | None] = {}
+    for column, counts in zip(COLUMNS, (held_out, everything), strict=True):
+        found["accuracy" if column == HELD_OUT else column] = float(counts.trace() / counts.sum())
+        right, answers, there = counts.diagonal(), counts.sum(0), counts.sum(1)  # [classes]
+        by_class = {
+            "precision": right / np.maximum(answers, 1),
+            "recall": right / np.maximum(there, 1),
+            "f1": 2 * right / np.maximum(answers + there, 1),
+        }
+        for i, name in enumerate(classes):
+            for what, values in by_class.items():
+                found[f"{column} {what}, {name}"] = float(values[i])
+            found[f"{column} share of answers, {name}"] = float(answers[i] / counts.sum())
+    for name, row in zip(classes, held_out, strict=True):
+        for answer, count in zip(classes, row, strict=True):
+            found[f"{HELD_OUT}, {name} taken for {answer}"] = float(count)
+    return found
+
+
+DANDELION = RESNET + ", {}: 'dandelion' answered, above 49.1 %"
+LATER = f"{RESNET}, {ALL}: training accuracy gained after a fortieth of the steps"
+
+
+def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+    """Both accuracies of every cell, and of the ResNets what the notes say of theirs."""
+    table: dict[str, float | None] = {}
+    for label, name in labels.items():
+        table[f"{label}, {HELD_OUT}"] = found[name].get("accuracy")
+        table[f"{label}, {EVERY}"] = found[name].get(EVERY)
+    for recipe in (HEAD, ALL):
+        share = found[labels[f"{RESNET}, {recipe}"]].get(f"{EVERY} share of answers, dandelion")
+        above = None if share is None else share - DANDELIONS / sum(PHOTOS.values())
+        table[DANDELION.format(recipe)] = above
+    table[LATER] = gained_later(found[labels[f"{RESNET}, {ALL}"]])
+    return table
+
+
+def gained_later(numbers: Numbers) -> float | None:
+    """Training accuracy in the last tenth of the steps, less that of their second fortieth."""
+    curve = [value for name, value in numbers.items() if name.startswith("training accuracy at ")]
+    if len(curve) < 6:
+        return None
+    known = [value for value in (curve[1], *curve[-4:]) if value is not None]
+    return sum(known[1:]) / 4 - known[0] if len(known) == 5 else None

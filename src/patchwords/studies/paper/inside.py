@@ -1,0 +1,181 @@
+"""Figures 6, 7, 10, 11 and 14: how what they show comes about while a ViT learns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from patchwords.studies.paper.inside_measure import distances_of, measure
+from patchwords.studies.paper.inside_pictures import draw, draw_kept
+from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, JFT
+from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
+
+ACCURACY = "accuracy"
+SMOOTH = "filters, in low frequencies"
+BY_DISTANCE, BY_LINES = "positions, by distance", "positions, by rows and columns"
+NEAREST, FARTHEST = "first layer, nearest head", "first layer, farthest head"
+BEYOND = "first layer, farthest head beyond 3/4"
+DEEPER = "deeper half, farther by"
+ROLLOUT = "rollout, truer than random maps by"
+ROWS = (
+    *(ACCURACY, SMOOTH, BY_DISTANCE, BY_LINES),
+    *(NEAREST, FARTHEST, BEYOND, DEEPER, ROLLOUT),
+)
+ENOUGH = 0.75  # of the distance of a head that looks everywhere alike: "far"
+SHARES = {name: share for name, share in STAGES.items() if share}  # those that are trained
+
+
+def at(row: str, stage: str = LAST) -> str:
+    return f"{row}, {stage}"
+
+
+def grows(text: str, paper: str, row: str) -> Claim:
+    """That a row is higher after the training than before."""
+    return Claim(text, paper, (at(row),), (at(row, UNTRAINED),))
+
+
+CLAIMS = (
+    grows(
+        "The filters of the patch embedding become smooth",
+        "the principal components resemble plausible basis functions of the fine structure within "
+        "a patch (Sec. 4.5; Fig. 7, left)",
+        SMOOTH,
+    ),
+    grows(
+        "Patches that are nearer get position embeddings that are more alike",
+        "closer patches tend to have more similar ones (Sec. 4.5; Fig. 7, centre)",
+        BY_DISTANCE,
+    ),
+    grows(
+        "A structure of rows and columns appears in the position embeddings",
+        "patches in the same row or column have similar ones (Sec. 4.5; Fig. 7, centre)",
+        BY_LINES,
+    ),
+    Claim(
+        "In the first layer some heads come to look near",
+        "low layers have very local heads (Sec. 4.5; Figs. 7, right, and 11)",
+        (at(NEAREST, UNTRAINED),),
+        (at(NEAREST),),
+    ),
+    Claim(
+        "In the first layer some heads look far, beyond 3/4 of looking everywhere alike",
+        "some heads attend to most of the image already in the lowest layers (Sec. 4.5; Figs. 7, "
+        "right, and 11)",
+        (at(BEYOND),),
+        (),
+    ),
+    grows(
+        "How far heads look grows with depth",
+        "the distance increases with depth; in the second half most heads look far (Sec. 4.5, "
+        "App. D.7; Figs. 7, right, and 11)",
+        DEEPER,
+    ),
+    grows(
+        "Rollout's maps point at what the answer hangs on",
+        "the model attends to what is semantically relevant for the class (Sec. 4.5; Figs. 6 and "
+        "14): pictures only",
+        ROLLOUT,
+    ),
+)
+
+# No checkpoint of a run is kept on the way. With a constant rate, however, a short run is the
+# beginning of a long one, step by step: each stage is a run of its own.
+STEPS, WARMUP = 3500, 350
+MINI = Scale(
+    data=CIFAR10,
+    verb="none",
+    settings={},
+    grid={
+        stage: {ENCODER: stage if stage in SHARES else next(iter(SHARES)), "trained": share > 0}
+        for stage, share in STAGES.items()
+    },
+    seeds=3,
+    time="about 15 minutes on two cores",
+    encoders={
+        stage: {
+            **{"verb": "finetune", **SMALL_VIT, "heads": 4, "schedule": "constant", "lr": 1e-3},
+            **{"steps": round(share * STEPS), "warmup_steps": WARMUP},
+            **{"validation": 0.0, "save_every": 500},
+        }
+        for stage, share in SHARES.items()
+    },
+)
+JFT_STEPS = 1_035_645  # 14 epochs in batches of 4,096
+FULL = Scale(
+    data=JFT,
+    verb="none",
+    settings={},
+    grid=MINI.grid,
+    seeds=1,
+    time="by --plan",
+    # The paper's linear decay at the last stage; before, its beginning at the peak rate: a run
+    # that decays has lost 1 %, 10 % and 30 % of the rate there.
+    encoders={
+        stage: {
+            "recipe": "vit-l16-jft-14ep",
+            **(
+                {} if stage == LAST else {"schedule": "constant", "steps": round(share * JFT_STEPS)}
+            ),
+        }
+        for stage, share in SHARES.items()
+    },
+)
+
+
+def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+    """What stands in each row of the table at each stage."""
+    values: dict[str, float | None] = {}
+    for stage in STAGES:
+        column = rows_of(found[stage])
+        values |= {at(row, stage): column.get(row) for row in ROWS}
+    return values
+
+
+def rows_of(numbers: Numbers) -> dict[str, float | None]:
+    """Of one stage; nothing where its training diverged."""
+    if numbers["accuracy"] is None:
+        return {}
+    distances = distances_of(numbers)  # [L, K]
+    half = len(distances) // 2
+    first = distances[0]
+    return {
+        ACCURACY: numbers["accuracy"],
+        SMOOTH: numbers["low frequencies"],
+        BY_DISTANCE: numbers["by distance"],
+        BY_LINES: numbers["by rows and columns"],
+        NEAREST: float(first.min()),
+        FARTHEST: float(first.max()),
+        BEYOND: float(first.max()) - ENOUGH,
+        DEEPER: float(distances[-half:].mean() - distances[:half].mean()),
+        ROLLOUT: numbers["rollout"],
+    }
+
+
+STUDY = Study(
+    name="inside",
+    version=1,
+    title="Inside a ViT",
+    question="How do filters, position structure, attention distance and rollout develop while a "
+    "ViT is trained?",
+    source="Figures 6, 7, 10, 11 and 14, Section 4.5, Appendices D.4, D.7 and D.8",
+    quantity="all rows in per cent, as explained below",
+    note="Filters: the share of their variance in the lower half of frequencies each way; noise "
+    "has a quarter. Positions: the share of the variance of similarities that distance, or row and "
+    "column, explains; noise has 0. Heads: attention distance as a share of that of a head that "
+    "looks at all patches alike; deeper half: by how much the mean of the deeper layers exceeds "
+    "that of the others. Rollout: area under insertion less that under deletion, less the same of "
+    "random maps. What a model shows without training is no finding, so each claim but one is of "
+    "the trained model less the untrained one. The exception is that heads look far, which the "
+    "untrained ones do by themselves; what is to be learned is to look near. In 32 pixels with 64 "
+    "patches there is less near and far to choose from than in the paper's 224 with 196.",
+    paper={},
+    paper_quantity="pictures only; the figures print no numbers",
+    scales={"mini": MINI, "full": FULL},
+    claims=CLAIMS,
+    measure=measure,
+    read=read,
+    draw=draw,
+    draw_kept=draw_kept,
+    layout=(ROWS, tuple(STAGES)),
+)

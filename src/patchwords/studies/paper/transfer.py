@@ -1,0 +1,245 @@
+"""Tables 2, 5 and 9: what does a pre-trained ViT bring to tasks of a few thousand images?
+
+Pre-trained on few images or on many, then fine-tuned as Table 4 has it: SGD at four learning rates,
+of which validation images choose one for each start and task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from patchwords.studies.bench import Bench
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.head_type import mean
+from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.sources import CIFAR10, FLOWERS
+from patchwords.studies.study import ENCODER, Cell, Claim, Grid, Images, Numbers, Scale, Study
+from patchwords.studies.training import judge_training, measure_training
+
+if TYPE_CHECKING:
+    from patchwords.report.curves import Curve
+
+RANDOM, FEW, MANY = "random weights", "few images", "many images"  # a start
+PAPERS = ("the paper's B/16", "the paper's L/16")  # more of them, at full scale
+PHOTOS, DIGITS, CIFAR = "flowers", "digits", "CIFAR-10"  # a task
+RATES = (0.001, 0.003, 0.01, 0.03)  # Table 4
+
+PAPER = {  # Table 5, ViT-B/16 on Flowers-102: pre-trained on ImageNet, and on ImageNet-21k
+    f"{FEW}, {PHOTOS}": 0.8949,
+    f"{MANY}, {PHOTOS}": 0.9938,
+}
+
+
+def both(start: str) -> tuple[str, ...]:
+    return tuple(f"{start}, {task}" for task in (PHOTOS, DIGITS))
+
+
+CLAIMS = (
+    Claim(
+        "Fine-tuning what was pre-trained beats as many steps from random weights",
+        "+6.1 points over the task's own images alone: ImageNet from ImageNet-21k 83.97, from "
+        "itself 77.91 (Table 5, ViT-B/16)",
+        both(MANY),
+        both(RANDOM),
+    ),
+    Claim(
+        "Pre-training on ten times as many images transfers better to photos",
+        "+9.9 points: Flowers-102 from ImageNet-21k 99.38, from ImageNet 89.49 (Table 5, ViT-B/16)",
+        (f"{MANY}, {PHOTOS}",),
+        (f"{FEW}, {PHOTOS}",),
+    ),
+    Claim(
+        "And to digits, which are no photos",
+        "+6.5 points: SVHN from JFT-300M 87.4, from ImageNet-21k 80.9 (Table 9, ViT-L/16)",
+        (f"{MANY}, {DIGITS}",),
+        (f"{FEW}, {DIGITS}",),
+    ),
+)
+
+
+def cells(
+    starts: Mapping[str, Mapping[str, Any]], tasks: Mapping[str, Mapping[str, Any]]
+) -> dict[str, dict[str, Any]]:
+    """Every start on every task at every rate."""
+    return {
+        f"{start}, {task}, lr {lr:g}": {**of_start, **of_task, "lr": lr}
+        for start, of_start in starts.items()
+        for task, of_task in tasks.items()
+        for lr in RATES
+    }
+
+
+SHAPE = {
+    name: SMALL_VIT[name]
+    for name in ("model", "image_size", "width", "depth", "heads", "mlp_width", "dropout")
+}
+# Table 4's optimizer, schedule and rates; smaller batches, as there are far fewer images.
+TABLE_4 = {"optimizer": "sgd", "schedule": "cosine", "weight_decay": 0.0}
+PRETRAINING = {**SMALL_VIT, "lr": 1e-3, "validation": 0.0, "save_every": 500}
+MINI = Scale(
+    data=CIFAR10,
+    transfer=FLOWERS,
+    tuned=True,
+    verb="finetune",
+    settings={
+        **TABLE_4,
+        "batch_size": 64,
+        "steps": 120,
+        "warmup_steps": 12,
+        "validation": 0.1,  # as Table 4's of Pets and Flowers; chooses the rate
+        "eval_every": 120,
+        "split_seed": 0,
+    },
+    grid=cells(
+        {RANDOM: SHAPE, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
+        {
+            PHOTOS: {"crop_area": (0.4, 1.0)},
+            # a mirrored 2 is not a 2, and a part of a digit is none
+            DIGITS: {"crop_area": (0.7, 1.0), "crop_ratio": (0.9, 1.1), "flip": False},
+        },
+    ),
+    encoders={
+        # as ImageNet is to ImageNet-21k; as many steps, so that it is the images that count
+        FEW: {**PRETRAINING, "steps": 1200, "warmup_steps": 120, "train_images": 5_000},
+        MANY: {**PRETRAINING, "steps": 1200, "warmup_steps": 120},
+    },
+    seeds=3,
+    time="about a quarter of an hour on two cores",
+)
+
+# Public checkpoints: AugReg's of ImageNet and of ImageNet-21k, and the paper's of ImageNet-21k.
+B16, L16 = {"model": "ViT-B/16"}, {"model": "ViT-L/16"}
+AUGREG_IMAGENET = "B_16-i1k-300ep-lr_0.001-aug_medium2-wd_0.1-do_0.1-sd_0.1"
+FULL_STARTS = {
+    FEW: {**B16, "weights": AUGREG_IMAGENET},
+    MANY: {**B16, "weights": "howto-i21k-B/16"},
+    PAPERS[0]: {**B16, "weights": "imagenet21k/ViT-B_16"},
+    PAPERS[1]: {**L16, "weights": "imagenet21k/ViT-L_16"},
+}
+FULL_TASKS: dict[str, dict[str, Any]] = {
+    PHOTOS: {"recipe": "paper-finetune-flowers102"},
+    DIGITS: {"recipe": "paper-finetune-vtab", "flip": False},
+    CIFAR: {"recipe": "paper-finetune-cifar10", "validation": 0.02},
+}
+# Table 4's recipes start from weights alone; the same lengths without them.
+BY_HAND: dict[str, Any] = {
+    **{**B16, **TABLE_4, "dropout": 0.0, "batch_size": 512, "image_size": (384,)},
+    **{"random_crop": 384 / 448, "resize": "crop", "crop_fraction": 384 / 448},
+}
+FULL_LENGTHS: dict[str, dict[str, Any]] = {
+    PHOTOS: {"steps": 500, "warmup_steps": 100},
+    DIGITS: {"steps": 2_500, "warmup_steps": 200, "flip": False},
+    CIFAR: {"steps": 10_000, "warmup_steps": 500, "validation": 0.02},
+}
+FULL = Scale(
+    data=CIFAR10,
+    transfer=Images("Oxford Flowers-102, with a validation and a test part", 1_020, 102),
+    tuned=True,
+    verb="finetune",
+    settings={},
+    grid={**cells({RANDOM: BY_HAND}, FULL_LENGTHS), **cells(FULL_STARTS, FULL_TASKS)},
+    seeds=3,  # Table 2
+    time="by --plan",
+)
+
+
+def at_its_task(cell: Cell, bench: Bench) -> Bench:
+    """The bench with the cell's images: digits need no file, CIFAR-10 is --data, flowers the other.
+
+    A cell's name has its task.
+    """
+    task = cell.name.split(", ")[1]
+    return replace(bench, transfer={DIGITS: "digits", CIFAR: bench.data}.get(task, bench.transfer))
+
+
+def measure(cell: Cell, bench: Bench) -> Numbers:
+    return measure_training(cell, at_its_task(cell, bench))
+
+
+def judge(cell: Cell, bench: Bench) -> Numbers:
+    return judge_training(cell, at_its_task(cell, bench))
+
+
+def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
+    """Each start on each task at the rate with the best mean over the seeds.
+
+    A rate at which any seed diverged is out; of equally good ones the smallest is taken.
+    """
+    labels: dict[str, str] = {}
+    for name in sorted(grid, key=lambda name: float(grid[name]["lr"])):
+        label = label_of(name)
+        best = labels.get(label)
+        if best is None or mean(validation[name]) > mean(validation[best]):
+            labels[label] = name
+    return {label: labels[label] for label in map(label_of, grid)}
+
+
+def label_of(cell: str) -> str:
+    """
+    >>> label_of("few images, digits, lr 0.01")
+    'few images, digits'
+    """
+    return cell.rpartition(", ")[0]
+
+
+def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """A panel for each task: what the rate was chosen by, of every start."""
+    from patchwords.report.curves import Panel, draw_panels
+
+    labels = [one["label"].split(", ") for one in results["labels"]]
+    tasks = list(dict.fromkeys(task for _, task in labels))
+    panels = [
+        Panel(
+            task,
+            "learning rate",
+            "accuracy, %",
+            [curve(results, f"{start}, {one}") for start, one in labels if one == task],
+            True,
+            x_ticks=RATES,
+        )
+        for task in tasks
+    ]
+    seeds = results["seeds"]
+    caption = (
+        f"Accuracy on the validation images that choose the learning rate, mean over {seeds} seed"
+        f"{'s' if seeds > 1 else ''}; bands reach from the lowest to the highest."
+    )
+    return draw_panels(panels, caption, STUDY.name)
+
+
+def curve(results: Mapping[str, Any], label: str) -> Curve:
+    """Validation accuracy over the rates."""
+    found: dict[float, list[float | None]] = {}
+    for row in results["cells"]:
+        if label_of(row["name"]) == label:
+            rate = results["grid"][row["name"]]["lr"]
+            found.setdefault(rate, []).append(row["validation"])
+    return over_seeds(label.split(", ", maxsplit=1)[0], found)
+
+
+STUDY = Study(
+    name="transfer",
+    version=1,
+    title="Transfer",
+    question="What does pre-training bring to tasks of a few thousand images, and does more of it "
+    "bring more?",
+    source="Tables 2, 5 and 9, with Table 4 for fine-tuning",
+    quantity="accuracy on test images, per cent",
+    note=(
+        "Few images are a tenth of the many. Each start has the learning rate of Table 4 that is "
+        "best on validation images, and the cell with it is judged; the paper trains once more, "
+        "on those, too. At the mini scale pre-training has ten classes, so little to transfer, and "
+        "digits are judged by 359 test images."
+    ),
+    paper=PAPER,
+    paper_quantity="ViT-B/16 on Flowers-102, per cent, pre-trained on ImageNet (few) and on "
+    "ImageNet-21k (many), which has 11 times as many images (Table 5)",
+    scales={"mini": MINI, "full": FULL},
+    claims=CLAIMS,
+    measure=measure,
+    judge=judge,
+    choose=choose,
+    draw=draw,
+)

@@ -1,0 +1,36 @@
+"""The studies by name; each is a file of the folder `paper`, loaded when it is wanted."""
+
+from __future__ import annotations
+
+import importlib
+
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.studies.study import Study
+
+STUDIES = (
+    "axial",
+    "compute",
+    "data-size",
+    "flowers",
+    "head-type",
+    "inside",
+    "masked-patches",
+    "mixers",
+    "optimizer",
+    "position-embeddings",
+    "resolution",
+    "robustness",
+    "shape",
+    "speed",
+    "transfer",
+)
+
+
+def find(name: str) -> Study:
+    """Raises ConfigError for a name that is none."""
+    if name not in STUDIES:
+        near = did_you_mean(name, STUDIES)
+        raise ConfigError(f"unknown study {name!r}{near or '; `patchwords studies` lists them'}")
+    module = importlib.import_module(f"patchwords.studies.paper.{name.replace('-', '_')}")
+    study: Study = module.STUDY
+    return study

@@ -1,0 +1,174 @@
+"""Inside a ViT: the measures on what is known, and the whole study on digits."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tiny_study import DIGITS, SETTINGS, go
+
+from patchwords.evaluate.beginning import drawn
+from patchwords.inspect.filters import principal_filters
+from patchwords.studies.contents import contents
+from patchwords.studies.page import markdown
+from patchwords.studies.paper import inside
+from patchwords.studies.paper.inside import MINI, ROWS, STUDY, at, rows_of
+from patchwords.studies.paper.inside_measure import ARRAYS, distances_of, heads, low_frequencies
+from patchwords.studies.paper.inside_pictures import PANELS, UNITS, over_depth, over_training
+from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
+from patchwords.train.journal import read_rows
+from patchwords.weights.store import from_pretrained
+
+SIDE = 6
+
+
+def wave(down: int, across: int) -> np.ndarray:
+    """A product of two cosines of the transform, [SIDE, SIDE]"""
+    places = (np.arange(SIDE) + 0.5) / SIDE * np.pi
+    return np.outer(np.cos(down * places), np.cos(across * places))
+
+
+@pytest.mark.parametrize(
+    ("down", "across", "share"), [(0, 0, 1), (2, 2, 1), (2, 3, 0), (3, 0, 0), (5, 5, 0)]
+)
+def test_a_wave_is_low_or_high(down: int, across: int, share: float) -> None:
+    filters = np.array([-1.0, 0.5, 2.0])[:, None, None, None] * wave(down, across)
+    assert low_frequencies(filters) == pytest.approx(share)
+
+
+def test_the_mean_filter_is_taken_away_and_noise_has_a_quarter() -> None:
+    noise = np.random.default_rng(0).normal(size=(500, 3, SIDE, SIDE))
+    assert low_frequencies(noise) == pytest.approx(0.25, abs=0.01)
+    assert low_frequencies(noise + 100 * wave(0, 0)) == pytest.approx(low_frequencies(noise))
+
+
+def test_heads_are_told_by_their_distance() -> None:
+    numbers = heads(np.array([[0.9, 0.2], [0.5, 0.7], [0.8, 0.6]]))
+    assert numbers["layer 1, head 1"] == 0.2
+    assert distances_of({"x": 1, **numbers}).tolist() == [[0.2, 0.9], [0.5, 0.7], [0.6, 0.8]]
+
+
+def test_the_rows_of_a_stage() -> None:
+    """Deeper half of three layers: the last against the first."""
+    numbers = {
+        **{"accuracy": 0.5, "low frequencies": 0.3, "by distance": 0.4},
+        **{"by rows and columns": 0.6, "rollout": 0.05},
+        **heads(np.array([[0.9, 0.2], [0.1, 0.1], [0.8, 0.6]])),
+    }
+    found = rows_of(numbers)
+    assert set(found) == set(ROWS)
+    assert found[inside.NEAREST] == 0.2
+    assert found[inside.FARTHEST] == 0.9
+    assert found[inside.BEYOND] == pytest.approx(0.15)
+    assert found[inside.DEEPER] == pytest.approx(0.7 - 0.55)
+    assert rows_of({"accuracy": None}) == {}
+
+
+def test_claims_and_panels_are_about_rows_that_there_are() -> None:
+    labels = {at(row, stage) for row in ROWS for stage in STAGES}
+    for claim in STUDY.claims:
+        assert {*claim.more, *claim.less} <= labels
+    drawn_rows = [row for rows in PANELS.values() for row in rows.values()]
+    assert set(drawn_rows) == set(ROWS) - {inside.BEYOND}
+    assert set(UNITS) == set(PANELS)
+
+
+def test_every_stage_is_a_share_of_one_training() -> None:
+    lengths = {"mini": inside.STEPS, "full": 14 * 303e6 / 4096}
+    for name, scale in STUDY.scales.items():
+        for stage, share in STAGES.items():
+            if stage == UNTRAINED:
+                continue
+            own = scale.encoders[stage]
+            if stage != LAST or "steps" in own:
+                assert own["steps"] == pytest.approx(share * lengths[name], abs=1)
+                assert own["schedule"] == "constant"
+        assert [one["trained"] for one in scale.grid.values()] == [False, *[True] * 4]
+
+
+@pytest.fixture(scope="module")
+def folder(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study with a tiny ViT, done."""
+    own = {"verb": "finetune", **SETTINGS, "schedule": "constant", "lr": 0.01, "depth": 2}
+    own |= {"validation": 0.0, "eval_every": 1000, "log_every": 1, "save_every": 50}
+    own |= {"batch_size": 32, "random_crop": 1.0, "flip": False}
+    encoders = {
+        stage: {**own, "steps": max(3, round(100 * share))}
+        for stage, share in STAGES.items()
+        if share
+    }
+    mini = replace(MINI, data=DIGITS, seeds=1, encoders=encoders)
+    study = replace(STUDY, scales={"mini": mini, "full": mini})
+    place = tmp_path_factory.mktemp("inside") / "study"
+    place.mkdir()
+    results = go(place, study)
+    (place / "results.json").write_text(json.dumps(results))
+    return place
+
+
+@pytest.fixture(scope="module")
+def results(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder / "results.json").read_text())
+    return found
+
+
+def test_a_short_run_is_the_beginning_of_a_long_one(folder: Path) -> None:
+    """Else the stages would not be those of one training."""
+    losses = []
+    for place in sorted((folder / "shared").glob("*-0"), key=lambda one: int(one.name[:-2])):
+        rows = read_rows(place / "run" / "metrics.jsonl")
+        losses.append([row["loss"] for row in rows if row["kind"] == "train"])
+    assert [len(some) for some in losses] == [3, 10, 30, 100]
+    for shorter in losses[:-1]:
+        assert shorter == losses[-1][: len(shorter)]
+
+
+def test_the_untrained_model_has_the_weights_that_training_began_with(folder: Path) -> None:
+    model = from_pretrained(folder / "shared" / "1-0" / "run" / "model").model
+    with np.load(folder / "cells" / f"{UNTRAINED}-0" / ARRAYS) as arrays:
+        assert np.array_equal(
+            arrays["filters"], principal_filters(drawn(model.config, 0)).components
+        )
+    with np.load(folder / "cells" / "100-0" / ARRAYS) as arrays:
+        last = from_pretrained(folder / "shared" / "100-0" / "run" / "model").model
+        assert np.array_equal(arrays["filters"], principal_filters(last).components)
+
+
+def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
+    values = {one["label"]: one["values"][0] for one in results["labels"]}
+    assert list(values) == [at(row, stage) for stage in STAGES for row in ROWS]
+    assert values[at(inside.ACCURACY)] > 0.4 > values[at(inside.ACCURACY, UNTRAINED)]
+    assert values[at(inside.ROLLOUT, UNTRAINED)] == 0  # the head is 0: nothing changes the answer
+    # attention is nearly even before training: all heads look about as far
+    assert values[at(inside.NEAREST, UNTRAINED)] == pytest.approx(1, abs=0.25)
+    assert results["compute"]["trainings"] == 4
+
+
+def test_its_page_and_its_pictures(folder: Path, results: dict[str, Any]) -> None:
+    files = {**STUDY.draw(results), **STUDY.draw_kept(folder, results)}
+    pictures = [name.removesuffix(".png") for name in files if name.endswith(".png")]
+    assert pictures == [
+        *("inside", "inside-distance", "inside-filters", "inside-positions", "inside-rollout"),
+    ]
+    page = markdown(STUDY.title, contents(STUDY, results, pictures, "command"))
+    assert "| untrained | 1 % | 10 % | 30 % | 100 % |" in page
+    assert "(inside-rollout.png)" in page
+    assert STUDY.draw_kept(folder / "gone", results) == {}  # of a study whose cells were deleted
+
+
+def test_what_diverged_is_not_drawn(results: dict[str, Any]) -> None:
+    cells = [{"name": stage, "accuracy": None} for stage in STAGES]
+    assert over_depth({"cells": cells}) == []
+    nearest, mean, farthest = over_depth(results)
+    assert [curve.label for curve in nearest.curves] == list(STAGES)
+    for low, middle, high in zip(nearest.curves, mean.curves, farthest.curves, strict=True):
+        assert low.y[0] < middle.y[0] < high.y[0]
+    values = {at(inside.ACCURACY, stage): [0.5, None] for stage in STAGES}
+    own, before = over_training(values, {"accuracy": inside.ACCURACY})
+    assert own.y == before.y == [50] * 4
+    values[at(inside.ACCURACY, "1 %")] = [None, None]
+    assert over_training(values, {"accuracy": inside.ACCURACY}) == []

@@ -1,0 +1,99 @@
+"""Shape: gains per doubling and what predicts the accuracy, by hand; each line is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from patchwords.studies.bench import Bench
+from patchwords.studies.cost import cost_of
+from patchwords.studies.paper.shape import STUDY
+from patchwords.studies.paper.shape_numbers import (
+    ALL,
+    BASE,
+    BY_COMPUTE,
+    DEPTH,
+    LINES,
+    PATCH,
+    WIDTH,
+    advantage,
+    gain_of,
+    line_of,
+    read,
+)
+from patchwords.studies.paper.shape_page import draw, tables
+from patchwords.studies.study import Numbers, ScaleName
+
+
+def row(accuracy: float | None, flops: float, parameters: float) -> Numbers:
+    return {"accuracy": accuracy, "flops": flops, "parameters": parameters}
+
+
+FOUND: dict[str, Numbers] = {
+    BASE: row(0.30, 1e9, 1e5),
+    "depth 8": row(0.34, 2e9, 2e5),
+    "depth 16": row(0.36, 4e9, 4e5),
+    "width 128": row(0.33, 8e9, 4e5),
+    "MLP 512": row(0.32, 2e9, 2e5),
+    "patch 4": row(0.38, 4e9, 1e5),
+    "all, twice": row(0.28, 4e9, 4e5),
+}
+LABELS = {name: name for name in FOUND}
+
+
+def test_gains_are_from_the_middle_to_the_dearest_by_doublings() -> None:
+    values = read(LABELS, FOUND)
+    assert values[gain_of(DEPTH)] == pytest.approx(0.03)
+    assert values[gain_of(WIDTH)] == pytest.approx(0.01)
+    assert values[gain_of(PATCH)] == pytest.approx(0.04)
+    assert values[gain_of(ALL)] == pytest.approx(-0.01)
+    assert values["depth 8"] == 0.34
+
+
+def test_what_follows_the_compute_correlates_with_it() -> None:
+    by_compute = [row(0.1 * i, 2.0**i, 2.0 ** (i % 2)) for i in range(4)]
+    by_size = [row(0.1 * i, 2.0 ** (i % 2), 2.0**i) for i in range(4)]
+    # i against i % 2, from 0 to 3: 1 / sqrt(5)
+    for found, sign in ((by_compute, 1), (by_size, -1)):
+        cells = {str(i): one for i, one in enumerate(found)}
+        assert advantage(cells) == pytest.approx(sign * (1 - 5**-0.5))
+
+
+def test_a_cell_that_diverged_takes_its_line_with_it() -> None:
+    lost = {**FOUND, "depth 16": {"diverged": 1.0, "accuracy": None}}
+    values = read(LABELS, lost)
+    assert values[gain_of(DEPTH)] is None
+    assert values[gain_of(WIDTH)] == pytest.approx(0.01)
+    assert values[BY_COMPUTE] is None
+    assert read(LABELS, {**FOUND, BASE: {"accuracy": None}})[gain_of(WIDTH)] is None
+
+
+@pytest.mark.parametrize("name", ["mini", "full"])
+def test_lines_have_more_of_one_dimension(name: ScaleName) -> None:
+    scale = STUDY.scales[name]
+    bench = Bench(Path("nowhere"), scale, "somewhere", "elsewhere")
+    costs = {cell.name: cost_of(cell, bench) for cell in scale.cells(1)}
+    base = scale.grid[BASE]
+    changes = {
+        "depth": {"depth"},
+        "width": {"width", "heads"},
+        "MLP": {"mlp_width"},
+        "patch": {"model"},
+        "all": {"depth", "width", "heads", "mlp_width"},
+    }
+    assert {line_of(cell) for cell in scale.grid} == {BASE, *LINES}
+    for cell, own in scale.grid.items():
+        if cell != BASE:
+            assert {key for key in own if own[key] != base[key]} == changes[line_of(cell)], cell
+            assert 1.9 < costs[cell].flops / costs[BASE].flops < 10  # the axis of Figure 8
+    patch = next(cell for cell in scale.grid if line_of(cell) == PATCH)
+    assert costs[patch].parameters < costs[BASE].parameters
+
+
+def test_the_page_and_the_figure() -> None:
+    cells = [{"name": name, "seed": seed, **one} for name, one in FOUND.items() for seed in (0, 1)]
+    cells.append({"name": "depth 8", "seed": 2, "accuracy": None, "diverged": 1.0})
+    results = {"cells": cells, "seeds": 2, "quantity": "accuracy; and gains"}
+    assert draw(results)["shape.png"].startswith(b"\x89PNG")
+    assert ("patch 4", "4.00", "1.00") in tables(results)[1].rows  # type: ignore[union-attr]
