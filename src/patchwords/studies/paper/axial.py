@@ -23,14 +23,13 @@ from patchwords.studies.paper.axial_numbers import (
     read,
 )
 from patchwords.studies.paper.axial_page import draw, tables
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.small import SHAPE, SMALL_VIT, TRAINING
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import VERB, Cell, Claim, Grid, Numbers, Scale, Study, Unit
 from patchwords.studies.training import judge_training, measure_training
 
 ROUNDS, SECONDS = 5, 0.25  # in which each model has its turn, so that a slow moment hits them all
 
-SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
 SMALL = {name: SMALL_VIT[name] for name in SHAPE if name != "model"}
 LONG = {"steps": 560, "warmup_steps": 56}
 # The smallest ResNets have 2 to 2.4 times the multiplications of ViT with small patches, and take
@@ -56,7 +55,7 @@ MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **{name: v for name, v in SMALL_VIT.items() if name not in (*SHAPE, *LONG)},
+        **{name: v for name, v in TRAINING.items() if name not in LONG},
         "lr": 1e-3,
         "validation": 0.0,  # nothing is chosen
         "save_every": 200,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from patchwords.report.words import plural
 from patchwords.studies.contents import Piece, Rows, Text
 from patchwords.studies.paper.axial_numbers import (
     AXIAL_FEW,
@@ -75,9 +76,8 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     flops = {one["name"]: one.get("flops") for one in results["cells"] if one["seed"] == 0}
     labels = {one["label"]: one["over_seeds"] for one in results["labels"]}
     rates = {name: (labels[rate_of(name)] or {}).get("mean") for name in MODELS}
-    seeds = results["seeds"]
     caption = (
-        f"{results['quantity'].capitalize()}; mean over {seeds} seed{'s' if seeds > 1 else ''}, "
+        f"{results['quantity'].capitalize()}; mean over {plural(results['seeds'], 'seed')}, "
         "lines join large patches with small ones. Left: 6 x MACs x images, over that of ViT with "
         "small patches. "
         f"Right: frozen copies, {IMAGES} images at a time."

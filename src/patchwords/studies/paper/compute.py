@@ -25,8 +25,8 @@ from patchwords.studies.paper.families import (
     RESNET_26,
     SMALL,
     SMALL_HYBRID,
-    TRAINING,
 )
+from patchwords.studies.paper.small import TRAINING
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.record import read_numbers
 from patchwords.studies.study import ENCODER, Cell, Claim, Numbers, Scale, Study, Unit

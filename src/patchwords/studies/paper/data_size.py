@@ -15,15 +15,9 @@ from patchwords.studies.paper.data_size_numbers import (
     read,
 )
 from patchwords.studies.paper.data_size_page import draw, tables
-from patchwords.studies.paper.families import (
-    MIDDLE,
-    RESNET_14,
-    SMALL,
-    SMALL_HYBRID,
-    TRAINING,
-    passes,
-)
+from patchwords.studies.paper.families import MIDDLE, RESNET_14, SMALL, SMALL_HYBRID, passes
 from patchwords.studies.paper.judging import FEWSHOT, judge_both
+from patchwords.studies.paper.small import TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study, Unit
 from patchwords.studies.training import measure_training

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
+from patchwords.report.words import plural
 from patchwords.studies.contents import Piece, Rows, Text
 from patchwords.studies.paper.bands import over_seeds
 from patchwords.studies.paper.data_size_numbers import LARGE, RESNET, name_of, parts_of
 from patchwords.studies.paper.judging import FEWSHOT
+from patchwords.studies.paper.paired import differences
 
 # Table 5: accuracy on ImageNet, fine-tuned at 384 pixels, after each of three data sets.
 TABLE_5 = {
@@ -49,21 +51,12 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
             for model in models
         ]
         panels.append(Panel(title, "training images", "%", curves, log_x=True, x_ticks=sizes))
-    lead = {float(n): paired(values, name_of(RESNET, n), name_of(LARGE, n)) for n in sizes}
+    lead = {float(n): differences(values, name_of(RESNET, n), name_of(LARGE, n)) for n in sizes}
     gap = [over_seeds("ResNet less large ViT", lead)]
     panels.append(Panel("ResNet's lead", "training images", "points", gap, True, x_ticks=sizes))
-    seeds = results["seeds"]
     caption = (
-        f"Mean over {seeds} seed{'s' if seeds > 1 else ''}, bands from the lowest to the highest. "
+        f"Mean over {plural(results['seeds'], 'seed')}, bands from the lowest to the highest. "
         "Figure 4 has 5-shot linear accuracy on ImageNet after 9 to 300 million images of JFT. "
         "The lead is that over the large ViT."
     )
     return draw_panels(panels, caption, "data-size")
-
-
-def paired(
-    values: Mapping[str, Sequence[float | None]], one: str, other: str
-) -> list[float | None]:
-    """Differences seed by seed."""
-    pairs = zip(values[one], values[other], strict=True)
-    return [None if a is None or b is None else a - b for a, b in pairs]

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchwords.studies.paper.small import SMALL_VIT
-
-SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
-# What they have in common: all are trained alike, and nothing is tuned for any of them.
-TRAINING = {name: value for name, value in SMALL_VIT.items() if name not in SHAPE}
+from patchwords.studies.paper.small import SHAPE, SMALL_VIT
 
 # Millions of MACs an image stand beside each.
 SMALL = {name: SMALL_VIT[name] for name in SHAPE}  # 15

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.families import MIDDLE, RESNET_14, TRAINING
+from patchwords.studies.paper.families import MIDDLE, RESNET_14
 from patchwords.studies.paper.flowers_measure import (
     DANDELION,
     LATER,
@@ -31,6 +31,7 @@ from patchwords.studies.paper.flowers_notes import (
     VIT,
 )
 from patchwords.studies.paper.flowers_page import draw, tables
+from patchwords.studies.paper.small import TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS
 from patchwords.studies.study import Claim, Scale, Study
 

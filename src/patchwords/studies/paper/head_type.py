@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from patchwords.report.words import plural
+from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.rates import choose_rates, curves_of_rates
 from patchwords.studies.paper.small import SMALL_VIT
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Grid, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
+
+if TYPE_CHECKING:
+    from patchwords.report.curves import Curve
 
 HEADS = {"class token": "token", "GAP": "gap"}
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
@@ -16,6 +22,7 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 TOKEN = "class token, its best rate"
 SAME = "GAP, the class token's rate"
 OWN = "GAP, its best rate"
+WAY = "validation at "  # of a number that was taken on the way: the share of the steps
 LOOKS = 7  # at the validation images during a training: Figure 9 shows seven epochs
 
 
@@ -59,11 +66,9 @@ FULL = Scale(
 
 
 def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
-    """Each head at the rate with the best mean over the seeds, and GAP at the class token's.
-
-    A rate at which any seed diverged is out; of equally good ones the smallest is taken.
-    """
-    token, gap = (best_rate(grid, validation, head) for head in HEADS.values())
+    """Each head at its best rate, and GAP at the class token's."""
+    best = choose_rates(grid, validation, lambda name: str(grid[name]["classifier"]))
+    token, gap = (best[head] for head in HEADS.values())
     same = next(
         name
         for name, own in grid.items()
@@ -72,34 +77,16 @@ def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict
     return {TOKEN: token, SAME: same, OWN: gap}
 
 
-def best_rate(grid: Grid, validation: Mapping[str, Sequence[float | None]], head: str) -> str:
-    """The cell of this head; the lowest rate where all diverged."""
-    cells = sorted(
-        (name for name, own in grid.items() if own["classifier"] == head),
-        key=lambda name: float(grid[name]["lr"]),
-    )
-    return max(cells, key=lambda name: mean(validation[name]))
-
-
-def mean(values: Sequence[float | None]) -> float:
-    alive = [value for value in values if value is not None]
-    return sum(alive) / len(alive) if len(alive) == len(values) else -1.0
-
-
 def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Figure 9: accuracy over the training, of the chosen cells; and what chose them."""
     from patchwords.report.curves import Panel, draw_panels
 
-    seeds = results["seeds"]
     caption = (
-        f"Accuracy on validation images, mean over {seeds} seed{'s' if seeds > 1 else ''}; bands "
+        f"Accuracy on validation images, mean over {plural(results['seeds'], 'seed')}; bands "
         "reach from the lowest to the highest. The left panel is Figure 9's; it has seven epochs."
     )
-    over_time = [
-        curve(results, one["cell"], one["label"], over_training(results, one["cell"]))
-        for one in results["labels"]
-    ]
-    over_rate = [curve_of_rates(results, head) for head in HEADS]
+    over_time = [over_training(results, one["cell"], one["label"]) for one in results["labels"]]
+    over_rate = list(curves_of_rates(results, head_of).values())
     rates = sorted({own["lr"] for own in results["grid"].values()})
     panels = [
         Panel("While training", "share of the training", "accuracy, %", over_time),
@@ -108,44 +95,23 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     return draw_panels(panels, caption, "head-type")
 
 
-def over_training(results: Mapping[str, Any], cell: str) -> list[str]:
-    """The names of the numbers that were taken on the way."""
-    rows = (one for one in results["cells"] if one["name"] == cell)
-    return [name for name in next(rows) if name.startswith("validation at ")]
+def head_of(cell: str) -> str:
+    """
+    >>> head_of("class token, lr 0.001")
+    'class token'
+    """
+    return cell.partition(", lr ")[0]
 
 
-def curve(results: Mapping[str, Any], cell: str, label: str, keys: Sequence[str]) -> Any:
-    from patchwords.report.curves import Curve
-
-    rows = [one for one in results["cells"] if one["name"] == cell and not one.get("diverged")]
-    x = [float(key.removeprefix("validation at ")) for key in keys]
-    values = [[100 * row[key] for row in rows] for key in keys]
-    return Curve(
-        f"{label} ({results['grid'][cell]['lr']:g})",
-        x,
-        [sum(some) / len(some) for some in values],
-        [min(some) for some in values],
-        [max(some) for some in values],
-    )
-
-
-def curve_of_rates(results: Mapping[str, Any], head: str) -> Any:
-    """Final validation accuracy of a head over its rates; what diverged is not drawn."""
-    from patchwords.report.curves import Curve
-
-    found: dict[float, list[float]] = {}
+def over_training(results: Mapping[str, Any], cell: str, label: str) -> Curve:
+    """Validation accuracy of a cell on the way."""
+    found: dict[float, list[float | None]] = {}
     for row in results["cells"]:
-        own = results["grid"][row["name"]]
-        if own["classifier"] == HEADS[head] and row["validation"] is not None:
-            found.setdefault(own["lr"], []).append(100 * row["validation"])
-    rates = sorted(found)
-    return Curve(
-        head,
-        rates,
-        [sum(found[lr]) / len(found[lr]) for lr in rates],
-        [min(found[lr]) for lr in rates],
-        [max(found[lr]) for lr in rates],
-    )
+        if row["name"] == cell:
+            for name, value in row.items():
+                if name.startswith(WAY):
+                    found.setdefault(float(name.removeprefix(WAY)), []).append(value)
+    return over_seeds(f"{label} ({results['grid'][cell]['lr']:g})", found)
 
 
 STUDY = Study(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.paired import ends, gaps
+from patchwords.studies.paper.paired import dots_of, gaps, over_paired_seeds
 from patchwords.studies.paper.small import SMALL_VIT
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study
@@ -148,22 +148,14 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     from patchwords.report.dots import Dots, draw_dots
 
     found = gaps(results, [one["label"] for one in results["labels"]], LONG)
-    low, high = zip(*map(ends, found.values()), strict=True)
-    ours = Dots(
-        "here",
-        [100 * gap.mean for gap in found.values()],
-        [100 * value for value in low],
-        [100 * value for value in high],
-    )
     nothing = float("nan")  # is not drawn
     paper = [100 * (PAPER[name] - PAPER[LONG]) if name in PAPER else nothing for name in found]
-    seeds = results["seeds"]
     caption = (
-        f"Accuracy after fine-tuning, as differences. Ours: mean over {seeds} seed"
-        f"{'s, paired, with 95 % intervals (t)' if seeds > 1 else ''}. Paper: ViT-B/16, ImageNet, "
-        "one run, for the three beginnings that it has numbers for."
+        "Accuracy after fine-tuning, as differences. Ours: mean over "
+        f"{over_paired_seeds(results)}. Paper: ViT-B/16, ImageNet, one run, for the three "
+        "beginnings that it has numbers for."
     )
-    series = [ours, Dots("paper", paper)]
+    series = [dots_of(found), Dots("paper", paper)]
     across = "points above a long training from scratch"
     return draw_dots(list(found), series, across, caption, STUDY.name)
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paper.paired import ends, gaps, told
+from patchwords.studies.paper.paired import dots_of, gaps, over_paired_seeds, told
 from patchwords.studies.paper.small import SMALL_VIT
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET
 from patchwords.studies.study import Claim, Scale, Study
@@ -100,22 +100,14 @@ def tables(results: Mapping[str, Any]) -> list[Piece]:
 
 def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     """How far each mixer is from attention, paired by seed."""
-    from patchwords.report.dots import Dots, draw_dots
+    from patchwords.report.dots import draw_dots
 
     apart = gaps(results, list(MINI_GRID), ATTENTION)
-    lines = [ends(gap) for gap in apart.values()]
-    seeds = results["seeds"]
     caption = (
         f"{results['quantity'].capitalize()}, above that of attention at equal training compute; "
-        f"mean over {seeds} seed{'s, paired, with 95 % intervals (t)' if seeds > 1 else ''}."
+        f"mean over {over_paired_seeds(results)}."
     )
-    dots = Dots(
-        "here",
-        [100 * gap.mean for gap in apart.values()],
-        [100 * low for low, _ in lines],
-        [100 * high for _, high in lines],
-    )
-    return draw_dots(list(apart), [dots], "points above attention", caption, "mixers")
+    return draw_dots(list(apart), [dots_of(apart)], "points above attention", caption, "mixers")
 
 
 STUDY = Study(

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from patchwords.report.words import plural
 from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paper.bands import over_seeds
-from patchwords.studies.paper.families import RESNET_14, TRAINING, passes
+from patchwords.studies.paper.families import RESNET_14, passes
 from patchwords.studies.paper.judging import FEWSHOT, judge_both
+from patchwords.studies.paper.rates import choose_rates, curves_of_rates
+from patchwords.studies.paper.small import TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
 from patchwords.studies.study import ENCODER, Claim, Grid, Numbers, Scale, Study, Unit
 from patchwords.studies.training import measure_training
@@ -84,18 +86,8 @@ def label_of(cell: str) -> str:
 
 
 def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
-    """Each optimizer at the rate with the best mean over the seeds.
-
-    A rate at which any seed diverged is out; of equally good ones the smallest is taken.
-    """
-    from patchwords.studies.paper.head_type import mean
-
-    best: dict[str, str] = {}
-    for name in sorted(grid, key=lambda name: float(grid[name].get("lr", 0.0))):
-        label = label_of(name)
-        if label not in best or mean(validation[name]) > mean(validation[best[label]]):
-            best[label] = name
-    return {label: best[label] for label in dict.fromkeys(map(label_of, grid))}
+    """Each optimizer at its best rate."""
+    return choose_rates(grid, validation, label_of)
 
 
 def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
@@ -145,19 +137,12 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Validation accuracy over the rates, from which each optimizer has its best."""
     from patchwords.report.curves import Panel, draw_panels
 
-    found: dict[str, dict[float, list[float | None]]] = {}
-    for row in results["cells"]:
-        own = results["grid"][row["name"]]
-        if "lr" in own:
-            of_label = found.setdefault(label_of(row["name"]), {})
-            of_label.setdefault(own["lr"], []).append(row["validation"])
-    if not found:
+    curves = list(curves_of_rates(results, label_of).values())
+    if not curves:
         return {}  # published settings: nothing was chosen
-    curves = [over_seeds(label, values) for label, values in found.items()]
-    seeds = results["seeds"]
     caption = (
-        f"Accuracy on validation images at the end, mean over {seeds} seed"
-        f"{'s' if seeds > 1 else ''}; bands reach from the lowest to the highest."
+        f"Accuracy on validation images at the end, mean over {plural(results['seeds'], 'seed')}; "
+        "bands reach from the lowest to the highest."
     )
     panel = Panel("Each at its best rate", "peak learning rate", "accuracy, %", curves, log_x=True)
     return draw_panels([panel], caption, "optimizer")

@@ -3,9 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from patchwords.evaluate.spread import Spread, spread
+from patchwords.report.words import plural
+
+if TYPE_CHECKING:
+    from patchwords.report.dots import Dots
+
+
+def differences(
+    values: Mapping[str, Sequence[float | None]], one: str, other: str
+) -> list[float | None]:
+    """How far one label is above the other, seed by seed; None where either diverged."""
+    pairs = zip(values[one], values[other], strict=True)
+    return [None if a is None or b is None else a - b for a, b in pairs]
 
 
 def gaps(results: Mapping[str, Any], names: Sequence[str], usual: str) -> dict[str, Spread]:
@@ -16,11 +28,29 @@ def gaps(results: Mapping[str, Any], names: Sequence[str], usual: str) -> dict[s
     values = {one["label"]: one["values"] for one in results["labels"]}
     found = {}
     for name in names:
-        pairs = zip(values[name], values[usual], strict=True)
-        alive = [a - b for a, b in pairs if a is not None and b is not None]
+        alive = [gap for gap in differences(values, name, usual) if gap is not None]
         if alive:
             found[name] = spread(alive)
     return found
+
+
+def dots_of(found: Mapping[str, Spread]) -> Dots:
+    """In points, with their intervals."""
+    from patchwords.report.dots import Dots
+
+    low, high = zip(*map(ends, found.values()), strict=True)
+    return Dots(
+        "here",
+        [100 * gap.mean for gap in found.values()],
+        [100 * value for value in low],
+        [100 * value for value in high],
+    )
+
+
+def over_paired_seeds(results: Mapping[str, Any]) -> str:
+    """For a caption: what a mean and its interval are over."""
+    several = ", paired, with 95 % intervals (t)" if results["seeds"] > 1 else ""
+    return f"{plural(results['seeds'], 'seed')}{several}"
 
 
 def ends(gap: Spread) -> tuple[float, float]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from patchwords.studies.paper.paired import dots_of, gaps, over_paired_seeds
 from patchwords.studies.paper.small import SMALL_VIT
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study
@@ -95,31 +96,19 @@ FULL = Scale(
 
 def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     """A line for each cell of Table 8: how far it is from 1-D at the stem, paired by seed."""
-    from patchwords.evaluate.spread import spread
     from patchwords.report.dots import Dots, draw_dots
 
-    values = {one["label"]: one["values"] for one in results["labels"]}
-    usual = values[f"1-D, {STEM}"]
-    names, ours, low, high, paper = [], [], [], [], []
-    for name in GRID:
-        pairs = zip(values[name], usual, strict=True)
-        gaps = [100 * (a - b) for a, b in pairs if a is not None and b is not None]
-        if not gaps:
-            continue  # diverged
-        over = spread(gaps)
-        names.append(name)
-        ours.append(over.mean)
-        low.append(over.mean if over.low is None else over.low)
-        high.append(over.mean if over.high is None else over.high)
-        paper.append(100 * (PAPER[name] - PAPER[f"1-D, {STEM}"]))
-    seeds = results["seeds"]
+    usual = f"1-D, {STEM}"
+    found = gaps(results, list(GRID), usual)
     caption = (
-        f"Table 8 as differences. Ours: {results['quantity']}, mean over {seeds} seed"
-        f"{'s, paired, with 95 % intervals (t)' if seeds > 1 else ''}. Paper: ViT-B/16, 5-shot "
-        "linear accuracy on ImageNet, one run."
+        f"Table 8 as differences. Ours: {results['quantity']}, mean over "
+        f"{over_paired_seeds(results)}. Paper: ViT-B/16, 5-shot linear accuracy on ImageNet, one "
+        "run."
     )
-    series = [Dots("here", ours, low, high), Dots("paper", paper)]
-    return draw_dots(names, series, "points above 1-D at the stem", caption, "position-embeddings")
+    paper = Dots("paper", [100 * (PAPER[name] - PAPER[usual]) for name in found])
+    series = [dots_of(found), paper]
+    across = "points above 1-D at the stem"
+    return draw_dots(list(found), series, across, caption, "position-embeddings")
 
 
 STUDY = Study(

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from patchwords.model.resize import METHODS
+from patchwords.report.words import plural
 from patchwords.studies.bench import Bench
 from patchwords.studies.paper.bands import over_seeds
 from patchwords.studies.paper.small import SMALL_VIT
@@ -230,9 +231,8 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Accuracy over the size of the images, as it is and fine-tuned."""
     from patchwords.report.curves import Panel, draw_panels
 
-    seeds = results["seeds"]
     caption = (
-        f"Accuracy on test images, mean over {seeds} seed{'s' if seeds > 1 else ''}; bands reach "
+        f"Accuracy on test images, mean over {plural(results['seeds'], 'seed')}; bands reach "
         f"from the lowest to the highest. bilinear-corners is the authors' interpolation."
     )
     panels = [

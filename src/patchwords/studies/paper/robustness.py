@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from patchwords.report.words import plural
 from patchwords.studies.contents import Heading, Piece, Rows, Text, flops
+from patchwords.studies.paper.bands import over_seeds
 from patchwords.studies.paper.robustness_measure import levels, measure, share_left
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.small import SMALL_VIT, TRAINING
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET
 from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
+
+if TYPE_CHECKING:
+    from patchwords.report.curves import Curve
 
 VIT, RESNET = "ViT", "ResNet"
 MODELS = (VIT, RESNET)
@@ -110,9 +115,8 @@ GRID: dict[str, dict[str, Any]] = {
     for model in MODELS
     for case, names in CASES.items()
 }
-SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
 BOTH: dict[str, Any] = {  # Nothing is chosen, so nothing is held out of the training images.
-    **{name: value for name, value in SMALL_VIT.items() if name not in SHAPE},
+    **TRAINING,
     **{"lr": 1e-3, "validation": 0.0, "save_every": 500, "steps": 2000, "warmup_steps": 200},
 }
 MINI = Scale(
@@ -176,10 +180,10 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
 
     known = list_disturbances()
     files: dict[str, bytes] = {}
-    seeds, images = results["seeds"], results["settings"]["images"]
+    bands = "; bands reach from the lowest to the highest" if results["seeds"] > 1 else ""
     caption = (
-        f"Accuracy on {images:,} held-out images, mean over {seeds} seed"
-        f"{'s; bands reach from the lowest to the highest' if seeds > 1 else ''}. The first point "
+        f"Accuracy on {results['settings']['images']:,} held-out images, mean over "
+        f"{plural(results['seeds'], 'seed')}{bands}. The first point "
         "of each line is of the images as they are."
     )
     for figure, cases in FIGURES.items():
@@ -206,23 +210,14 @@ FIGURES = {
 }
 
 
-def curve_of(results: Mapping[str, Any], model: str, case: str, name: str) -> Any:
+def curve_of(results: Mapping[str, Any], model: str, case: str, name: str) -> Curve | None:
     """None where every seed diverged."""
-    from patchwords.report.curves import Curve
-
-    cell = f"{model}, {case}"
-    rows = [one for one in results["cells"] if one["name"] == cell and one["accuracy"] is not None]
-    if not rows:
-        return None
-    keys = [key for key in rows[0] if key.startswith(f"{name} at ")]
-    points = [[100 * row[key] for row in rows] for key in keys]
-    return Curve(
-        model,
-        [float(key.removeprefix(f"{name} at ")) for key in keys],
-        [sum(some) / len(some) for some in points],
-        [min(some) for some in points],
-        [max(some) for some in points],
-    )
+    cell, found = f"{model}, {case}", dict[float, list[float | None]]()
+    for row in results["cells"]:
+        if row["name"] == cell and row["accuracy"] is not None:
+            for key in (key for key in row if key.startswith(f"{name} at ")):
+                found.setdefault(float(key.removeprefix(f"{name} at ")), []).append(row[key])
+    return over_seeds(model, found) if found else None
 
 
 def tables(results: Mapping[str, Any]) -> list[Piece]:

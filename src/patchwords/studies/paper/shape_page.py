@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
+from patchwords.report.words import plural
 from patchwords.studies.contents import NONE, Piece, Rows, Text
+from patchwords.studies.paper.bands import over_seeds
 from patchwords.studies.paper.shape_numbers import BASE, LINES, line_of
+
+if TYPE_CHECKING:
+    from patchwords.report.curves import Curve
 
 
 def tables(results: Mapping[str, Any]) -> list[Piece]:
@@ -40,31 +45,20 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
         )
         for words, key in (("compute", "flops"), ("parameters", "parameters"))
     ]
-    seeds = results["seeds"]
+    seeds = plural(results["seeds"], "seed")
     caption = (
-        f"{results['quantity'].partition(';')[0].capitalize()}, mean over {seeds} seed"
-        f"{'s' if seeds > 1 else ''}, bands from the lowest to the highest. Lines start at the "
-        "middle; each has more of one dimension, or of all. The left panel is Figure 8's."
+        f"{results['quantity'].partition(';')[0].capitalize()}, mean over {seeds}, bands from the "
+        "lowest to the highest. Lines start at the middle; each has more of one dimension, or of "
+        "all. The left panel is Figure 8's."
     )
     return draw_panels(panels, caption, "shape")
 
 
-def curve(results: Mapping[str, Any], line: str, key: str) -> Any:
+def curve(results: Mapping[str, Any], line: str, key: str) -> Curve:
     """A dimension's cells over what they cost; a cell that diverged is left out."""
-    from patchwords.report.curves import Curve
-
-    found: dict[float, list[float]] = {}
+    found: dict[float, list[float | None]] = {}
     usual = next(one[key] for one in results["cells"] if one["name"] == BASE and key in one)
     for one in results["cells"]:
         if line_of(one["name"]) in (line, BASE) and one.get("accuracy") is not None:
-            found.setdefault(one[key] / usual, []).append(100 * one["accuracy"])
-    x = sorted(found)
-    return Curve(line, x, [mean(found[i]) for i in x], *limits([found[i] for i in x]))
-
-
-def mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
-def limits(found: Sequence[Sequence[float]]) -> tuple[list[float], list[float]]:
-    return [min(some) for some in found], [max(some) for some in found]
+            found.setdefault(one[key] / usual, []).append(one["accuracy"])
+    return over_seeds(line, found)

@@ -23,3 +23,6 @@ SMALL_VIT: dict[str, Any] = {
     "warmup_steps": 150,
     "split_seed": 0,  # every seed has the same images held out
 }
+SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
+# What models of any shape have in common: all are trained alike, and nothing is tuned for any.
+TRAINING = {name: value for name, value in SMALL_VIT.items() if name not in SHAPE}

@@ -8,18 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from patchwords.report.words import plural
 from patchwords.studies.bench import Bench
-from patchwords.studies.paper.bands import over_seeds
-from patchwords.studies.paper.head_type import mean
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.rates import choose_rates, curves_of_rates
+from patchwords.studies.paper.small import SHAPE, SMALL_VIT
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS
 from patchwords.studies.study import ENCODER, Cell, Claim, Grid, Images, Numbers, Scale, Study
 from patchwords.studies.training import judge_training, measure_training
-
-if TYPE_CHECKING:
-    from patchwords.report.curves import Curve
 
 RANDOM, FEW, MANY = "random weights", "few images", "many images"  # a start
 PAPERS = ("the paper's B/16", "the paper's L/16")  # more of them, at full scale
@@ -71,10 +68,7 @@ def cells(
     }
 
 
-SHAPE = {
-    name: SMALL_VIT[name]
-    for name in ("model", "image_size", "width", "depth", "heads", "mlp_width", "dropout")
-}
+NEW = {name: SMALL_VIT[name] for name in (*SHAPE, "image_size")}
 # Table 4's optimizer, schedule and rates; smaller batches, as there are far fewer images.
 TABLE_4 = {"optimizer": "sgd", "schedule": "cosine", "weight_decay": 0.0}
 PRETRAINING = {**SMALL_VIT, "lr": 1e-3, "validation": 0.0, "save_every": 500}
@@ -93,7 +87,7 @@ MINI = Scale(
         "split_seed": 0,
     },
     grid=cells(
-        {RANDOM: SHAPE, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
+        {RANDOM: NEW, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
         {
             PHOTOS: {"crop_area": (0.4, 1.0)},
             # a mirrored 2 is not a 2, and a part of a digit is none
@@ -163,17 +157,8 @@ def judge(cell: Cell, bench: Bench) -> Numbers:
 
 
 def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
-    """Each start on each task at the rate with the best mean over the seeds.
-
-    A rate at which any seed diverged is out; of equally good ones the smallest is taken.
-    """
-    labels: dict[str, str] = {}
-    for name in sorted(grid, key=lambda name: float(grid[name]["lr"])):
-        label = label_of(name)
-        best = labels.get(label)
-        if best is None or mean(validation[name]) > mean(validation[best]):
-            labels[label] = name
-    return {label: labels[label] for label in map(label_of, grid)}
+    """Each start on each task at its best rate."""
+    return choose_rates(grid, validation, label_of)
 
 
 def label_of(cell: str) -> str:
@@ -190,33 +175,28 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
 
     labels = [one["label"].split(", ") for one in results["labels"]]
     tasks = list(dict.fromkeys(task for _, task in labels))
+    curves = curves_of_rates(results, label_of)
     panels = [
         Panel(
             task,
             "learning rate",
             "accuracy, %",
-            [curve(results, f"{start}, {one}") for start, one in labels if one == task],
+            [
+                replace(curves[f"{start}, {one}"], label=start)
+                for start, one in labels
+                if one == task
+            ],
             True,
             x_ticks=RATES,
         )
         for task in tasks
     ]
-    seeds = results["seeds"]
+    seeds = plural(results["seeds"], "seed")
     caption = (
-        f"Accuracy on the validation images that choose the learning rate, mean over {seeds} seed"
-        f"{'s' if seeds > 1 else ''}; bands reach from the lowest to the highest."
+        f"Accuracy on the validation images that choose the learning rate, mean over {seeds}; "
+        "bands reach from the lowest to the highest."
     )
     return draw_panels(panels, caption, STUDY.name)
-
-
-def curve(results: Mapping[str, Any], label: str) -> Curve:
-    """Validation accuracy over the rates."""
-    found: dict[float, list[float | None]] = {}
-    for row in results["cells"]:
-        if label_of(row["name"]) == label:
-            rate = results["grid"][row["name"]]["lr"]
-            found.setdefault(rate, []).append(row["validation"])
-    return over_seeds(label.split(", ", maxsplit=1)[0], found)
 
 
 STUDY = Study(
