@@ -163,14 +163,14 @@ def parse(command: type, words: Sequence[str], program: str, default: Any = None
 
 def flags(command: type) -> list[str]:
     """The names of the flags of a dataclass, those of the groups in it included."""
-    names = ["--help", "--debug"]
+    names, alone = ["--help", "--debug"], without_flags(command)
     for field in dataclasses.fields(command):
         group = field.default_factory
         if isinstance(group, type) and dataclasses.is_dataclass(group):
             names += flags(group)[2:]
         else:
             names.append(f"--{field.name.replace('_', '-')}")
-    return [name for name in names if name not in without_flags(command)]
+    return [name for name in names if name not in alone]
 
 
 def without_flags(command: type) -> list[str]:

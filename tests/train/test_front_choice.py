@@ -36,7 +36,7 @@ def settle(job: Job, resize: str = "squash", **machine: Any) -> tuple[FinetuneCo
     preprocess = Preprocess(image_size=(8, 8), resize=resize)  # type: ignore[arg-type]
     start = replace(job.start, preprocess=preprocess)
     config = replace(job.config, machine=replace(job.config.machine, **machine))
-    return settle_frozen(config, job.plan, start, job.device, job.folder.path)
+    return settle_frozen(config, job.plan, start, job.device, job.folder.path, held=0)
 
 
 def test_what_never_changes_is_kept_by_itself(tmp_path: Path) -> None:

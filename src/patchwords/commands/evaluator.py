@@ -18,23 +18,6 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Where:
-    """What it is computed on."""
-
-    device: DeviceName = "auto"
-    """where to compute"""
-    precision: PrecisionName = "fp32"
-    """of matrix products; auto: bf16 where it is fast"""
-    workers: int | None = None
-    """processes that decode images; none given: as many as are useful"""
-
-    def choose(self) -> Device:
-        from patchwords.device import choose_device
-
-        return choose_device(self.device, self.precision)
-
-
-@dataclass(frozen=True)
 class WhereAsked:
     """What it is computed on, where a model is only asked for its answers."""
 
@@ -49,6 +32,14 @@ class WhereAsked:
         from patchwords.device import choose_device
 
         return choose_device(self.device, self.precision)
+
+
+@dataclass(frozen=True)
+class Where(WhereAsked):
+    """What it is computed on."""
+
+    precision: PrecisionName = "fp32"
+    """of matrix products; auto: bf16 where it is fast"""
 
 
 @dataclass(frozen=True)

@@ -114,9 +114,9 @@ def run(config: Inspect) -> int:
     subject = load_subject(config.source, device, config.where.workers)
     size = config.image_size
     if size is not None:
-        from patchwords.model.checks import height_width
+        from patchwords.train.start import size_asked
 
-        size = height_width(size * 2 if len(size) == 1 else size)
+        size = size_asked(size)
     seen = subject.preprocess if size is None else replace(subject.preprocess, image_size=size)
     photos = Photos(subject, seen)
     plan = check(config, photos) if examples is not None else None

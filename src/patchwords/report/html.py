@@ -54,3 +54,16 @@ def tag(name: str, /, *contents: Content, **attributes: Content) -> Markup:
 def shorten(value: Content) -> Content:
     """Coordinates with two decimals: a report holds thousands of them."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
+
+
+def whole_page(title: str, look: str, policy: str, body: Markup) -> str:
+    """A page that is one file: with its CSS, and what its Content-Security-Policy allows."""
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("title", title),
+        tag("style", Markup(look)),
+    )
+    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"

@@ -20,7 +20,7 @@ from patchwords.report.classes import confusion, per_class
 from patchwords.report.data import data
 from patchwords.report.figures import draw_figures
 from patchwords.report.headline import headline
-from patchwords.report.html import Markup, join, tag
+from patchwords.report.html import Markup, join, tag, whole_page
 from patchwords.report.learned import learned
 from patchwords.report.learning import curves
 from patchwords.report.pictures import Album, mistakes, right_answers
@@ -66,14 +66,6 @@ def write_report(
 def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
     """The page as text."""
     name = run.folder.resolve().name
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{name}: patchwords report"),
-        tag("style", Markup(style())),
-    )
     contents, sections = (
         (masked.CONTENTS, masked_sections(run))
         if run.masked
@@ -90,7 +82,7 @@ def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
         tag("main", *sections),
         tag("footer", footer(run)),
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    return whole_page(f"{name}: patchwords report", style(), POLICY, body)
 
 
 def with_insight(contents: dict[str, str]) -> dict[str, str]:

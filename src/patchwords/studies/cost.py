@@ -19,7 +19,7 @@ from patchwords.train.planning import Machine, Training, estimate_time
 from patchwords.train.pretrain import decide_head
 from patchwords.train.pretrain_config import PretrainConfig
 from patchwords.train.recipes import fill
-from patchwords.train.start import DEFAULT_MODEL, choose_family, choose_model_name
+from patchwords.train.start import DEFAULT_MODEL, choose_family, choose_model_name, size_asked
 
 SHAPE = ("model", *(field.name for field in fields(ModelSettings)))
 UTILISATION = 0.4  # of the hardware's peak: the assumption of `patchwords plan`
@@ -46,8 +46,7 @@ def shape_of(config: FinetuneConfig, classes: int) -> Config:
         name: value for name, value in vars(config.model_settings).items() if value is not None
     }
     if "image_size" in asked:
-        size = asked["image_size"]
-        asked["image_size"] = size * 2 if len(size) == 1 else size
+        asked["image_size"] = size_asked(asked["image_size"])
     named = resolve(config.model or DEFAULT_MODEL).config
     if family_of(named) == "resnet":  # it has no place for dropout
         asked.pop("dropout", None)

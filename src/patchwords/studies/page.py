@@ -6,7 +6,7 @@ import base64
 from collections.abc import Mapping, Sequence
 
 from patchwords.report.blocks import number, row_of, table
-from patchwords.report.html import Markup, tag
+from patchwords.report.html import Markup, tag, whole_page
 from patchwords.report.write import POLICY, emblem, style
 from patchwords.studies.contents import Command, Heading, Picture, Piece, Text
 
@@ -15,14 +15,6 @@ GOOD, BAD = "agrees", "disagrees"
 
 def html(title: str, pieces: Sequence[Piece], figures: Mapping[str, bytes]) -> str:
     """The page as text; the figures are inside."""
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=POLICY),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{title}: patchwords study"),
-        tag("style", Markup(style() + STYLE)),
-    )
     first, *rest = sections(pieces)
     header = tag("header", emblem(), tag("div", tag("h1", title), *map(lead, first)))
     main = tag(
@@ -30,7 +22,7 @@ def html(title: str, pieces: Sequence[Piece], figures: Mapping[str, bytes]) -> s
     )
     foot = tag("footer", "Made by patchwords. This page is one file and loads nothing.")
     body = tag("body", header, main, foot)
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    return whole_page(f"{title}: patchwords study", style() + STYLE, POLICY, body)
 
 
 STYLE = """

@@ -149,35 +149,27 @@ class FrontCache:
         """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
         if not len(batch.indices):
             return None
-        computed = self.compute(batch) if part.epoch is not None else self.compute_plainly(batch)
-        values = stored(computed).flatten(1).numpy()  # [B, R]
+        values = stored(self.compute(part, batch)).flatten(1).numpy()  # [B, R]
         rows = np.zeros((len(span), values.shape[1]), values.dtype)
         rows[batch.indices.numpy() - span.start] = values
         return rows
 
     @torch.no_grad()
-    def compute(self, batch: Batch) -> Tensor:
-        """[B, ...] as a training step would have them, on the device"""
-        job, place = self.job, self.job.device.torch_device
-        images, _ = augment_batch(
-            batch.images.to(place, non_blocking=True),
-            batch.labels,
-            batch.places,
-            job.config.augment,
-            job.config.seed,
-            len(job.data.classes),
-            step=0,  # of MixUp and CutMix, which are off
-        )
-        job.state.model.train()
-        with job.device.autocast():
-            return self.front.activations(job.start.preprocess.normalise(images))
-
-    @torch.no_grad()
-    def compute_plainly(self, batch: Batch) -> Tensor:
-        """[B, ...] as an evaluation would have them, on the device"""
-        job = self.job
-        job.state.model.eval()
+    def compute(self, part: Part, batch: Batch) -> Tensor:
+        """[B, ...] as a training step would have them, or an evaluation, on the device"""
+        job, trains = self.job, part.epoch is not None
         images = batch.images.to(job.device.torch_device, non_blocking=True)
+        job.state.model.train(trains)
+        if trains:
+            images, _ = augment_batch(
+                images,
+                batch.labels,
+                batch.places,
+                job.config.augment,
+                job.config.seed,
+                len(job.data.classes),
+                step=0,  # of MixUp and CutMix, which are off
+            )
         with job.device.autocast():
             return self.front.activations(job.start.preprocess.normalise(images))
 

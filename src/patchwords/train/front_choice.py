@@ -26,7 +26,7 @@ SHARE_OF_DISK = 0.5  # of what is free there: nobody has asked for it to be take
 
 
 def settle_frozen(
-    config: FinetuneConfig, plan: Plan, start: Start, device: Device, output: Path, held: int = 0
+    config: FinetuneConfig, plan: Plan, start: Start, device: Device, output: Path, held: int
 ) -> tuple[FinetuneConfig, list[Choice]]:
     """Decide what `--frozen auto` comes to, where layers are frozen; `held` validation images.
 

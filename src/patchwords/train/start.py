@@ -87,7 +87,7 @@ def prepare_start(
     """
     asked = config.model_settings
     classes = tuple(data.classes if classes is None else classes)
-    size = height_width(_one_or_two(asked.image_size)) if asked.image_size else None
+    size = size_asked(asked.image_size) if asked.image_size else None
     settings = {
         name: value
         for name, value in vars(asked).items()
@@ -184,5 +184,6 @@ def typical_side(examples: Examples) -> float:
     return float(np.median(sides)) if sides else np.inf
 
 
-def _one_or_two(size: tuple[int, ...]) -> int | tuple[int, ...]:
-    return size[0] if len(size) == 1 else size
+def size_asked(size: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width, of one number or two; raises ConfigError for what is neither."""
+    return height_width(size[0] if len(size) == 1 else size)

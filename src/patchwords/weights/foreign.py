@@ -82,14 +82,23 @@ def check_shapes(weights: Mapping[str, Tensor], config: Config, source: Path) ->
     """Raise WeightsError for the first tensor that is not the config's, by name and shape."""
     if config.layers > len(weights):  # before a model of absurd depth is built
         raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
-    wanted = shapes(config)
+    if (misfit := first_misfit(weights, shapes(config))) is not None:
+        name, wanted, found = misfit
+        raise WeightsError(f"{source}: {name} should be {wanted}, and is {found}")
+
+
+def first_misfit(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
+) -> tuple[str, object, object] | None:
+    """(name, wanted shape, found shape) of the first tensor that is not as wanted, if there is one.
+
+    A shape is "absent" where there is no such tensor, or where none is wanted.
+    """
     found = {name: tuple(value.shape) for name, value in weights.items()}
     for name in sorted(wanted.keys() | found.keys()):
         if wanted.get(name) != found.get(name):
-            raise WeightsError(
-                f"{source}: {name} should be {wanted.get(name, 'absent')}, "
-                f"and is {found.get(name, 'absent')}"
-            )
+            return name, wanted.get(name, "absent"), found.get(name, "absent")
+    return None
 
 
 def refuse(target: str, reasons: Iterable[tuple[bool, str]]) -> None:

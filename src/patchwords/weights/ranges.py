@@ -21,6 +21,7 @@ from patchwords.model.family import Model
 from patchwords.model.ranges import Ranges, shapes_of
 from patchwords.weights.archive import read_safetensors
 from patchwords.weights.digest import digest
+from patchwords.weights.foreign import first_misfit
 from patchwords.weights.guard import reading
 
 RANGES = "ranges.safetensors"
@@ -56,14 +57,12 @@ def read_ranges(folder: Path | None, model: Model) -> Ranges:
             f"{path} is of other weights than the model has now: run patchwords calibrate {run} "
             "again"
         )
-    wanted = shapes_of(model)
-    found = {name: tuple(value.shape) for name, value in ranges.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            raise WeightsError(
-                f"{path}: {name[:80]} should be {wanted.get(name, 'absent')}, and is "
-                f"{found.get(name, 'absent')}: run patchwords calibrate {run} again"
-            )
+    if (misfit := first_misfit(ranges, shapes_of(model))) is not None:
+        name, wanted, found = misfit
+        raise WeightsError(
+            f"{path}: {name[:80]} should be {wanted}, and is {found}: run patchwords calibrate "
+            f"{run} again"
+        )
     if not all(value.isfinite().all() for value in ranges.values()):
         raise WeightsError(f"{path} is damaged: run patchwords calibrate {run} again")
     return {name: value.float() for name, value in ranges.items()}

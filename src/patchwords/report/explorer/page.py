@@ -24,7 +24,7 @@ from PIL import Image
 from patchwords.errors import ConfigError
 from patchwords.files import write_atomically
 from patchwords.inspect.view import View
-from patchwords.report.html import Markup, tag, text
+from patchwords.report.html import Markup, tag, text, whole_page
 from patchwords.report.words import plural
 from patchwords.report.write import emblem, style
 from patchwords.version import __version__
@@ -51,14 +51,6 @@ def render(views: Sequence[View]) -> str:
     """The page as text; the same views give the same text."""
     check(views)
     script, look = source(*SCRIPTS), style() + source("explorer.css")
-    head = tag(
-        "head",
-        tag("meta", charset="utf-8"),
-        tag("meta", http_equiv="Content-Security-Policy", content=policy(script, look)),
-        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        tag("title", f"{subtitle(views)}: patchwords explorer"),
-        tag("style", Markup(look)),
-    )
     places = [f"codes-{i}" for i in range(len(views))]
     told = plain_json(describe(views, places))
     packed = (
@@ -83,7 +75,8 @@ def render(views: Sequence[View]) -> str:
         ),
         tag("script", Markup(script), type="module"),
     )
-    return f"<!doctype html>\n{tag('html', head, body, lang='en')}\n"
+    title = f"{subtitle(views)}: patchwords explorer"
+    return whole_page(title, look, policy(script, look), body)
 
 
 def check(views: Sequence[View]) -> None:

@@ -19,7 +19,7 @@ from patchwords.studies.cost import shape_of
 from patchwords.studies.study import Cell
 from patchwords.studies.training import config_of
 from patchwords.train.peak import matrix_peak
-from patchwords.train.start import DEFAULT_MODEL
+from patchwords.train.start import DEFAULT_MODEL, size_asked
 
 CLASSES = 1000  # of a model that is only timed; the head costs next to nothing
 
@@ -28,8 +28,8 @@ def subject_of(cell: Cell, bench: Bench, device: Device, batches: tuple[int, ...
     """The model that a cell describes, to be asked so many images at a time."""
     config = config_of(cell, bench)
     size = config.model_settings.image_size
-    if size is not None and len(size) == 1:
-        square = replace(config.model_settings, image_size=size * 2)
+    if size is not None:
+        square = replace(config.model_settings, image_size=size_asked(size))
         config = replace(config, model_settings=square)
     name = resolve(config.model or DEFAULT_MODEL).name
     return Subject(name, shape_of(config, CLASSES), config, (device,), batches, ())
