@@ -1,0 +1,126 @@
+"""Takes finished studies into the documentation: `python docs/studies/take.py FOLDER...`.
+
+FOLDER is what `patchwords study --output` was given. Its page, results and figures come to lie
+beside this file; ../claims.md gets their claims, ../studies.md their links. Without a FOLDER both
+are made again of what lies here.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from patchwords.files import write_atomically
+from patchwords.report.words import plural
+from patchwords.studies.contents import difference, flops
+from patchwords.studies.study import Study
+from patchwords.studies.table import STUDIES, find
+
+HERE = Path(__file__).resolve().parent
+DOCS = HERE.parent
+FIRST, AFTER = "## By studies\n", "## By arithmetic, or by a test\n"
+VERDICTS = "agrees", "disagrees", "cannot tell at this scale"
+
+
+def take(run: Path) -> None:
+    """A study's page, results and figures, copied."""
+    results = json.loads((run / "results.json").read_text(encoding="utf-8"))
+    page = (run / "page.md").read_text(encoding="utf-8")
+    name = find(results["study"]).name
+    pictures = pictures_of(page)
+    for old in (file.with_suffix(".md") for file in shown() if file.stem == name):
+        for picture in set(pictures_of(old.read_text(encoding="utf-8"))) - set(pictures):
+            (HERE / picture).unlink()
+    write_atomically(HERE / f"{name}.md", page)
+    shutil.copyfile(run / "results.json", HERE / f"{name}.json")
+    for picture in pictures:
+        shutil.copyfile(run / picture, HERE / picture)
+
+
+def pictures_of(page: str) -> list[str]:
+    return re.findall(r"^!\[.*\]\((.*\.png)\)$", page, re.MULTILINE)
+
+
+def shown() -> list[Path]:
+    """The results of every study that the documentation shows."""
+    return sorted(HERE.glob("*.json"))
+
+
+def section() -> str:
+    """Of claims.md: all claims by studies, numbered; then those of studies without results."""
+    found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in shown()}
+    verdicts = [claim["verdict"] for results in found.values() for claim in results["claims"]]
+    tally = ", ".join(f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
+    counted = f"{plural(len(verdicts), 'claim')} by {plural(len(found), 'study', 'studies')}"
+    parts, before = [f"{FIRST}\n{counted}: {tally}.\n"], 0
+    for name, results in found.items():
+        parts.append(of_study(find(name), results, before))
+        before += len(results["claims"])
+    return "\n".join([*parts, *of_others(set(STUDIES) - set(found))]) + "\n"
+
+
+def of_study(study: Study, results: dict[str, Any], before: int) -> str:
+    spent = results["compute"]
+    paid = plural(spent["trainings"], "training") + f", {flops(spent['flops'])}"
+    rows = [
+        (str(number), claim["text"], claim["paper"], difference(claim), claim["verdict"])
+        for number, claim in enumerate(results["claims"], before + 1)
+    ]
+    return (
+        f"### {study.title}\n\n"
+        f"[studies/{study.name}.md](studies/{study.name}.md); {study.source}; "
+        f"{plural(results['seeds'], 'repeat' if study.timed else 'seed')}, "
+        f"{paid if spent['trainings'] else 'nothing trained'}.\n\n"
+        f"```\n{results['command']}\n```\n\n"
+        + table(("", "claim", "the paper's evidence", "here", "verdict"), rows)
+    )
+
+
+def of_others(names: set[str]) -> list[str]:
+    if not names:
+        return []
+    rows = []
+    for name in sorted(names):
+        study = find(name)
+        rows.append((f"`{name}` ({study.source})", "; ".join(one.text for one in study.claims)))
+    return [
+        "## Studies that have not been run to the end\n",
+        "Their claims are fixed, and the command is there; no number of theirs is in this page.\n",
+        table(("study", "its claims"), rows),
+    ]
+
+
+def table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [f"| {' | '.join(cells)} |\n".replace("|  |", "| |") for cells in (head, *rows)]
+    return lines[0] + "|---" * len(head) + "|\n" + "".join(lines[1:])
+
+
+def claims_page(text: str) -> str:
+    """claims.md with its section by studies made anew."""
+    before, rest = text.split(FIRST)
+    return before + section() + AFTER + rest.split(AFTER)[1]
+
+
+def studies_page(text: str) -> str:
+    """studies.md, in which the name of each study that is shown is a link."""
+    for file in shown():
+        text = text.replace(
+            f"\n| `{file.stem}` |", f"\n| [`{file.stem}`](studies/{file.stem}.md) |"
+        )
+    return text
+
+
+def main(runs: list[str]) -> None:
+    for run in runs:
+        take(Path(run))
+    for name, made in (("claims.md", claims_page), ("studies.md", studies_page)):
+        old = (DOCS / name).read_text(encoding="utf-8")
+        write_atomically(DOCS / name, made(old))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
