@@ -13,6 +13,7 @@ from PIL import Image
 from sklearn.metrics import precision_recall_fscore_support
 from tiny_study import OneThread
 
+from patchwords.data.augment import Augment
 from patchwords.studies.bench import Bench
 from patchwords.studies.contents import Rows, Text, contents
 from patchwords.studies.cost import cost_of
@@ -40,7 +41,8 @@ from patchwords.studies.paper.flowers_notes import (
 )
 from patchwords.studies.paper.flowers_page import arithmetic, tables
 from patchwords.studies.run import run
-from patchwords.train.config import FinetuneConfig
+from patchwords.studies.training import flops_of
+from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
 from patchwords.train.recipes import fill
 
 
@@ -109,6 +111,21 @@ def test_both_models_of_the_miniature_cost_the_same_and_are_pre_trained_alike() 
     said = next(piece.text for piece in tables_of_nothing() if "miniature" in piece.text)
     assert f"{vit.parameters / 1e3:.0f} thousand" in said
     assert f"{resnet.parameters / 1e6:.0f} million" in said
+
+
+def test_the_head_alone_costs_a_forward_pass_of_each_view_that_is_computed() -> None:
+    bench = Bench(Path("nowhere"), MINI, "cifar10", "flowers")
+    costs = {cell.name: cost_of(cell, bench) for cell in MINI.cells(1)}
+    head = costs[f"{VIT}, {HEAD}"]
+    assert head.flops == 2 * head.macs * 10 * 2936  # ten views of four fifths of the photos
+    config = FinetuneConfig(recipe=RecipeSettings(train="head"))
+    views = replace(config, augment=Augment(views=3))
+    in_every_step = replace(views, machine=MachineSettings(frozen="compute"))
+    assert flops_of(config, macs=5, seen=700, images=11) == 10 * 700
+    assert flops_of(views, macs=5, seen=700, images=11) == 10 * 33
+    assert flops_of(views, macs=5, seen=7, images=11) == 10 * 7
+    assert flops_of(in_every_step, macs=5, seen=700, images=11) == 10 * 700
+    assert flops_of(FinetuneConfig(), macs=5, seen=700, images=11) == 30 * 700
 
 
 def tables_of_nothing() -> list[Text]:

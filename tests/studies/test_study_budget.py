@@ -19,6 +19,15 @@ def test_the_time_of_a_grid() -> None:
     assert Work((1000,) * 3, 1, 2).seconds(SPEED) == 2 * 120  # the last round is half idle
 
 
+def test_a_step_in_which_the_head_alone_learns_counts_as_little_as_it_takes() -> None:
+    """Half of the trainings at a tenth: a cell is 550 whole steps, 75 s, in the mean."""
+    cheap = replace(WORK, shares=(1.0, 0.1) * 4)
+    assert cheap.seconds(SPEED) == pytest.approx(12 * 75)
+    with pytest.raises(ConfigError):  # the least is of real steps: 100 of 1,000
+        trim(cheap, SPEED, 1.6)
+    assert trim(cheap, SPEED, 1.75).share == pytest.approx(0.11, rel=0.05)
+
+
 def test_what_fits_is_left_as_it_is() -> None:
     assert trim(WORK, SPEED, 24).notes == ()
     assert trim(WORK, SPEED, 24).seeds == 3

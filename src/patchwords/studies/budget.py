@@ -8,6 +8,7 @@ says so on its page.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass, replace
 
 from patchwords.duration import duration
@@ -31,6 +32,7 @@ class Work:
     steps: tuple[int, ...]  # of each, for one seed
     seeds: int
     jobs: int  # processes that share them
+    shares: tuple[float, ...] | None = None  # of each, what its step takes beside a whole one
 
     def seconds(self, speed: Speed, share: float = 1.0) -> float:
         """Of all of it, as if all were as dear: a process does one after the other."""
@@ -39,7 +41,9 @@ class Work:
 
     @property
     def mean(self) -> float:
-        return sum(self.steps) / len(self.steps)
+        """Whole steps of a training: where the head alone learns they are hardly any."""
+        shares = self.shares or (1.0,) * len(self.steps)
+        return sum(map(operator.mul, self.steps, shares)) / len(self.steps)
 
     @property
     def words(self) -> str:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 
-from patchwords.model.cost import Config, macs, parameters
+from patchwords.model.cost import Config, macs, parameters, training_flops
 from patchwords.model.family import family_of
 from patchwords.model.variants import resolve
 from patchwords.studies.bench import Bench
 from patchwords.studies.study import ENCODER, VERB, Cell, Images, Scale
-from patchwords.studies.training import config_of
+from patchwords.studies.training import config_of, flops_of
 from patchwords.train.config import FinetuneConfig, ModelSettings
 from patchwords.train.footprint import Layout, Update
 from patchwords.train.hardware import Hardware
@@ -36,6 +36,11 @@ class Cost:
     steps: int
     flops: float
     device_days: float | None  # None: no hardware was named
+
+    @property
+    def share(self) -> float:
+        """Of what it would take if all weights learned."""
+        return self.flops / training_flops(self.macs, self.images) if self.images else 1.0
 
 
 def shape_of(config: FinetuneConfig, classes: int) -> Config:
@@ -100,17 +105,13 @@ def cost_of(cell: Cell, bench: Bench, hardware: Hardware | None = None) -> Cost:
     training = training_in(cell, bench)
     if training is None:
         return Cost(cell.name, 0, 0, 0, 0, 0.0, None if hardware is None else 0.0)
-    days = None
-    if hardware is not None:
-        machine = Machine(hardware, Layout(1, "ddp", False), UTILISATION)
-        days = estimate_time(training, machine).device_days
     shape = training.config
-    return Cost(
-        cell.name,
-        parameters(shape),
-        macs(shape),
-        training.seen,
-        training.steps,
-        training.flops(),
-        days,
+    config = config_of(from_scratch(cell, bench.scale), bench)
+    flops = flops_of(config, macs(shape), training.seen, training.images)
+    cost = Cost(
+        cell.name, parameters(shape), macs(shape), training.seen, training.steps, flops, None
     )
+    if hardware is None:
+        return cost
+    machine = Machine(hardware, Layout(1, "ddp", False), UTILISATION)
+    return replace(cost, device_days=cost.share * estimate_time(training, machine).device_days)

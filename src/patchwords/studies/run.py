@@ -20,6 +20,7 @@ from patchwords.errors import ConfigError, DataError, Interrupted
 from patchwords.files import explain
 from patchwords.studies.bench import Bench
 from patchwords.studies.budget import Work, trim
+from patchwords.studies.cost import cost_of
 from patchwords.studies.crew import work_together
 from patchwords.studies.grid import carry_out, chosen, collect
 from patchwords.studies.record import Record, digest, read_record, refuse_other
@@ -214,7 +215,8 @@ def trimmed(asked: Asked, bench: Bench, record: Record, tell: Tell) -> Record:
     cells = trainings(asked.at)
     speed = measure_speed(cells, bench, jobs, threads)
     steps = tuple(cell.settings["steps"] for cell in cells)
-    found = trim(Work(steps, record.seeds, jobs), speed, asked.budget)
+    shares = tuple(cost_of(cell, bench).share for cell in cells)
+    found = trim(Work(steps, record.seeds, jobs, shares), speed, asked.budget)
     return replace(record, seeds=found.seeds, share=found.share, notes=found.notes)
 
 

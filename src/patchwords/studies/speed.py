@@ -30,10 +30,16 @@ SCRATCH = ".speed-"  # in the folder of the study; deleted afterwards
 
 def measure_speed(cells: Sequence[Cell], bench: Bench, jobs: int, threads: int) -> Speed:
     """The slowest process counts."""
-    dearest = from_scratch(max(cells, key=lambda cell: cost_of(cell, bench).macs), bench.scale)
+    dearest = from_scratch(max(cells, key=lambda cell: of_a_step(cell, bench)), bench.scale)
     found: list[Speed] = []
     work_together(partial(time_cell, dearest, bench), jobs, threads, found.append)
     return Speed(max(one.step for one in found), max(one.beside for one in found))
+
+
+def of_a_step(cell: Cell, bench: Bench) -> float:
+    """The compute of one step."""
+    cost = cost_of(cell, bench)
+    return cost.flops / cost.steps
 
 
 def time_cell(cell: Cell, bench: Bench, tell: Callable[[Speed], None]) -> None:

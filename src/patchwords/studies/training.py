@@ -17,11 +17,11 @@ from patchwords.evaluate.fewshot import measure_fewshot
 from patchwords.evaluate.held_out import measure
 from patchwords.evaluate.pretraining import evaluator_of
 from patchwords.evaluate.series import finish, or_go_on, read_evaluation
-from patchwords.model.cost import macs, parameters, training_flops
+from patchwords.model.cost import FLOPS_PER_MAC, macs, parameters, training_flops
 from patchwords.studies.bench import Bench
 from patchwords.studies.study import ENCODER, VERB, Cell, Numbers
 from patchwords.train import finetune, pretrain
-from patchwords.train.config import FinetuneConfig
+from patchwords.train.config import FinetuneConfig, train_layers
 from patchwords.train.job import Job
 from patchwords.train.journal import read_rows
 from patchwords.train.named_recipe import preset
@@ -91,9 +91,22 @@ def measure_training(cell: Cell, bench: Bench) -> Numbers:
         "steps": job.plan.steps,
         "images": seen,
         "parameters": parameters(shape),
-        "flops": training_flops(macs(shape), seen),
+        "flops": flops_of(job.config, macs(shape), seen, job.plan.images),
         "seconds": job.state.seconds,
     }
+
+
+def flops_of(config: FinetuneConfig, macs: int, seen: int, images: int) -> float:
+    """Of a training that sees so many of its images, each as often as it comes.
+
+    Where the head alone learns, 2 for each multiplication of a forward pass in place of 6, of every
+    view that is computed; the head's own weights cost nothing beside.
+    """
+    if train_layers(config.recipe.train) != 0:
+        return training_flops(macs, seen)
+    views = config.augment.views if config.machine.frozen != "compute" else None
+    computed = seen if views is None else min(seen, views * images)
+    return FLOPS_PER_MAC / 3 * macs * computed
 
 
 def judge_training(cell: Cell, bench: Bench) -> Numbers:

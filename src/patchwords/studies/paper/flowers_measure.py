@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.data.examples import TEST, TRAIN, unite
-from patchwords.data.split import read_splits
+from patchwords.data.examples import TEST, unite
 from patchwords.device import Device
 from patchwords.evaluate.held_out import predict
 from patchwords.evaluate.series import finish, read_evaluation
-from patchwords.model.cost import macs
 from patchwords.studies.bench import Bench
 from patchwords.studies.paper.flowers_notes import (
     ALL,
@@ -31,15 +29,12 @@ from patchwords.train.run_folder import RunFolder
 
 
 def measure_photos(cell: Cell, bench: Bench) -> Numbers:
-    """Train; the curves beside what every training tells. Frozen layers have no backward pass."""
+    """Train; the curves beside what every training tells."""
     numbers = dict(measure_training(cell, bench))
     if numbers.get("diverged"):
         return numbers
     folder, steps = RunFolder(bench.run(cell)), numbers["steps"]
-    numbers |= curves(read_rows(folder.metrics), steps or 1)
-    if cell.settings.get("train") == "head":
-        numbers["flops"] = forward_flops(cell, folder, numbers)
-    return numbers
+    return numbers | curves(read_rows(folder.metrics), steps or 1)
 
 
 def curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
@@ -52,17 +47,6 @@ def curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
         for what in ("loss", "accuracy")
         if (row["kind"], what) != ("evaluation", "accuracy")  # which every training tells
     }
-
-
-def forward_flops(cell: Cell, folder: RunFolder, numbers: Numbers) -> float:
-    """2 for each multiplication of a forward pass, of every view that was computed; without the
-    head, whose few hundred weights cost nothing beside."""
-    from patchwords.weights.store import from_pretrained
-
-    photos = sum(split == TRAIN for split in read_splits(folder.splits).values())
-    seen, views = numbers["images"] or 0.0, cell.settings.get("views")
-    computed = seen if views is None else min(seen, views * photos)
-    return 2.0 * macs(from_pretrained(folder.path).model.config) * computed
 
 
 def judge_photos(cell: Cell, bench: Bench) -> Numbers:
