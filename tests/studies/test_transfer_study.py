@@ -52,14 +52,15 @@ def test_a_cell_gets_the_images_of_its_task(stage: str, monkeypatch: pytest.Monk
     assert seen == {"flowers": "the other data", "digits": "digits", "CIFAR-10": "the data"}
 
 
-def test_rates_are_those_of_table_4() -> None:
+def test_rates_are_those_of_table_4_and_small_models_go_on_from_there() -> None:
     for recipe in ("flowers102", "cifar10"):
         assert find_recipe(f"paper-finetune-{recipe}").rates == transfer.RATES
-    for scale in (MINI, FULL):
+    for scale, wanted in ((MINI, transfer.MINI_RATES), (FULL, transfer.RATES)):
         rates: dict[str, list[float]] = {}
         for name, own in scale.grid.items():
             rates.setdefault(label_of(name), []).append(own["lr"])
-        assert set(map(tuple, rates.values())) == {transfer.RATES}
+        assert set(map(tuple, rates.values())) == {wanted}
+    assert set(transfer.RATES[1:]) < set(transfer.MINI_RATES)
 
 
 def test_what_starts_from_random_weights_is_trained_as_what_does_not() -> None:
