@@ -120,12 +120,16 @@ def tables(results: Mapping[str, Any]) -> list[Piece]:
     for model in ("R50x1", "R152x2"):
         pairs = zip(TABLE_7[f"{model}, {ADAM}"], TABLE_7[f"{model}, {SGD}"], strict=True)
         rows.append((f"{model}, {LEADS}", *(f"{a - b:+.2f}" for a, b in pairs)))
+    tried: dict[str, list[str]] = {}
+    for cell, own in results["grid"].items():
+        if "lr" in own:
+            tried.setdefault(label_of(cell), []).append(f"{own['lr']:g}")
     rates = [
-        (one["label"], f"{results['grid'][one['cell']]['lr']:g}")
+        (one["label"], f"{results['grid'][one['cell']]['lr']:g}", ", ".join(tried[one["label"]]))
         for one in results["labels"]
         if one["cell"] is not None and "lr" in results["grid"][one["cell"]]
     ]
-    chosen: list[Piece] = [Rows(("", "rate that validation chose"), rates)] if rates else []
+    chosen: list[Piece] = [Rows(("", "rate that validation chose", "of"), rates)] if rates else []
     return [
         *chosen,
         Text("Table 7: accuracy in per cent, fine-tuned after 7 epochs of JFT-300M."),
