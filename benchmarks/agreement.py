@@ -15,8 +15,8 @@ from benchmarks.peers import Answer
 from benchmarks.photos import paths_of
 from benchmarks.table import Row, Section
 from benchmarks.timing import Ratio
-from patchwords.data.decode import decode
-from patchwords.model.int8 import why_not
+from patchwords.data.decode import decode_image
+from patchwords.model.int8 import find_int8_obstacle
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
@@ -36,7 +36,7 @@ def add_agreement(section: Section, asked: Asked, ours: Callable[..., Answer]) -
     # int8 is fitted to photos that it is not asked about.
     seen = read([path for path in paths if path not in set(chosen)][:BATCH] or chosen, pretrained)
     answers = {name: ours(pretrained.model, name) for name in ("fp32", "bf16")}
-    if why_not() is None:
+    if find_int8_obstacle() is None:
         answers["int8"] = ours(pretrained.model, "int8", seen)
     same = dict.fromkeys(answers, 0)
     for start in range(0, len(chosen), BATCH):
@@ -63,6 +63,6 @@ def add_agreement(section: Section, asked: Asked, ours: Callable[..., Answer]) -
 def read(paths: list[Path], pretrained: Pretrained) -> Tensor:
     """-> normalised images [B, C, H, W]"""
     preprocess = pretrained.preprocess
-    pixels = [preprocess(decode(path.read_bytes(), preprocess.smallest)) for path in paths]
+    pixels = [preprocess(decode_image(path.read_bytes(), preprocess.smallest)) for path in paths]
     stack = torch.from_numpy(np.stack(pixels))  # [B, H, W, C]
     return preprocess.normalise(stack.permute(0, 3, 1, 2))

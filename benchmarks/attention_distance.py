@@ -17,7 +17,7 @@ import time
 import torch
 
 from patchwords.device import peak_memory
-from patchwords.inspect.attention import images_at_once, require_attention
+from patchwords.inspect.attention import choose_chunk_size, require_attention
 from patchwords.inspect.distance import attention_distance
 from patchwords.model.create import create_model
 
@@ -36,7 +36,7 @@ def main() -> int:
     with torch.device("meta"):
         config = require_attention(create_model(asked.model)).config
     layer = 4 * config.heads * config.tokens**2  # bytes of one image
-    at_once = images_at_once(config, config.grid)
+    at_once = choose_chunk_size(config, config.grid)
     print(
         f"{asked.model}, {asked.images} images, {config.layers} layers of {config.heads} heads, "
         f"{config.tokens} tokens; {at_once} images at a time"

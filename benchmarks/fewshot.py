@@ -6,7 +6,7 @@ Each contender fits the same random features in a process of its own, so that it
 its own, too; the processes take turns, and medians are printed. scikit-learn's
 get float64 features that are white and have the constant already, outside their time; ours makes
 them so itself. `Ridge` is given targets
-in {-1, 1}^K, which are made outside its time; `RidgeClassifier` makes them, as `fit` does. Memory
+in {-1, 1}^K, which are made outside its time; `RidgeClassifier` makes them, as `fit_ridge_classifiers` does. Memory
 is the peak of the process above what it held with the features alone.
 The weights are compared in the run, and must agree to 1e-8.
 """
@@ -27,7 +27,7 @@ import torch
 from sklearn.linear_model import Ridge, RidgeClassifier
 
 from patchwords.device import peak_memory
-from patchwords.evaluate.fewshot import fit, whiten
+from patchwords.evaluate.fewshot import fit_ridge_classifiers, standardise_features
 
 MIB = 2**20
 SAMPLE = 997  # numbers of each weight matrix that are compared
@@ -48,14 +48,14 @@ def make(classes: int, shots: int, width: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def white(x: np.ndarray) -> np.ndarray:
-    return whiten(x, x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64) + 1e-5)
+    return standardise_features(x, x.mean(0, dtype=np.float64), x.std(0, dtype=np.float64) + 1e-5)
 
 
 Fits = Callable[[], Iterable[np.ndarray]]  # weights [D + 1, K] for each penalty, one by one
 
 
 def of_patchwords(x: np.ndarray, labels: np.ndarray, l2s: list[float]) -> Fits:
-    return lambda: (linear.weights for linear in fit(x, labels, l2s))
+    return lambda: (linear.weights for linear in fit_ridge_classifiers(x, labels, l2s))
 
 
 def of_ridge(x: np.ndarray, labels: np.ndarray, l2s: list[float]) -> Fits:

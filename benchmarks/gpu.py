@@ -10,7 +10,7 @@ from benchmarks import machine, peers, shapes, training
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare
 from benchmarks.timing import interleave
-from patchwords.model.cost import forward_macs, training_flops
+from patchwords.model.cost import compute_training_flops, count_forward_macs
 
 BATCHES = (256, 128, 64, 32)  # the first that fits the memory with all contenders in it
 UTILISATION = 0.5  # of the peak, at least
@@ -51,7 +51,7 @@ def add_model(section: Section, shape: shapes.Shape, count: int, bf16: float, as
     steps["ours"] = training.our_step(model, batch, "bf16", "cuda", compiled=True)
     found = interleave(steps, asked.rounds_or(7), asked.seconds, torch.cuda.synchronize)
     seconds = found["ours"]
-    at_peak = training_flops(forward_macs(model.config), images=count) / bf16
+    at_peak = compute_training_flops(count_forward_macs(model.config), images=count) / bf16
     limit = ("the bf16 peak", [at_peak] * len(seconds))
     what = f"{shape.title}, batch {count}, bf16"
     share = at_peak / sorted(seconds)[len(seconds) // 2]

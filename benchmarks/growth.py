@@ -26,7 +26,7 @@ from benchmarks.table import Section, number
 from benchmarks.timing import interleave
 from patchwords.device import peak_memory
 from patchwords.files import write_atomically
-from patchwords.model.cost import macs
+from patchwords.model.cost import count_macs
 from patchwords.model.create import create_model
 from patchwords.model.vit import ViT
 
@@ -100,7 +100,7 @@ def measured(grows: str, points: tuple[Point, ...], asked: Asked) -> list[dict[s
         for i, point in enumerate(points):
             size = point.side**2 if grows == "tokens" else asdict(point)[grows]
             with torch.device("meta"):
-                cost = macs(point.build().config)
+                cost = count_macs(point.build().config)
             memory = child.ask("growth", (what, json.dumps(asdict(point))))
             factor = 1 if what == "forward" else 3
             rows.append(

@@ -13,11 +13,11 @@ from benchmarks.asked import Asked
 from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
 from patchwords.device import choose_device
-from patchwords.model.cost import forward_macs
+from patchwords.model.cost import count_forward_macs
 from patchwords.model.family import Model
-from patchwords.model.fast import for_inference
-from patchwords.model.int8 import quantised, why_not
-from patchwords.model.ranges import ranges_of
+from patchwords.model.fast import pack_for_inference
+from patchwords.model.int8 import find_int8_obstacle, quantise_model
+from patchwords.model.ranges import collect_activation_ranges
 from patchwords.model.vit import ViT
 
 BATCHES = (1, 8, 32)
@@ -44,9 +44,9 @@ def ours(model: ViT, precision: str, seen: Tensor | None = None) -> peers.Answer
     model.eval()
     if device.int8:
         assert seen is not None
-        fast: Model = quantised(model, ranges_of(model, [seen]))
+        fast: Model = quantise_model(model, collect_activation_ranges(model, [seen]))
     else:
-        fast = for_inference(model, device.bf16)
+        fast = pack_for_inference(model, device.bf16)
 
     def answer(images: Tensor) -> Tensor:
         with torch.inference_mode(), device.autocast():
@@ -81,14 +81,14 @@ def add_model(section: Section, shape: shapes.Shape, asked: Asked) -> None:
             shape,
             found,
             batch,
-            forward_macs(model.config),
+            count_forward_macs(model.config),
         )
 
 
 def contenders(model: ViT, section: Section) -> dict[str, peers.Answer]:
     """Ours first; peers that are not here are named in the section."""
     found = {f"ours {precision}": ours(model, precision) for precision in ("fp32", "bf16")}
-    if (reason := why_not()) is None:
+    if (reason := find_int8_obstacle()) is None:
         noise = torch.Generator().manual_seed(2)
         seen = torch.randn(8, 3, *model.config.image_size, generator=noise)
         found["ours int8"] = ours(model, "int8", seen)

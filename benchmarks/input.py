@@ -15,8 +15,8 @@ from benchmarks import photos, plain_transforms
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare
 from benchmarks.timing import interleave
-from patchwords.data.augment import Augment, TrainView
-from patchwords.data.decode import Encoded
+from patchwords.data.augment import AugmentSettings, TrainTransform
+from patchwords.data.decode import EncodedImage
 from patchwords.data.preprocess import Preprocess
 
 SIZE = 224
@@ -57,7 +57,7 @@ def measure(asked: Asked) -> Section:
 
 
 def train_views() -> dict[str, View]:
-    ours = TrainView(Preprocess((SIZE, SIZE)), Augment(), seed=0)
+    ours = TrainTransform(Preprocess((SIZE, SIZE)), AugmentSettings(), seed=0)
 
     def theirs(data: bytes, number: int) -> np.ndarray:
         return np.asarray(plain_transforms.train_crop(data, random.Random(number), SIZE))
@@ -72,7 +72,7 @@ def train_views() -> dict[str, View]:
 def eval_views() -> dict[str, View]:
     preprocess = Preprocess((SIZE, SIZE))
     return {
-        "ours": lambda data, number: preprocess(Encoded(data).pixels(preprocess.smallest)),
+        "ours": lambda data, number: preprocess(EncodedImage(data).pixels(preprocess.smallest)),
         FULL: lambda data, number: np.asarray(plain_transforms.eval_crop(data, SIZE)),
         SCRIPT: lambda data, number: plain_transforms.to_tensor(
             plain_transforms.eval_crop(data, SIZE)

@@ -9,14 +9,14 @@ from typing import Any
 import torch
 
 from patchwords.device import choose_device, cpu_name
-from patchwords.train.peak import matrix_peak
+from patchwords.train.peak import measure_matmul_peak
 
 PACKAGES = ("patchwords", "torch", "timm", "transformers", "openvino", "scikit-learn", "pillow")
 
 
 def peak(precision: str, device: str = "cpu") -> float:
     """FLOP/s, measured here and now, once in a process."""
-    return matrix_peak(choose_device(device, precision))  # type: ignore[arg-type]
+    return measure_matmul_peak(choose_device(device, precision))  # type: ignore[arg-type]
 
 
 def describe() -> dict[str, Any]:

@@ -14,8 +14,8 @@ from benchmarks import child, peers, shapes, training
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare
 from patchwords.device import peak_memory
-from patchwords.model.variants import resolve
-from patchwords.weights.timm_args import vit_args
+from patchwords.model.variants import resolve_model
+from patchwords.weights.timm_args import make_vit_model_args
 
 GOAL = 1.0  # not above timm
 STEPS = 3  # the optimizer's state is there from the first on
@@ -87,13 +87,13 @@ def peak_of_steps(args: argparse.Namespace) -> int:
 
 
 def make_step(who: str, shape: shapes.Shape, count: int, precision: str) -> training.Step:
-    config = resolve(shape.name).config.with_settings(image_size=shape.image_size, gelu="erf")
+    config = resolve_model(shape.name).config.with_settings(image_size=shape.image_size, gelu="erf")
     batch = training.draw(shape, count, config.num_classes)
     if who == "patchwords":
         model = peers.random_model(shape.name, shape.image_size)
         return training.our_step(model, batch, precision)
     timm = peers.load("timm")
-    name, settings = vit_args(config)
+    name, settings = make_vit_model_args(config)
     theirs = timm.create_model(name, num_classes=config.num_classes, **settings)
     return training.peer_step(theirs, batch, precision)
 

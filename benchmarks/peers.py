@@ -123,16 +123,16 @@ def openvino(ours: ViT, precision: str) -> Answer:
     for package in ("onnx", "onnxscript", "openvino"):
         load(package)
     from patchwords.data.preprocess import Preprocess
-    from patchwords.export.engine import OpenVino
-    from patchwords.export.write import export
+    from patchwords.export.engine import OpenVinoModel
+    from patchwords.export.write import export_model
     from patchwords.weights.pretrained import Pretrained
 
     preprocess = Preprocess(ours.config.image_size)
     labels = tuple(str(i) for i in range(ours.config.num_classes))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "model.xml"
-        quietly(export, Pretrained(ours, preprocess, labels), path)
-        engine = OpenVino(path, bf16=precision == "bf16")
+        quietly(export_model, Pretrained(ours, preprocess, labels), path)
+        engine = OpenVinoModel(path, bf16=precision == "bf16")
     return engine.forward
 
 

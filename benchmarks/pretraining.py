@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 import patchwords as pw
 from patchwords.data.preprocess import Preprocess
-from patchwords.evaluate.spread import spread
+from patchwords.evaluate.spread import compute_seed_statistics
 
 SET_APART = 500  # images of each class
 PASSES, TUNING_PASSES = 3, 10
@@ -163,7 +163,7 @@ def show(accuracy: dict[str, list[float]], shots: dict[str, dict[int, list[float
     def cell(values: list[float] | None) -> str:
         if not values:
             return "-"
-        found = spread([100 * value for value in values])
+        found = compute_seed_statistics([100 * value for value in values])
         return f"{found.mean:.1f}" if found.std is None else f"{found.mean:.1f} ± {found.std:.1f}"
 
     print("| start | fine-tuned | " + " | ".join(f"{count}-shot" for count in SHOTS) + " |")

@@ -23,9 +23,9 @@ from typing import Any
 from pretraining import PASSES, VIT, patchwords, place
 
 import patchwords as pw
-from patchwords.evaluate.robustness.table import choose_disturbances
-from patchwords.evaluate.spread import spread
-from patchwords.model.cost import macs
+from patchwords.evaluate.robustness.table import choose_perturbations
+from patchwords.evaluate.spread import compute_seed_statistics
+from patchwords.model.cost import count_macs
 from patchwords.report.robustness import draw_robustness
 
 RESNET = "BiT-R26x1"
@@ -66,7 +66,7 @@ def passes() -> float:
     """Of the ResNet over its training images, for the compute of the ViT's."""
     vit = pw.create_model("ViT-Ti/4", num_classes=10, **VIT)
     resnet = pw.create_model(RESNET, num_classes=10, image_size=32)
-    return PASSES * macs(vit.config) / macs(resnet.config)
+    return PASSES * count_macs(vit.config) / count_macs(resnet.config)
 
 
 def train_resnet(folder: Path, seed: int, precision: str) -> Path:
@@ -113,7 +113,7 @@ def show(table: dict[str, dict[str, list[float]]]) -> None:
     for model, row in table.items():
         cells = []
         for name in names:
-            found = spread([100 * value for value in row[name]])
+            found = compute_seed_statistics([100 * value for value in row[name]])
             extra = "" if found.std is None else f" ± {found.std:.1f}"
             cells.append(f"{found.mean:.1f}{extra}")
         print(f"| {model} | {' | '.join(cells)} |")
@@ -133,7 +133,7 @@ def draw(points: dict[tuple[str, str, float], list[float]], folder: Path) -> Non
         }
         for (model, disturbance, level), values in points.items()
     ]
-    for name, content in draw_robustness(choose_disturbances(KINDS), rows).items():
+    for name, content in draw_robustness(choose_perturbations(KINDS), rows).items():
         (folder / name).write_bytes(content)
         print(folder / name)
 

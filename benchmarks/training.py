@@ -16,13 +16,13 @@ from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
-from patchwords.model.cost import forward_macs, training_flops
+from patchwords.model.cost import compute_training_flops, count_forward_macs
 from patchwords.model.vit import ViT
 from patchwords.train.optimizer import build_optimizer
 from patchwords.train.parallel import compile_layers
-from patchwords.train.plan import Plan
-from patchwords.train.step import State, StepSettings, train_step
-from patchwords.train.task import Classification
+from patchwords.train.plan import TrainingPlan
+from patchwords.train.step import StepSettings, TrainState, train_step
+from patchwords.train.task import ClassificationLoss
 
 MODELS = ((shapes.TI, 32), (shapes.S, 32), (shapes.TI_SMALL, 128))
 GOALS = {"timm fp32": 1.9, "timm bf16": 1.3}  # how many times that, for ours in bf16
@@ -60,8 +60,8 @@ def our_step(
     normalise = Preprocess(model.config.image_size).normalise
     count = len(batch.labels)
     optimizer = build_optimizer(model, plan(count), model.config)
-    state = State(model, optimizer, average=None, micro_batch=count)
-    objective = Classification(lambda images: model(normalise(images)))
+    state = TrainState(model, optimizer, average=None, micro_batch=count)
+    objective = ClassificationLoss(lambda images: model(normalise(images)))
     settings = StepSettings(chosen, seed=0, rate=lambda step: RATE, clip=1.0)
 
     def step() -> Tensor:
@@ -72,9 +72,9 @@ def our_step(
     return step
 
 
-def plan(batch: int) -> Plan:
+def plan(batch: int) -> TrainingPlan:
     """Of AdamW; how long and when is nothing to a single step."""
-    return Plan(
+    return TrainingPlan(
         images=batch,
         steps=10**6,
         batch_size=batch,
@@ -124,7 +124,7 @@ def add_model(section: Section, shape: shapes.Shape, count: int, asked: Asked) -
     steps = contenders(model, batch, section)
     check_losses(steps)
     found = interleave(steps, asked.rounds_or(7), asked.seconds)
-    flops = training_flops(forward_macs(model.config), images=count)
+    flops = compute_training_flops(count_forward_macs(model.config), images=count)
     for precision in ("bf16", "fp32"):
         own = found[f"ours {precision}"]
         names = [

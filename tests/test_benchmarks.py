@@ -42,7 +42,7 @@ from PIL import Image
 
 from patchwords import cli
 from patchwords.data.preprocess import Preprocess
-from patchwords.model.int8 import why_not
+from patchwords.model.int8 import find_int8_obstacle
 
 QUICK = Asked(quick=True, rounds=1)
 ROOT = Path(__file__).parent.parent
@@ -306,7 +306,7 @@ def test_inference_beside_a_peer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     asked = Asked(quick=True, rounds=1, data=photos.make(tmp_path, 3))
     records = inference.measure(asked).records
     rows = [row for row in records if "int8" not in row["what"]]  # not every machine has it
-    assert len(records) - len(rows) == (0 if why_not() else 2)
+    assert len(records) - len(rows) == (0 if find_int8_obstacle() else 2)
     *rows, agreement = rows
     assert [(row["what"][-4:], row["peer"], row["goal"]) for row in rows] == [
         ("bf16", "timm fp32", 2.0),

@@ -11,8 +11,8 @@ import torch
 
 from patchwords import distributed
 from patchwords.cli import main
-from patchwords.data.plan import refuse_uneven
-from patchwords.distributed import World, world
+from patchwords.data.plan import check_batch_divisible
+from patchwords.distributed import World, get_world
 from patchwords.errors import ConfigError, DataError
 
 TORCHRUN = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4"}
@@ -30,12 +30,12 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
 
 
 def test_who_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert world() == World() == World(rank=0, local_rank=0, size=1, local_size=1)
-    assert world().is_main
+    assert get_world() == World() == World(rank=0, local_rank=0, size=1, local_size=1)
+    assert get_world().is_main
     assert distributed.speaks()
     under_torchrun(monkeypatch)
-    assert world() == World(rank=5, local_rank=1, size=8, local_size=4)
-    assert not world().is_main
+    assert get_world() == World(rank=5, local_rank=1, size=8, local_size=4)
+    assert not get_world().is_main
     assert not distributed.speaks()
 
 
@@ -43,7 +43,7 @@ def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "zero")
     with pytest.raises(ConfigError, match=r"WORLD_SIZE is set, but one of RANK, .* or no number"):
-        world()
+        get_world()
 
 
 def test_only_the_main_process_prints(
@@ -106,11 +106,11 @@ def test_a_start_is_known_by_its_name_or_by_torchrun_itself(
 )
 def test_a_batch_must_divide(batch: int, processes: int, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        refuse_uneven(batch, processes)
+        check_batch_divisible(batch, processes)
     assert str(caught.value) == (
         f"--batch-size {batch} is not a multiple of the {processes} processes: {hint}"
     )
-    refuse_uneven(processes * batch, processes)
+    check_batch_divisible(processes * batch, processes)
 
 
 LEAVES = """

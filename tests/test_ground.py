@@ -16,7 +16,7 @@ from patchwords import errors
 from patchwords.device import choose_device, has_fast_bf16
 from patchwords.errors import ConfigError, Interrupted, PatchwordsError, did_you_mean
 from patchwords.files import write_atomically
-from patchwords.noise import noise, numpy_generator, torch_generator
+from patchwords.noise import derive_seed, numpy_generator, torch_generator
 
 
 @pytest.mark.parametrize(
@@ -45,9 +45,9 @@ def test_every_error_of_the_user_exits_with_2_but_for_a_stop() -> None:
 
 def test_noise_is_known() -> None:
     """Written down: another value would make every seed mean another run."""
-    assert noise(0) == 2631537505891389924
-    assert noise(0, "epoch", 1) == 65714578822508956
-    assert noise(7, "init", "head.linear.weight") == 6913458365789560411
+    assert derive_seed(0) == 2631537505891389924
+    assert derive_seed(0, "epoch", 1) == 65714578822508956
+    assert derive_seed(7, "init", "head.linear.weight") == 6913458365789560411
 
 
 def test_noise_tells_places_apart() -> None:
@@ -63,10 +63,12 @@ def test_noise_tells_places_apart() -> None:
         (0, "a', 'b"),
         (-1,),
     ]
-    values = {noise(*place) for place in places}
+    values = {derive_seed(*place) for place in places}
     assert len(values) == len(places)
     assert all(0 <= value < 2**63 for value in values)
-    assert noise(np.int64(5), "x") == noise(5, "x")  # a seed from an array is the same seed
+    assert derive_seed(np.int64(5), "x") == derive_seed(
+        5, "x"
+    )  # a seed from an array is the same seed
 
 
 def test_noise_does_not_depend_on_the_process() -> None:
@@ -76,7 +78,7 @@ def test_noise_does_not_depend_on_the_process() -> None:
     other = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment
     )
-    assert int(other.stdout) == noise(3, "x", 4)
+    assert int(other.stdout) == derive_seed(3, "x", 4)
 
 
 def test_generators_belong_to_their_place_and_disturb_no_other() -> None:
@@ -90,7 +92,7 @@ def test_generators_belong_to_their_place_and_disturb_no_other() -> None:
 
 
 def test_noise_is_evenly_spread() -> None:
-    draws = np.array([noise(0, "sample", i) for i in range(4096)], dtype=np.float64) / 2**63
+    draws = np.array([derive_seed(0, "sample", i) for i in range(4096)], dtype=np.float64) / 2**63
     # The mean of 4,096 uniform numbers has a standard error of 0.0045; five of them.
     assert draws.mean() == pytest.approx(0.5, abs=0.0225)
     neighbours = np.corrcoef(draws[:-1], draws[1:])[0, 1]

@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.files import write_atomically
-from patchwords.report.words import plural
-from patchwords.studies.contents import difference, flops
+from patchwords.report.words import pluralise
+from patchwords.studies.contents import format_difference, format_flops
 from patchwords.studies.study import Study
-from patchwords.studies.table import STUDIES, find
+from patchwords.studies.table import STUDIES, load_study
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent
@@ -30,7 +30,7 @@ def take(run: Path) -> None:
     """A study's page, results and figures, copied."""
     results = json.loads((run / "results.json").read_text(encoding="utf-8"))
     page = (run / "page.md").read_text(encoding="utf-8")
-    name = find(results["study"]).name
+    name = load_study(results["study"]).name
     pictures = pictures_of(page)
     for old in (file.with_suffix(".md") for file in shown() if file.stem == name):
         for picture in set(pictures_of(old.read_text(encoding="utf-8"))) - set(pictures):
@@ -55,25 +55,25 @@ def section() -> str:
     found = {file.stem: json.loads(file.read_text(encoding="utf-8")) for file in shown()}
     verdicts = [claim["verdict"] for results in found.values() for claim in results["claims"]]
     tally = ", ".join(f"{verdicts.count(word)} {word}" for word in VERDICTS if word in verdicts)
-    counted = f"{plural(len(verdicts), 'claim')} by {plural(len(found), 'study', 'studies')}"
+    counted = f"{pluralise(len(verdicts), 'claim')} by {pluralise(len(found), 'study', 'studies')}"
     parts, before = [f"{FIRST}\n{counted}: {tally}.\n"], 0
     for name, results in found.items():
-        parts.append(of_study(find(name), results, before))
+        parts.append(of_study(load_study(name), results, before))
         before += len(results["claims"])
     return "\n".join([*parts, *of_others(set(STUDIES) - set(found))]) + "\n"
 
 
 def of_study(study: Study, results: dict[str, Any], before: int) -> str:
     spent = results["compute"]
-    paid = plural(spent["trainings"], "training") + f", {flops(spent['flops'])}"
+    paid = pluralise(spent["trainings"], "training") + f", {format_flops(spent['flops'])}"
     rows = [
-        (str(number), claim["text"], claim["paper"], difference(claim), claim["verdict"])
+        (str(number), claim["text"], claim["paper"], format_difference(claim), claim["verdict"])
         for number, claim in enumerate(results["claims"], before + 1)
     ]
     return (
         f"### {study.title}\n\n"
         f"[studies/{study.name}.md](studies/{study.name}.md); {study.source}; "
-        f"{plural(results['seeds'], 'repeat' if study.timed else 'seed')}, "
+        f"{pluralise(results['seeds'], 'repeat' if study.timed else 'seed')}, "
         f"{paid if spent['trainings'] else 'nothing trained'}.\n\n"
         f"```\n{results['command']}\n```\n\n"
         + table(("", "claim", "the paper's evidence", "here", "verdict"), rows)
@@ -85,7 +85,7 @@ def of_others(names: set[str]) -> list[str]:
         return []
     rows = []
     for name in sorted(names):
-        study = find(name)
+        study = load_study(name)
         rows.append((f"`{name}` ({study.source})", "; ".join(one.text for one in study.claims)))
     return [
         "## Studies that have not been run to the end\n",

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from patchwords.cli import main
-from patchwords.distributed import leave
+from patchwords.distributed import exit_process
 
 
-def run() -> None:
+def run_cli() -> None:
     """The command as a program: its exit code is that of the process."""
-    leave(main())
+    exit_process(main())
 
 
 if __name__ == "__main__":
-    run()
+    run_cli()

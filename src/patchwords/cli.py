@@ -17,38 +17,127 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from patchwords.distributed import speaks
+from patchwords.distributed import is_main_process
 from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
 
-# verb -> (module in patchwords.commands, its dataclass, what it is for)
+# verb -> (module in patchwords.cli, its dataclass XCommand, what it is for); the module has run_x
+# and, where the verb takes --config or --resume, parse_x
 COMMANDS: dict[str, tuple[str, str, str]] = {
-    "app": ("app", "App", "a page on this machine to play with a trained model"),
-    "benchmark": ("benchmark", "Benchmark", "what this machine can do, and what to set on it"),
-    "calibrate": ("calibrate", "Calibrate", "prepare a model for int8, and see what int8 costs"),
-    "compare": ("compare", "Compare", "which of two models is better, on what, and is it chance"),
-    "convert": ("convert", "Convert", "weights between Google, Hugging Face, timm and ours"),
-    "dedup": ("dedup", "Dedup", "which images to pre-train on are in somebody's test set"),
-    "doctor": ("doctor", "Doctor", "what is wrong with my data, before an hour of training"),
-    "evaluate": ("evaluate", "Evaluate", "measure a trained model on images it has not seen"),
-    "export": ("export", "Export", "write a trained model as ONNX or OpenVINO"),
-    "fewshot": ("fewshot", "Fewshot", "accuracy of a frozen model from a few images of each class"),
-    "finetune": ("finetune", "Finetune", "train a ViT on your images and write a report"),
-    "index": ("index", "Index", "write down what is in shards, to stream them from afar"),
-    "inspect": ("inspect", "Inspect", "what a model has learned, and where it looks in photos"),
-    "knn": ("knn", "Knn", "classes of the nearest training images, by a frozen model"),
-    "models": ("models", "Models", "the models by name: parameters, MACs, memory, parts"),
-    "plan": ("plan", "Plan", "what a training costs: compute, memory, days, data"),
-    "predict": ("predict", "Predict", "what a trained model sees in new images"),
-    "pretrain": ("pretrain", "Pretrain", "train what fine-tuning starts from, by masks or classes"),
-    "probe": ("probe", "Probe", "a linear classifier on the features of a frozen model"),
-    "recipes": ("recipes", "Recipes", "published recipes by name: source, settings, cost"),
-    "report": ("report", "Report", "write report.html of a run anew"),
-    "robustness": ("robustness", "Robustness", "accuracy on disturbed images, model by model"),
-    "studies": ("studies", "Studies", "tables and figures of the paper that can be measured again"),
-    "study": ("study", "Study", "measure one of them again, with a verdict on each claim"),
-    "sweep": ("sweep", "Sweep", "choose the learning rate by a dev split, then train on all"),
-    "translation": ("translation", "Translation", "does a shifted image give shifted features"),
-    "vtab": ("vtab", "Vtab", "transfer to the 19 tasks of VTAB-1k, the paper's numbers beside"),
+    "app": ("model.app", "AppCommand", "a page on this machine to play with a trained model"),
+    "benchmark": (
+        "train.benchmark",
+        "BenchmarkCommand",
+        "what this machine can do, and what to set on it",
+    ),
+    "calibrate": (
+        "model.calibrate",
+        "CalibrateCommand",
+        "prepare a model for int8, and see what int8 costs",
+    ),
+    "compare": (
+        "evaluate.compare",
+        "CompareCommand",
+        "which of two models is better, on what, and is it chance",
+    ),
+    "convert": (
+        "model.convert",
+        "ConvertCommand",
+        "weights between Google, Hugging Face, timm and ours",
+    ),
+    "dedup": (
+        "data.dedup",
+        "DedupCommand",
+        "which images to pre-train on are in somebody's test set",
+    ),
+    "doctor": (
+        "data.doctor",
+        "DoctorCommand",
+        "what is wrong with my data, before an hour of training",
+    ),
+    "evaluate": (
+        "evaluate.evaluate",
+        "EvaluateCommand",
+        "measure a trained model on images it has not seen",
+    ),
+    "export": ("model.export", "ExportCommand", "write a trained model as ONNX or OpenVINO"),
+    "fewshot": (
+        "evaluate.fewshot",
+        "FewshotCommand",
+        "accuracy of a frozen model from a few images of each class",
+    ),
+    "finetune": (
+        "train.finetune",
+        "FinetuneCommand",
+        "train a ViT on your images and write a report",
+    ),
+    "index": (
+        "data.index",
+        "IndexCommand",
+        "write down what is in shards, to stream them from afar",
+    ),
+    "inspect": (
+        "inspect.inspect",
+        "InspectCommand",
+        "what a model has learned, and where it looks in photos",
+    ),
+    "knn": (
+        "evaluate.knn",
+        "KnnCommand",
+        "classes of the nearest training images, by a frozen model",
+    ),
+    "models": (
+        "model.models",
+        "ModelsCommand",
+        "the models by name: parameters, MACs, memory, parts",
+    ),
+    "plan": ("train.plan", "PlanCommand", "what a training costs: compute, memory, days, data"),
+    "predict": ("model.predict", "PredictCommand", "what a trained model sees in new images"),
+    "pretrain": (
+        "train.pretrain",
+        "PretrainCommand",
+        "train what fine-tuning starts from, by masks or classes",
+    ),
+    "probe": (
+        "evaluate.probe",
+        "ProbeCommand",
+        "a linear classifier on the features of a frozen model",
+    ),
+    "recipes": (
+        "train.recipes",
+        "RecipesCommand",
+        "published recipes by name: source, settings, cost",
+    ),
+    "report": ("inspect.report", "ReportCommand", "write report.html of a run anew"),
+    "robustness": (
+        "evaluate.robustness",
+        "RobustnessCommand",
+        "accuracy on disturbed images, model by model",
+    ),
+    "studies": (
+        "train.study",
+        "StudiesCommand",
+        "tables and figures of the paper that can be measured again",
+    ),
+    "study": (
+        "train.study",
+        "StudyCommand",
+        "measure one of them again, with a verdict on each claim",
+    ),
+    "sweep": (
+        "train.sweep",
+        "SweepCommand",
+        "choose the learning rate by a dev split, then train on all",
+    ),
+    "translation": (
+        "evaluate.equivariance",
+        "EquivarianceCommand",
+        "does a shifted image give shifted features",
+    ),
+    "vtab": (
+        "train.vtab",
+        "VtabCommand",
+        "transfer to the 19 tasks of VTAB-1k, the paper's numbers beside",
+    ),
 }
 EPILOG = """\
 Start here:
@@ -72,7 +161,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except PatchwordsError as error:
         if debug:
             traceback.print_exc()
-        if speaks():
+        if is_main_process():
             print(f"patchwords: {' '.join(str(error).split())}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
@@ -86,7 +175,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def dispatch(words: list[str]) -> int:
     """The verb's module does the work."""
     if not words or words[0] in {"-h", "--help", "help"}:
-        print(overview())
+        print(format_overview())
         return 0
     if words[0] == "--version":
         from patchwords.version import __version__
@@ -97,16 +186,17 @@ def dispatch(words: list[str]) -> int:
     if verb not in COMMANDS:
         raise ConfigError(f"unknown command {verb!r}{did_you_mean(verb, COMMANDS)}")
     module_name, class_name, _ = COMMANDS[verb]
-    module = importlib.import_module(f"patchwords.commands.{module_name}")
+    module = importlib.import_module(f"patchwords.cli.{module_name}")
     command = getattr(module, class_name)
-    if hasattr(module, "parse"):  # a verb that takes --config or --resume
-        config = module.parse(words[1:])
+    name = class_name.removesuffix("Command").lower()
+    if hasattr(module, f"parse_{name}"):
+        config = getattr(module, f"parse_{name}")(words[1:])
     else:
-        config = parse(command, words[1:], f"patchwords {verb}")
-    return int(module.run(config))
+        config = parse_command(command, words[1:], f"patchwords {verb}")
+    return int(getattr(module, f"run_{name}")(config))
 
 
-def overview() -> str:
+def format_overview() -> str:
     width = max(map(len, COMMANDS))
     verbs = "\n".join(f"  {verb:<{width}}  {what}" for verb, (_, _, what) in COMMANDS.items())
     return (
@@ -115,7 +205,7 @@ def overview() -> str:
     )
 
 
-def parse(command: type, words: Sequence[str], program: str, default: Any = None) -> Any:
+def parse_command(command: type, words: Sequence[str], program: str, default: Any = None) -> Any:
     """The dataclass from the words of the command line; raises ConfigError in one line.
 
     Fields without a value in the words keep that of `default`.
@@ -161,19 +251,19 @@ def parse(command: type, words: Sequence[str], program: str, default: Any = None
         )
 
 
-def flags(command: type) -> list[str]:
+def list_flags(command: type) -> list[str]:
     """The names of the flags of a dataclass, those of the groups in it included."""
-    names, alone = ["--help", "--debug"], without_flags(command)
+    names, alone = ["--help", "--debug"], list_positionals(command)
     for field in dataclasses.fields(command):
         group = field.default_factory
         if isinstance(group, type) and dataclasses.is_dataclass(group):
-            names += flags(group)[2:]
+            names += list_flags(group)[2:]
         else:
             names.append(f"--{field.name.replace('_', '-')}")
     return [name for name in names if name not in alone]
 
 
-def without_flags(command: type) -> list[str]:
+def list_positionals(command: type) -> list[str]:
     """What stands by itself on the command line, as flags that somebody may take it for."""
     fields = dataclasses.fields(command)
     return [f"--{field.name}" for field in fields if "Positional" in str(field.type)]
@@ -213,9 +303,9 @@ def _unrecognized(tokens: Sequence[str], command: type) -> str:
     if flag is None:
         return f"did not expect {' '.join(tokens)!r}"
     name = flag.split("=")[0]
-    if name in without_flags(command):
+    if name in list_positionals(command):
         return f"unknown flag {name}; {name.strip('-').upper()} stands by itself, without a flag"
-    return f"unknown flag {flag}{did_you_mean(name, flags(command))}"
+    return f"unknown flag {flag}{did_you_mean(name, list_flags(command))}"
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 DeviceName = Literal["auto", "cpu", "cuda"]
 PrecisionName = Literal["auto", "fp32", "bf16"]
-AnswerPrecision = Literal["auto", "fp32", "bf16", "int8"]  # of a model that is only asked
+InferencePrecision = Literal["auto", "fp32", "bf16", "int8"]  # of a model that is only asked
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Device:
         }
 
 
-def choose_device(name: DeviceName = "auto", precision: AnswerPrecision = "auto") -> Device:
+def choose_device(name: DeviceName = "auto", precision: InferencePrecision = "auto") -> Device:
     """The device asked for, or the best there is; raises ConfigError where it is not there."""
     import torch
 
@@ -104,10 +104,12 @@ def free_memory(device: torch.device) -> int:
     if device.type == "cuda":
         return int(torch.cuda.mem_get_info(device)[0])
     pages = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    free = _number(Path("/proc/meminfo"), "MemAvailable:") * 1024 or pages
-    limit = _number(Path("/sys/fs/cgroup/memory.max"))
-    used = _number(Path("/sys/fs/cgroup/memory.current"))
-    cache = _number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file")  # given up when needed
+    free = _read_number(Path("/proc/meminfo"), "MemAvailable:") * 1024 or pages
+    limit = _read_number(Path("/sys/fs/cgroup/memory.max"))
+    used = _read_number(Path("/sys/fs/cgroup/memory.current"))
+    cache = _read_number(
+        Path("/sys/fs/cgroup/memory.stat"), "inactive_file"
+    )  # given up when needed
     return min(free, max(0, limit - used + cache)) if limit else free
 
 
@@ -117,14 +119,14 @@ def peak_memory(device: torch.device) -> int:
 
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    here = _number(Path("/proc/self/status"), "VmHWM:") * 1024
+    here = _read_number(Path("/proc/self/status"), "VmHWM:") * 1024
     if here:
         return here
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def _number(path: Path, after: str = "") -> int:
+def _read_number(path: Path, after: str = "") -> int:
     """The first number of a file, or that behind a word; 0 where there is none ("max")."""
     try:
         words = path.read_text().split()

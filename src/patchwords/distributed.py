@@ -27,13 +27,18 @@ if TYPE_CHECKING:
     import torch
 
 Value = TypeVar("Value")
-Group = Any  # torch.distributed.ProcessGroup, or None: that of the main thread
+ProcessGroup = Any  # torch.distributed.ProcessGroup, or None: that of the main thread
 
 # One process may write a checkpoint or open a large folder while the others wait for it.
-TIMEOUT = timedelta(minutes=30)
-STATIC = "none"  # torchrun's name for a run that was given none
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+UNNAMED_RUN_ID = "none"  # torchrun's name for a run that was given none
 # How gloo's errors speak of a process that is gone; NCCL's have a type of their own.
-LOST = ("Connection closed by peer", "Connection reset by peer", "Broken pipe", "Timed out")
+CONNECTION_LOST_MESSAGES = (
+    "Connection closed by peer",
+    "Connection reset by peer",
+    "Broken pipe",
+    "Timed out",
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +56,7 @@ class World:
         return self.rank == 0
 
 
-def world() -> World:
+def get_world() -> World:
     """Who torchrun says that this process is; raises ConfigError where it says only half."""
     if "WORLD_SIZE" not in os.environ:
         return World()
@@ -66,32 +71,32 @@ def world() -> World:
     return World(rank, local_rank, size, local_size)
 
 
-def speaks() -> bool:
+def is_main_process() -> bool:
     """Whether this process prints: the main one does, or the only one."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
-def joined(cuda: bool) -> Iterator[World]:
+def join_process_group(cuda: bool) -> Iterator[World]:
     """Inside, the processes of the run can talk; with `cuda` each has a GPU of its own.
 
     Where they can already, nothing is done.
     Raises ProcessLost where another process dies meanwhile, or does not answer in half an hour.
     """
-    here = world()
-    if here.size == 1 or _talking():
+    here = get_world()
+    if here.size == 1 or _is_initialized():
         yield here
         return
     import torch.distributed as group
 
     if cuda:
-        _take_gpu(here)
+        _set_cuda_device(here)
     group.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=_meeting_place(here),
+        store=_rendezvous_store(here),
         rank=here.rank,
         world_size=here.size,
-        timeout=TIMEOUT,
+        timeout=COLLECTIVE_TIMEOUT,
     )
     try:
         yield here
@@ -99,7 +104,9 @@ def joined(cuda: bool) -> Iterator[World]:
         group.destroy_process_group()
         raise
     except RuntimeError as error:
-        if isinstance(error, group.DistError) or any(s in str(error) for s in LOST):
+        if isinstance(error, group.DistError) or any(
+            s in str(error) for s in CONNECTION_LOST_MESSAGES
+        ):
             raise ProcessLost(
                 f"process {here.rank} of {here.size} has lost another one, which died or was "
                 "stopped; the last checkpoint holds"
@@ -110,20 +117,20 @@ def joined(cuda: bool) -> Iterator[World]:
 
 
 @contextmanager
-def own_group() -> Iterator[Group]:
+def thread_process_group() -> Iterator[ProcessGroup]:
     """Inside, a second group, by which a thread can talk to the like threads of all processes.
 
     It is gloo's, for what lies in the memory of the host. All processes enter together.
     """
-    if not _talking():
+    if not _is_initialized():
         yield None
         return
     import torch.distributed as group
 
-    made = group.new_group(backend="gloo", timeout=TIMEOUT)
+    made = group.new_group(backend="gloo", timeout=COLLECTIVE_TIMEOUT)
     try:
         yield made
-    except PatchwordsError:  # raised by all, as in `joined`
+    except PatchwordsError:  # raised by all, as in `join_process_group`
         group.barrier()  # another one may still be reading what was sent last
         group.destroy_process_group(made)
         raise
@@ -135,7 +142,7 @@ def own_group() -> Iterator[Group]:
         group.destroy_process_group(made)
 
 
-def _meeting_place(here: World) -> Any:
+def _rendezvous_store(here: World) -> Any:
     """The store in which processes find one another, and none that was there before a restart.
 
     torchrun keeps its store over restarts, with the addresses of processes that are gone. On one
@@ -145,11 +152,15 @@ def _meeting_place(here: World) -> Any:
     from torch.distributed import PrefixStore
     from torch.distributed.rendezvous import rendezvous
 
-    store, _, _ = next(rendezvous("env://", timeout=TIMEOUT))
-    return PrefixStore(f"start-{restarts()}", store) if here.size == here.local_size else store
+    store, _, _ = next(rendezvous("env://", timeout=COLLECTIVE_TIMEOUT))
+    return (
+        PrefixStore(f"start-{get_restart_count()}", store)
+        if here.size == here.local_size
+        else store
+    )
 
 
-def _take_gpu(here: World) -> None:
+def _set_cuda_device(here: World) -> None:
     import torch
 
     count = torch.cuda.device_count()
@@ -161,32 +172,32 @@ def _take_gpu(here: World) -> None:
     torch.cuda.set_device(here.local_rank)
 
 
-def together(action: Callable[[], Value], by: Group = None) -> Value:
+def run_on_all_processes(action: Callable[[], Value], by: ProcessGroup = None) -> Value:
     """What the action gives in this process; where it fails in some, all raise the first's error.
 
     Only user-facing errors are told to the others. Any other ends this process, and with it the
     run: torchrun sees to that.
     """
-    if not _talking():
+    if not _is_initialized():
         return action()
     error: PatchwordsError | None = None
     try:
         result = action()
     except PatchwordsError as found:
         error = found
-    if not any(failed for (failed,) in gather_numbers([error is not None], by)):
+    if not any(failed for (failed,) in all_gather_integers([error is not None], by)):
         return result
-    raise next(found for found in gather(error, by) if found is not None) from error
+    raise next(found for found in all_gather_objects(error, by) if found is not None) from error
 
 
-def by_main(action: Callable[[], object], by: Group = None) -> None:
+def run_on_main_process(action: Callable[[], object], by: ProcessGroup = None) -> None:
     """Let the main process do it; where it fails there with a user's error, all raise that."""
-    together(lambda: action() if world().is_main else None, by)
+    run_on_all_processes(lambda: action() if get_world().is_main else None, by)
 
 
-def gather(value: Any, by: Group = None) -> list[Any]:
+def all_gather_objects(value: Any, by: ProcessGroup = None) -> list[Any]:
     """The small values of all processes, by rank. They are pickled."""
-    if not _talking():
+    if not _is_initialized():
         return [value]
     import torch.distributed as group
 
@@ -195,9 +206,9 @@ def gather(value: Any, by: Group = None) -> list[Any]:
     return values
 
 
-def gather_numbers(numbers: Sequence[int], by: Group = None) -> list[list[int]]:
-    """As many whole numbers of each process, by rank: quicker than `gather`."""
-    if not _talking():
+def all_gather_integers(numbers: Sequence[int], by: ProcessGroup = None) -> list[list[int]]:
+    """As many whole numbers of each process, by rank: quicker than `all_gather_objects`."""
+    if not _is_initialized():
         return [list(numbers)]
     import torch
 
@@ -207,40 +218,40 @@ def gather_numbers(numbers: Sequence[int], by: Group = None) -> list[list[int]]:
     return [row.tolist() for row in rows]
 
 
-def concatenate(values: list[Value]) -> list[Value]:
+def all_gather_lists(values: list[Value]) -> list[Value]:
     """The lists of all processes as one, by rank; costs next to nothing while all are empty."""
-    if not any(count for (count,) in gather_numbers([len(values)])):
+    if not any(count for (count,) in all_gather_integers([len(values)])):
         return []
-    return [value for some in gather(values) for value in some]
+    return [value for some in all_gather_objects(values) for value in some]
 
 
-def from_main(value: Value) -> Value:
+def broadcast_from_main(value: Value) -> Value:
     """The value of the main process."""
-    first: Value = gather(value)[0]
+    first: Value = all_gather_objects(value)[0]
     return first
 
 
-def sum_over(tensor: torch.Tensor) -> torch.Tensor:
+def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
     """The sum over all processes, on the tensor's device; in place."""
-    if _talking():
+    if _is_initialized():
         import torch.distributed as group
 
         group.all_reduce(tensor)
     return tensor
 
 
-def mean_over(means: dict[str, float], count: int) -> tuple[dict[str, float], int]:
+def all_reduce_means(means: dict[str, float], count: int) -> tuple[dict[str, float], int]:
     """Means over `count` things here -> means over the things of all processes, and how many."""
-    if not _talking():
+    if not _is_initialized():
         return means, count
     import torch
 
     sums = torch.tensor([count, *(value * count for value in means.values())], dtype=torch.float64)
-    total, *others = sum_over(sums).tolist()
+    total, *others = all_reduce_sum(sums).tolist()
     return {name: sum / max(total, 1) for name, sum in zip(means, others, strict=True)}, int(total)
 
 
-def leave(code: int) -> NoReturn:
+def exit_process(code: int) -> NoReturn:
     """End the process, when all is written; one of several at once, without its interpreter's end.
 
     torch's caches of sharded operations hold a process group to the last, and with it threads that
@@ -254,7 +265,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def launch() -> str | None:
+def get_launch_id() -> str | None:
     """What tells this start of torchrun from others, the same after a restart; else None.
 
     It is the name of --rdzv-id, or else torchrun's own process, which outlives its workers.
@@ -262,10 +273,10 @@ def launch() -> str | None:
     if "TORCHELASTIC_RUN_ID" not in os.environ:
         return None
     name = os.environ["TORCHELASTIC_RUN_ID"]
-    return name if name != STATIC else f"{socket.gethostname()}-{os.getppid()}"
+    return name if name != UNNAMED_RUN_ID else f"{socket.gethostname()}-{os.getppid()}"
 
 
-def restarts() -> int:
+def get_restart_count() -> int:
     """How often torchrun has started the run's processes anew."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
@@ -275,7 +286,7 @@ def may_restart() -> bool:
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 
-def _talking() -> bool:
+def _is_initialized() -> bool:
     import torch.distributed as group
 
     return group.is_available() and group.is_initialized()

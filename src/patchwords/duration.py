@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Seconds in words; tenths of them only where there are few.
 
-    >>> duration(8.42), duration(125), duration(7384)
+    >>> format_duration(8.42), format_duration(125), format_duration(7384)
     ('8.4 s', '2 min 5 s', '2 h 3 min')
     """
     if seconds < 9.95:

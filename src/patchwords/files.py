@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     except OSError as error:
         with contextlib.suppress(OSError):  # it may never have been there
             part.unlink()
-        raise explain(error, path) from error
+        raise explain_write_error(error, path) from error
 
 
 def cache_folder() -> Path:
@@ -37,7 +37,7 @@ def cache_folder() -> Path:
     return (Path(home) if home else Path.home() / ".cache") / "patchwords"
 
 
-def refuse_csv(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
+def check_csv_writable(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
     """Raise ConfigError before the work, rather than after it, where the file cannot be written."""
     if csv.is_dir():
         raise ConfigError(f"{flag} {csv} is a folder; give the name of a file in it")
@@ -47,7 +47,7 @@ def refuse_csv(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
         raise ConfigError(f"{flag} {csv}: the folder {csv.parent} does not exist; make it first")
 
 
-def explain(error: OSError, path: Path) -> PatchwordsError:
+def explain_write_error(error: OSError, path: Path) -> PatchwordsError:
     """An OSError met while writing `path`, as a line that says what to do."""
     if error.errno == errno.ENOSPC:
         return ConfigError(f"the disk is full: {path} was not written; free some space")

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     import torch
 
 
-def noise(seed: int, *place: int | str) -> int:
+def derive_seed(seed: int, *place: int | str) -> int:
     """A 63-bit number that depends on the seed and the place, and on nothing else.
 
-    >>> noise(0, "init", "head.weight") == noise(0, "init", "head.weight")
+    >>> derive_seed(0, "init", "head.weight") == derive_seed(0, "init", "head.weight")
     True
-    >>> noise(0, "epoch", 1) == noise(0, "epoch", 2)
+    >>> derive_seed(0, "epoch", 1) == derive_seed(0, "epoch", 2)
     False
     """
     text = repr((int(seed), *place)).encode()  # repr keeps 1 and "1" apart
@@ -31,11 +31,11 @@ def noise(seed: int, *place: int | str) -> int:
 
 def numpy_generator(seed: int, *place: int | str) -> np.random.Generator:
     """A NumPy generator that belongs to this place; Philox because seeding it is cheap."""
-    return np.random.Generator(np.random.Philox(noise(seed, *place)))
+    return np.random.Generator(np.random.Philox(derive_seed(seed, *place)))
 
 
 def torch_generator(seed: int, *place: int | str) -> torch.Generator:
     """A CPU generator of torch that belongs to this place."""
     import torch
 
-    return torch.Generator().manual_seed(noise(seed, *place))
+    return torch.Generator().manual_seed(derive_seed(seed, *place))

@@ -15,16 +15,16 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from patchwords.app.desk import Desk
-from patchwords.app.limits import Limits
+from patchwords.app.desk import PredictionService
+from patchwords.app.limits import AppLimits
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, build
+from patchwords.model.family import ModelConfig, build_model
 from patchwords.weights.pretrained import Pretrained
 
-LIMITS = Limits(body=2**20, answer_seconds=20.0)
+LIMITS = AppLimits(body=2**20, answer_seconds=20.0)
 LABELS = ("daisy", "roses", "<b>tulips</b>", "dandelion", "sunflowers")
 TINY = ViTConfig(
     patch_size=4,
@@ -37,16 +37,16 @@ TINY = ViTConfig(
 )
 
 
-def subject_of(config: Config = TINY) -> Subject:
+def subject_of(config: ModelConfig = TINY) -> LoadedModel:
     """Every parameter is drawn, so that nothing can cancel."""
-    model = build(config).eval()
+    model = build_model(config).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.normal_(0.0, 0.3, generator=generator)
     preprocess = Preprocess(config.image_size, channels=config.channels)  # type: ignore[arg-type]
     source = Pretrained(model, preprocess, LABELS, "ViT-tiny/4")
-    return Subject("tiny", source, Device(torch.device("cpu"), bf16=False), workers=0)
+    return LoadedModel("tiny", source, Device(torch.device("cpu"), bf16=False), workers=0)
 
 
 def photo(seed: int = 0, kind: str = "PNG", size: tuple[int, int] = (37, 23)) -> bytes:
@@ -60,7 +60,7 @@ def photo(seed: int = 0, kind: str = "PNG", size: tuple[int, int] = (37, 23)) ->
 class App:
     """The app, and ways to ask it."""
 
-    def __init__(self, desk: Desk, client: TestClient) -> None:
+    def __init__(self, desk: PredictionService, client: TestClient) -> None:
         self.desk, self.client = desk, client
         self.calls: list[int] = []  # sizes of the batches that the model has begun
         self.gate = threading.Event()

@@ -8,27 +8,27 @@ import pytest
 from asked import LIMITS, App, subject_of
 from starlette.testclient import TestClient
 
-from patchwords.app.desk import Desk
-from patchwords.app.door import LOOPBACK
-from patchwords.app.neighbours import Neighbours
+from patchwords.app.desk import PredictionService
+from patchwords.app.door import LOOPBACK_HOSTS
+from patchwords.app.neighbours import NeighbourSearch
 from patchwords.app.server import create_app
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.subject import LoadedModel
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., App]]:
     """(subject, hosts, neighbours, limits by name) -> App"""
-    opened: list[tuple[Desk, TestClient]] = []
+    opened: list[tuple[PredictionService, TestClient]] = []
 
     def make(
-        subject: Subject | None = None,
-        hosts: tuple[str, ...] | None = LOOPBACK,
-        neighbours: Neighbours | None = None,
+        subject: LoadedModel | None = None,
+        hosts: tuple[str, ...] | None = LOOPBACK_HOSTS,
+        neighbours: NeighbourSearch | None = None,
         **limits: Any,
     ) -> App:
         subject = subject or subject_of()
-        near = neighbours or Neighbours(subject, None, reason="there are none")
-        desk = Desk(subject, near, replace(LIMITS, **limits))
+        near = neighbours or NeighbourSearch(subject, None, reason="there are none")
+        desk = PredictionService(subject, near, replace(LIMITS, **limits))
         client = TestClient(
             create_app(desk, hosts), "http://localhost", raise_server_exceptions=False
         )

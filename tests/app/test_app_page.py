@@ -11,9 +11,9 @@ from starlette.testclient import TestClient
 from test_serve import serving
 
 from browser import CHROMIUM, Browser, browsing
-from patchwords.app.desk import Desk
-from patchwords.app.door import LOOPBACK
-from patchwords.app.neighbours import Neighbours
+from patchwords.app.desk import PredictionService
+from patchwords.app.door import LOOPBACK_HOSTS
+from patchwords.app.neighbours import NeighbourSearch
 from patchwords.app.server import create_app
 from patchwords.data.open import open_images
 
@@ -29,9 +29,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Brow
     for seed in range(3):
         (folder / f"{seed}.png").write_bytes(photo(seed))
     subject = subject_of()
-    near = Neighbours(subject, open_images([str(folder)]))
-    desk = Desk(subject, near, LIMITS)
-    app = App(desk, TestClient(create_app(desk, LOOPBACK)))
+    near = NeighbourSearch(subject, open_images([str(folder)]))
+    desk = PredictionService(subject, near, LIMITS)
+    app = App(desk, TestClient(create_app(desk, LOOPBACK_HOSTS)))
     near.start()
     with (
         serving(app) as (host, port),

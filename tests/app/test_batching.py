@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from patchwords.app.batching import Batcher
-from patchwords.app.refused import Refused
+from patchwords.app.refused import RequestRefused
 
 
 class Slow:
@@ -87,7 +87,7 @@ def test_a_full_queue_is_refused_and_works_on(batcher: Batcher, slow: Slow) -> N
     occupy(batcher, slow)
     futures = [batcher.ask("a", item) for item in range(7)]
     assert len(batcher) == 7
-    with pytest.raises(Refused) as refused:
+    with pytest.raises(RequestRefused) as refused:
         batcher.ask("a", 7)
     assert refused.value.status == 429
     assert refused.value.headers == {"Retry-After": "1"}
@@ -127,8 +127,8 @@ def test_the_end_refuses_what_waits(batcher: Batcher, slow: Slow) -> None:
     threading.Timer(0.1, slow.free.set).start()
     batcher.close()
     assert not batcher.worker.is_alive()
-    with pytest.raises(Refused, match="stopping"):
+    with pytest.raises(RequestRefused, match="stopping"):
         waiting.result(1)
-    with pytest.raises(Refused, match="stopping"):
+    with pytest.raises(RequestRefused, match="stopping"):
         batcher.ask("a", 2)
     assert slow.batches == [("a", [0])]

@@ -9,8 +9,8 @@ from importlib.resources import files
 import pytest
 from asked import App, photo
 
-from patchwords.app.door import HEADERS
-from patchwords.app.server import PAGE, ROUTES
+from patchwords.app.door import SECURITY_HEADERS
+from patchwords.app.server import PAGE_FILES, ROUTES
 
 FOLDER = files("patchwords.app") / "page"
 
@@ -73,7 +73,7 @@ def test_there_is_no_preflight_either(app: App) -> None:
 def test_every_answer_is_sealed(app: App, path: str) -> None:
     answer = app.client.get(path)
     assert answer.status_code == (200 if path in ROUTES else 404)
-    for name, value in HEADERS.items():
+    for name, value in SECURITY_HEADERS.items():
         assert answer.headers[name] == value
     assert "server" not in answer.headers
     if answer.status_code == 404:
@@ -85,10 +85,10 @@ def test_wrong_methods_are_one_line(app: App) -> None:
     assert (answer.status_code, answer.json()) == (405, {"error": "method not allowed"})
 
 
-@pytest.mark.parametrize("path", PAGE)
+@pytest.mark.parametrize("path", PAGE_FILES)
 def test_pages_load_nothing_from_elsewhere(app: App, path: str) -> None:
     """And nothing that the policy would forbid: no inline script, style or handler."""
-    name, kind = PAGE[path]
+    name, kind = PAGE_FILES[path]
     answer = app.client.get(path)
     assert answer.headers["content-type"] == kind
     assert answer.text == (FOLDER / name).read_text(encoding="utf-8")

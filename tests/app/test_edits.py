@@ -13,7 +13,14 @@ import torch
 from asked import TINY, App, photo, subject_of
 from PIL import Image
 
-from patchwords.app.edits import Edits, apply, cells, grid_of, sizes, tilings
+from patchwords.app.edits import (
+    ImageEdits,
+    apply_edits,
+    list_image_sizes,
+    list_tilings,
+    map_pixels_to_patches,
+    patch_grid,
+)
 from patchwords.inspect.rollout import attention_rollout
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import TrunkConfig
@@ -30,7 +37,7 @@ def seen(answer: object) -> np.ndarray:
 
 
 def test_patches_that_are_hidden_are_black_and_others_are_not() -> None:
-    edited = apply(Edits((12, 20), hidden=(1, 14)), PIXELS, (3, 5))
+    edited = apply_edits(ImageEdits((12, 20), hidden=(1, 14)), PIXELS, (3, 5))
     expected = PIXELS.copy()
     expected[0:4, 4:8] = 0
     expected[8:12, 16:20] = 0
@@ -38,13 +45,13 @@ def test_patches_that_are_hidden_are_black_and_others_are_not() -> None:
 
 
 def test_cells_cover_sides_that_patches_do_not_divide() -> None:
-    found = cells((5, 7), (2, 3))
+    found = map_pixels_to_patches((5, 7), (2, 3))
     assert found.tolist() == [[0, 0, 0, 1, 1, 2, 2]] * 3 + [[3, 3, 3, 4, 4, 5, 5]] * 2
 
 
 def test_tiles_are_all_there_once_in_another_order() -> None:
-    edits = Edits((12, 20), tiles=4, seed=3)
-    edited = apply(edits, PIXELS, (3, 5))
+    edits = ImageEdits((12, 20), tiles=4, seed=3)
+    edited = apply_edits(edits, PIXELS, (3, 5))
 
     def tiles(image: np.ndarray) -> list[bytes]:
         return [
@@ -53,26 +60,26 @@ def test_tiles_are_all_there_once_in_another_order() -> None:
 
     assert tiles(edited) != tiles(PIXELS)
     assert sorted(tiles(edited)) == sorted(tiles(PIXELS))
-    assert np.array_equal(edited, apply(edits, PIXELS, (3, 5)))
-    other = apply(Edits((12, 20), tiles=4, seed=4), PIXELS, (3, 5))
+    assert np.array_equal(edited, apply_edits(edits, PIXELS, (3, 5)))
+    other = apply_edits(ImageEdits((12, 20), tiles=4, seed=4), PIXELS, (3, 5))
     assert not np.array_equal(edited, other)
 
 
 def test_painting_comes_after_shuffling() -> None:
-    both = apply(Edits((12, 20), tiles=2, seed=1, hidden=(0,)), PIXELS, (3, 5))
+    both = apply_edits(ImageEdits((12, 20), tiles=2, seed=1, hidden=(0,)), PIXELS, (3, 5))
     assert not both[:4, :4].any()
     assert both[4:].all()
 
 
 def test_nothing_asked_changes_nothing() -> None:
-    assert np.array_equal(apply(Edits((12, 20)), PIXELS, (3, 5)), PIXELS)
+    assert np.array_equal(apply_edits(ImageEdits((12, 20)), PIXELS, (3, 5)), PIXELS)
 
 
 def test_sizes_keep_the_shape_and_the_own_one() -> None:
     subject = subject_of()
-    found = sizes(subject.model, subject.preprocess)
+    found = list_image_sizes(subject.model, subject.preprocess)
     assert found == [(8, 12), (12, 20), (16, 28), (20, 32), (24, 40)]
-    assert tilings((12, 20), (3, 5)) == [2, 4]
+    assert list_tilings((12, 20), (3, 5)) == [2, 4]
 
 
 @pytest.mark.parametrize(
@@ -99,7 +106,7 @@ def test_sizes_keep_the_shape_and_the_own_one() -> None:
 )
 def test_a_model_takes_the_sizes_that_are_offered(config: object, expected: object) -> None:
     subject = subject_of(config)  # type: ignore[arg-type]
-    found = sizes(subject.model, subject.preprocess)
+    found = list_image_sizes(subject.model, subject.preprocess)
     assert found[: len(expected)] == expected  # type: ignore[arg-type]
     for height, width in found:
         images = torch.zeros(1, 3, height, width)
@@ -164,7 +171,7 @@ def test_a_model_without_attention_says_so(start: Callable[..., App]) -> None:
     about = app.client.get("/model").json()
     assert about["looks"] is False
     assert about["no_look"].startswith("a ResNet has no patches that attend to one another")
-    assert about["grid"] == list(grid_of(subject.model, (40, 24))) == [5, 3]
+    assert about["grid"] == list(patch_grid(subject.model, (40, 24))) == [5, 3]
     found = app.look(photo(), hidden="14").json()
     assert found["looked"] is None
     assert len(found["predictions"]) == 5

@@ -15,22 +15,22 @@ from asked import App, photo, subject_of
 from PIL import Image
 
 from patchwords.app import neighbours as module
-from patchwords.app.neighbours import Neighbours
-from patchwords.data.examples import Examples
+from patchwords.app.neighbours import NeighbourSearch
+from patchwords.data.examples import ImageDataset
 from patchwords.data.open import open_images
 from patchwords.evaluate.feature_cache import FeatureCache
-from patchwords.evaluate.features import represent
-from patchwords.evaluate.nearest import drawn
+from patchwords.evaluate.features import extract_example_features
+from patchwords.evaluate.nearest import subsample_examples
 
 
-def photos(folder: Path, count: int) -> Examples:
+def photos(folder: Path, count: int) -> ImageDataset:
     """Photos in a folder, by seed; the last but one cannot be read. Classes alternate."""
     for seed in range(count):
         data = photo(seed) if seed != count - 2 else b"no image"
         (folder / f"{seed:03}.png").write_bytes(data)
     examples = open_images([str(folder)])
     labels = np.arange(count) % 2
-    return Examples(
+    return ImageDataset(
         ("odd ones", "even ones"),
         labels,
         examples.keys,
@@ -40,7 +40,7 @@ def photos(folder: Path, count: int) -> Examples:
     )
 
 
-def prepared(near: Neighbours) -> Neighbours:
+def prepared(near: NeighbourSearch) -> NeighbourSearch:
     near.start()
     assert near.thread is not None
     near.thread.join(20)
@@ -49,7 +49,7 @@ def prepared(near: Neighbours) -> Neighbours:
 
 def test_a_training_photo_is_nearest_to_itself(start: Callable[..., App], tmp_path: Path) -> None:
     subject, examples = subject_of(), photos(tmp_path, 9)
-    near = prepared(Neighbours(subject, examples))
+    near = prepared(NeighbourSearch(subject, examples))
     app = start(subject, neighbours=near)
     assert app.client.get("/model").json()["neighbours"] == {
         "state": "ready",
@@ -64,7 +64,9 @@ def test_a_training_photo_is_nearest_to_itself(start: Callable[..., App], tmp_pa
     shown = np.asarray(Image.open(io.BytesIO(base64.b64decode(source))))
     assert np.array_equal(shown, np.asarray(Image.open(io.BytesIO(photo(8)))))
     # all of them, by numpy alone
-    features = represent(subject.model, examples, subject.preprocess, subject.device, 0)
+    features = extract_example_features(
+        subject.model, examples, subject.preprocess, subject.device, 0
+    )
     values = features.values / np.linalg.norm(features.values, axis=1, keepdims=True)
     cosines = values @ values[features.indices.tolist().index(8)]
     order = np.argsort(-cosines)[:6]
@@ -81,13 +83,13 @@ def test_where_there_are_none_it_is_said(app: App) -> None:
 
 def test_unreadable_data_are_a_reason(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"no image")
-    near = prepared(Neighbours(subject_of(), open_images([str(tmp_path)])))
+    near = prepared(NeighbourSearch(subject_of(), open_images([str(tmp_path)])))
     assert near.state() == {"state": "none", "reason": "none of the photos can be read"}
 
 
 def test_photos_that_are_gone_have_no_picture(tmp_path: Path) -> None:
     examples = photos(tmp_path, 5)
-    near = prepared(Neighbours(subject_of(), examples))
+    near = prepared(NeighbourSearch(subject_of(), examples))
     (tmp_path / "004.png").unlink()
     assert near.values is not None
     found = near.nearest(near.values[near.places.tolist().index(4)])
@@ -98,7 +100,7 @@ def test_photos_that_are_gone_have_no_picture(tmp_path: Path) -> None:
 
 def test_large_photos_are_shown_small(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(photo(size=(600, 300)))
-    near = Neighbours(subject_of(), open_images([str(tmp_path)]))
+    near = NeighbourSearch(subject_of(), open_images([str(tmp_path)]))
     source = near.thumbnail(0)
     assert source is not None
     assert source.startswith("data:image/jpeg;base64,")
@@ -115,7 +117,7 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
     examples = photos(tmp_path / "photos", 130)
     subject = subject_of()
     cache = FeatureCache(tmp_path / "cache", 2**20)
-    near = Neighbours(subject, examples, cache)
+    near = NeighbourSearch(subject, examples, cache)
     began, go_on = threading.Event(), threading.Event()
     seen: list[int] = []
     compute = subject.model.represent
@@ -138,7 +140,7 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
     assert not near.thread.is_alive()
     assert near.values is None
     seen.clear()
-    again = prepared(Neighbours(subject, examples, cache))
+    again = prepared(NeighbourSearch(subject, examples, cache))
     assert again.state() == {"state": "ready", "photos": 130, "of": 130}
     # one black image for the width, the second block, and the one readable photo of the third
     assert seen == [1, 64, 1]
@@ -146,9 +148,9 @@ def test_the_end_stops_the_work_and_keeps_what_is_done(
 
 def test_of_many_photos_some_are_drawn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples = photos(tmp_path, 9)
-    monkeypatch.setattr(module, "MOST_IMAGES", 4)
-    few = drawn(examples, 4)
+    monkeypatch.setattr(module, "MAX_SEARCHED_IMAGES", 4)
+    few = subsample_examples(examples, 4)
     assert len(few) == 4
-    assert few.keys == sorted(few.keys) == list(drawn(examples, 4).keys)
-    near = Neighbours(subject_of(), examples)
+    assert few.keys == sorted(few.keys) == list(subsample_examples(examples, 4).keys)
+    near = NeighbourSearch(subject_of(), examples)
     assert near.state() == {"state": "preparing", "done": 0, "photos": 4, "of": 9}

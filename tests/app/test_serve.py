@@ -20,7 +20,12 @@ from pathlib import Path
 import pytest
 from asked import LABELS, App, photo, subject_of
 
-from patchwords.app.serve import is_loopback, listen, server, url
+from patchwords.app.serve import (
+    create_uvicorn_server,
+    format_socket_url,
+    is_loopback_socket,
+    open_listening_socket,
+)
 from patchwords.cli import main
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
@@ -30,8 +35,8 @@ from patchwords.weights.store import save_pretrained
 @contextmanager
 def serving(app: App) -> Iterator[tuple[str, int]]:
     """The app on a free port, in a thread."""
-    sock = listen("127.0.0.1", 0)
-    running = server(app.client.app, app.desk.limits)  # type: ignore[arg-type]
+    sock = open_listening_socket("127.0.0.1", 0)
+    running = create_uvicorn_server(app.client.app, app.desk.limits)  # type: ignore[arg-type]
     thread = threading.Thread(target=running.run, kwargs={"sockets": [sock]})
     thread.start()
     try:
@@ -127,20 +132,20 @@ def test_what_is_no_http_is_refused_and_harmless(
 
 
 def test_a_port_that_is_taken() -> None:
-    taken = listen("127.0.0.1", 0)
+    taken = open_listening_socket("127.0.0.1", 0)
     port = taken.getsockname()[1]
     with pytest.raises(ConfigError, match=rf"--port {port} of 127.0.0.1 cannot be had \(address"):
-        listen("127.0.0.1", port)
+        open_listening_socket("127.0.0.1", port)
     taken.close()
-    listen("127.0.0.1", port).close()  # at once, though the first has just gone
+    open_listening_socket("127.0.0.1", port).close()  # at once, though the first has just gone
 
 
 def test_addresses() -> None:
     for host, local in (("127.0.0.1", True), ("localhost", True), ("0.0.0.0", False)):
-        with listen(host, 0) as sock:
-            assert is_loopback(sock) == local
-    with listen("127.0.0.1", 0) as sock:
-        assert url(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
+        with open_listening_socket(host, 0) as sock:
+            assert is_loopback_socket(sock) == local
+    with open_listening_socket("127.0.0.1", 0) as sock:
+        assert format_socket_url(sock) == f"http://127.0.0.1:{sock.getsockname()[1]}"
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from patchwords import save_pretrained
 from patchwords.cli import main
 from patchwords.commands import inspect_parts as parts
 from patchwords.commands.inspect_photos import open_photos
-from patchwords.data.examples import spread
+from patchwords.data.examples import subsample_evenly
 from patchwords.model.create import create_model
 
 Ask = Callable[..., str]
@@ -66,7 +66,15 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
 @pytest.fixture
 def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
     """Figures take most of the time; one test has them all."""
-    for name in ("filters", "positions", "maps", "heads", "distance", "tokens", "truth"):
+    for name in (
+        "filter_components",
+        "position_similarity",
+        "attention_maps",
+        "head_maps",
+        "attention_distance",
+        "token_similarity",
+        "faithfulness",
+    ):
         monkeypatch.setattr(parts, f"draw_{name}", lambda *_: {})
 
 
@@ -209,12 +217,12 @@ def test_output_is_asked_for_and_not_written_over(place: Path, ask: Ask, tmp_pat
 def test_photos_are_spread_over_the_list(place: Path) -> None:
     digits = open_photos(["digits"])
     assert len(digits) > 1000
-    few = spread(digits, 3)
+    few = subsample_evenly(digits, 3)
     assert (few.keys[0], few.keys[2], len(few)) == (digits.keys[0], digits.keys[-1], 3)
     photos = open_photos([str(place / "photos"), str(place / "broken.png")])
     assert len(photos) == 6
-    assert spread(photos, 9) is photos
-    assert len(spread(photos, 1)) == 1
+    assert subsample_evenly(photos, 9) is photos
+    assert len(subsample_evenly(photos, 1)) == 1
 
 
 @pytest.mark.usefixtures("undrawn")

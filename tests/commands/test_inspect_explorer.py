@@ -76,7 +76,7 @@ def test_as_many_photos_as_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A photo has 2 x 2 x 16 x 16 weights."""
-    monkeypatch.setattr(inspect_explorer, "MOST_NUMBERS", 2 * 1024)
+    monkeypatch.setattr(inspect_explorer, "MAX_PHOTO_WEIGHTS", 2 * 1024)
     page = tmp_path / "page.html"
     assert main(["inspect", model, *photos, "--explore", str(page)]) == 0
     assert "2 photos of 3, so that it stays small" in capsys.readouterr().out

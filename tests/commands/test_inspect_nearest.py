@@ -21,9 +21,9 @@ from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.split import write_splits
 from patchwords.device import choose_device
-from patchwords.evaluate.feature_cache import Pass
-from patchwords.evaluate.features import represent
-from patchwords.evaluate.subject import load_subject
+from patchwords.evaluate.feature_cache import FeaturePass
+from patchwords.evaluate.features import extract_example_features
+from patchwords.evaluate.subject import load_model_on_device
 from patchwords.model.create import create_model
 from patchwords.report import nearest as figure
 
@@ -96,8 +96,15 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         shown[:] = [companies, searched]
         return {}
 
-    monkeypatch.setattr(figure, "draw_nearest", keep)
-    for name in ("filters", "positions", "maps", "heads", "distance", "tokens"):
+    monkeypatch.setattr(figure, "draw_nearest_images", keep)
+    for name in (
+        "filter_components",
+        "position_similarity",
+        "attention_maps",
+        "head_maps",
+        "attention_distance",
+        "token_similarity",
+    ):
         monkeypatch.setattr(parts, f"draw_{name}", lambda *_: {})
     return shown
 
@@ -106,12 +113,14 @@ def test_the_nearest_by_plain_numpy(
     place: Path, ask: Ask, drawn: list[Any], tmp_path: Path
 ) -> None:
     found, _ = ask(place / "vit", place / "photos", "--nearest", place / "data", "--nearest-k", 3)
-    subject = load_subject(str(place / "vit"), choose_device("cpu", "fp32"), 0)
+    subject = load_model_on_device(str(place / "vit"), choose_device("cpu", "fp32"), 0)
     train = open_data(str(place / "data")).splits[TRAIN]
     photos = open_data(str(place / "photos"), need_labels=False).splits[ALL]
     rows = []
     for examples in (photos, train):
-        values = represent(subject.model, examples, subject.preprocess, subject.device, 0).values
+        values = extract_example_features(
+            subject.model, examples, subject.preprocess, subject.device, 0
+        ).values
         values = values.astype(np.float64)
         rows.append(values / np.linalg.norm(values, axis=1, keepdims=True))
     every = rows[0] @ rows[1].T
@@ -147,13 +156,13 @@ def test_a_second_call_computes_no_feature_of_the_training_images(
     words = place / "vit", place / "photos", "--nearest", place / "data"
     first, _ = ask(*words)
     asked: list[int] = []
-    fill = Pass.fill
+    fill = FeaturePass.fill
 
-    def filling(self: Pass, *rest: Any) -> None:
+    def filling(self: FeaturePass, *rest: Any) -> None:
         asked.append(len(self.examples))
         fill(self, *rest)
 
-    monkeypatch.setattr(Pass, "fill", filling)
+    monkeypatch.setattr(FeaturePass, "fill", filling)
     assert ask(*words)[0] == first
     assert asked == []
     few = ask(*words, "--nearest-images", 6)[0]["nearest"]

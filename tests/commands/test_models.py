@@ -10,8 +10,8 @@ import pytest
 
 from patchwords.cli import main
 from patchwords.commands import models_summary
-from patchwords.model.cost import activation_bytes, macs, parameters
-from patchwords.model.variants import list_models, resolve
+from patchwords.model.cost import count_macs, count_parameters, estimate_activation_bytes
+from patchwords.model.variants import list_models, resolve_model
 
 Say = Callable[..., str]
 
@@ -45,10 +45,10 @@ def test_every_model_has_a_row_with_its_numbers(say: Say) -> None:
     rows = json.loads(say("--json", "--batch-size", "7", "--precision", "bf16"))
     assert [row["model"] for row in rows] == list_models()
     for row in rows:
-        config = resolve(row["model"]).config
-        assert row["parameters"] == parameters(config)
-        assert row["macs"] == macs(config)
-        assert row["activation_bytes"] == activation_bytes(config, 7, None, 2)
+        config = resolve_model(row["model"]).config
+        assert row["parameters"] == count_parameters(config)
+        assert row["macs"] == count_macs(config)
+        assert row["activation_bytes"] == estimate_activation_bytes(config, 7, None, 2)
         assert row["grid"] == list(config.grid)
         assert "parts" not in row
 
@@ -70,8 +70,10 @@ def test_one_model_has_its_parts(say: Say) -> None:
 def test_settings_change_the_model_and_are_told(say: Say) -> None:
     words = ("ViT-S/16", "--mixer", "local", "--window", "5", "--position", "relative")
     row = json.loads(say(*words, "--json"))[0]
-    config = resolve("ViT-S/16").config.with_settings(mixer="local", window=5, position="relative")
-    assert (row["parameters"], row["macs"]) == (parameters(config), macs(config))
+    config = resolve_model("ViT-S/16").config.with_settings(
+        mixer="local", window=5, position="relative"
+    )
+    assert (row["parameters"], row["macs"]) == (count_parameters(config), count_macs(config))
     assert "but with mixer local, window 5, position relative." in say(*words)
     assert "but with" not in say("ViT-S/16", "--image-size", "96", "160")
 

@@ -12,9 +12,9 @@ import pytest
 
 from patchwords.cli import main
 from patchwords.commands import plan, plan_summary
-from patchwords.commands.plan import Plan, check
-from patchwords.commands.plan_estimate import estimate_all
-from patchwords.commands.plan_summary import PARTS
+from patchwords.commands.plan import PlanCommand, check_plan
+from patchwords.commands.plan_estimate import estimate_plan
+from patchwords.commands.plan_summary import MEMORY_PARTS
 from patchwords.train.hardware import HARDWARE
 
 HUGE = "--model ViT-H/14 --images 303e6 --epochs 14 --gpus 64 --gpu h100"
@@ -30,8 +30,8 @@ def say(capsys: pytest.CaptureFixture[str]) -> Any:
 
 
 def estimate(**settings: Any) -> dict[str, Any]:
-    config = Plan(**{"gpu": "h100", **settings})
-    return estimate_all(config, *check(config))
+    config = PlanCommand(**{"gpu": "h100", **settings})
+    return estimate_plan(config, *check_plan(config))
 
 
 def test_the_numbers_of_huge_on_64_h100(say: Any) -> None:
@@ -52,7 +52,7 @@ def test_the_numbers_of_huge_on_64_h100(say: Any) -> None:
     assert ddp["weights_bytes"] == 4 * 632_045_800
     assert ddp["state_bytes"] == 8 * 632_045_800
     assert ddp["micro_batch"] * ddp["parts"] == 64
-    parts = sum(ddp[name] for name in PARTS.values())
+    parts = sum(ddp[name] for name in MEMORY_PARTS.values())
     assert parts == ddp["total_bytes"] <= found["hardware_usable_bytes"] == int(0.9 * 80 * 2**30)
 
 

@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
-from patchwords.cli import main, parse
+from patchwords.cli import main, parse_command
 from patchwords.commands import recipes_summary
-from patchwords.commands.finetune import Finetune
-from patchwords.commands.pretrain import Pretrain
+from patchwords.commands.finetune import FinetuneCommand
+from patchwords.commands.pretrain import PretrainCommand
 from patchwords.commands.settings import parse_with_files
-from patchwords.commands.sweep import Sweep
-from patchwords.commands.vtab import Vtab
+from patchwords.commands.sweep import SweepCommand
+from patchwords.commands.vtab import VtabCommand
 from patchwords.errors import ConfigError
 from patchwords.model.table6 import TABLE6
 from patchwords.train import named_recipe, recipe_pretrain
-from patchwords.train.named_recipe import ROWS, find
-from patchwords.train.recipes import fill
-from patchwords.train.settings import flatten, to_yaml
+from patchwords.train.named_recipe import RECIPES, find_recipe
+from patchwords.train.recipes import fill_recipe_settings
+from patchwords.train.settings import config_to_yaml, flatten_config
 
 Say = Callable[..., str]
 
@@ -50,14 +50,14 @@ def test_the_list_has_every_recipe_under_its_source(say: Say) -> None:
             found[line.split()[0]] = source
         else:
             source = line.strip()
-    assert found == {row.name: row.source for row in ROWS.values()}
+    assert found == {row.name: row.source for row in RECIPES.values()}
     assert sum(line.strip() == "Table 4" for line in lines) == 1
 
 
 def test_a_pipe_does_not_cut_names(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
     text = say()
-    assert all(name in text for name in ROWS)
+    assert all(name in text for name in RECIPES)
     assert "…" not in text
 
 
@@ -73,7 +73,7 @@ def test_a_pattern_chooses(say: Say) -> None:
 
 @pytest.mark.parametrize("name", ["vit-b16-imagenet21k", "augreg-medium1", "bit-finetune-pets"])
 def test_one_is_shown_whole(say: Say, name: str) -> None:
-    row, text = find(name), say(name)
+    row, text = find_recipe(name), say(name)
     assert max(map(len, text.splitlines())) <= 100
     words = text.replace("\n", " ").split()
     assert {*row.settings, "data", "model", "batch_size", "lr", "warmup_steps"} <= set(words)
@@ -99,7 +99,7 @@ def test_json_is_strict_and_whole(say: Say) -> None:
         raise AssertionError(constant)
 
     rows = {r["recipe"]: r for r in json.loads(say("--json"), parse_constant=refuse)}
-    assert rows.keys() == ROWS.keys()
+    assert rows.keys() == RECIPES.keys()
     row = rows["vit-h14-jft"]
     assert (row["epochs"], row["updates"], row["images_seen"]) == (14, 1_035_645, 4_242_000_000)
     assert row["settings"]["clip"] is None
@@ -141,12 +141,12 @@ def test_words_for_the_trainer_s_own_constants() -> None:
     from patchwords.model.config import ViTConfig
     from patchwords.model.vit import ViT
     from patchwords.train.optimizer import build_optimizer
-    from patchwords.train.plan import Plan
+    from patchwords.train.plan import TrainingPlan
     from patchwords.train.schedule import LINEAR_END
 
     shape = ViTConfig(patch_size=4, width=8, depth=1, heads=1, mlp_width=8, image_size=(8, 8))
     for name, key, value in (("adamw", "betas", (0.9, 0.999)), ("sgd", "momentum", 0.9)):
-        plan = Plan(7, 5, 3, name, 0.1, "cosine", 0, 0.1, 1, 1, 1)
+        plan = TrainingPlan(7, 5, 3, name, 0.1, "cosine", 0, 0.1, 1, 1, 1)
         optimizer = build_optimizer(ViT(shape), plan, shape)
         assert isinstance(optimizer, torch.optim.Optimizer)
         assert optimizer.defaults[key] == value
@@ -156,8 +156,8 @@ def test_words_for_the_trainer_s_own_constants() -> None:
 
 
 def settings_of(*words: Any) -> dict[str, Any]:
-    parsed = parse_with_files(Finetune, [str(word) for word in words], "patchwords finetune")
-    return flatten(parsed)
+    parsed = parse_with_files(FinetuneCommand, [str(word) for word in words], "patchwords finetune")
+    return flatten_config(parsed)
 
 
 def test_flags_win_over_a_file_and_a_file_over_the_recipe(tmp_path: Path) -> None:
@@ -182,15 +182,15 @@ def test_the_model_of_a_recipe_gives_way_to_weights() -> None:
 
 
 def test_without_a_recipe_nothing_is_preset() -> None:
-    assert settings_of("x") == flatten(Finetune(data="x"))
+    assert settings_of("x") == flatten_config(FinetuneCommand(data="x"))
 
 
 def test_a_file_that_has_decided_takes_no_recipe(tmp_path: Path) -> None:
-    config, _ = fill(
-        Finetune(data="x"), images=1009, from_weights=False, model="ViT-B/16", family="vit"
+    config, _ = fill_recipe_settings(
+        FinetuneCommand(data="x"), images=1009, from_weights=False, model="ViT-B/16", family="vit"
     )
     file = tmp_path / "config.yaml"
-    file.write_text(to_yaml(config))
+    file.write_text(config_to_yaml(config))
     for flag in (("--recipe", "bit-imagenet"), ("--scale", "0.5")):
         with pytest.raises(ConfigError, match=f"^{flag[0]} .* has {flag[0][2:]} none, and the"):
             settings_of("x", "--config", file, *flag)
@@ -198,13 +198,15 @@ def test_a_file_that_has_decided_takes_no_recipe(tmp_path: Path) -> None:
 
 def test_config_yaml_says_the_recipe_and_all_that_was_decided(tmp_path: Path) -> None:
     words = ["x", "--recipe", "bit-imagenet", "--scale", "auto"]
-    asked = parse_with_files(Finetune, words, "patchwords finetune")
-    done, _ = fill(asked, images=50_021, from_weights=False, model="BiT-R50x1", family="resnet")
+    asked = parse_with_files(FinetuneCommand, words, "patchwords finetune")
+    done, _ = fill_recipe_settings(
+        asked, images=50_021, from_weights=False, model="BiT-R50x1", family="resnet"
+    )
     run = tmp_path / "run"
     run.mkdir()
-    (run / "config.yaml").write_text(to_yaml(done))
+    (run / "config.yaml").write_text(config_to_yaml(done))
     (run / "environment.json").write_text(json.dumps({"asked": {"scale": "auto"}}))
-    stored = {**flatten(done), "output": str(run), "resume": True}
+    stored = {**flatten_config(done), "output": str(run), "resume": True}
     assert stored["recipe"] == "bit-imagenet"
     assert stored["scale"] == 50_021 / 1_281_167
     for again in ([], words[1:]):
@@ -218,7 +220,10 @@ def test_config_yaml_says_the_recipe_and_all_that_was_decided(tmp_path: Path) ->
 
 @pytest.mark.parametrize(
     ("command", "instead"),
-    [(Finetune, "start a new run with --weights {run}"), (Sweep, "start anew in another --output")],
+    [
+        (FinetuneCommand, "start a new run with --weights {run}"),
+        (SweepCommand, "start anew in another --output"),
+    ],
 )
 def test_other_settings_on_resume_have_a_hint_that_suits_the_verb(
     command: type, instead: str, tmp_path: Path
@@ -233,14 +238,16 @@ def test_other_settings_on_resume_have_a_hint_that_suits_the_verb(
     )
 
 
-@pytest.mark.parametrize("command", [Finetune, Pretrain, Sweep, Vtab])
+@pytest.mark.parametrize("command", [FinetuneCommand, PretrainCommand, SweepCommand, VtabCommand])
 def test_output_says_what_the_folder_is_called(
     command: type, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COLUMNS", "79")  # one box below the other
     with pytest.raises(SystemExit):
-        parse(command, ["--help"], "patchwords")
-    name = {Sweep: "runs/DATA-sweep", Vtab: "runs/ROOT-vtab"}.get(command, "runs/DATA-MODEL")
+        parse_command(command, ["--help"], "patchwords")
+    name = {SweepCommand: "runs/DATA-sweep", VtabCommand: "runs/ROOT-vtab"}.get(
+        command, "runs/DATA-MODEL"
+    )
     text = " ".join(re.sub("[│╭╰─╮╯]", " ", capsys.readouterr().out).split())
     assert f"none given: {name} (default" in text
 

@@ -7,17 +7,17 @@ from pathlib import Path
 import pytest
 
 from patchwords.commands import run_insight
-from patchwords.commands.run_insight import examples_to_show, lacks_insight
-from patchwords.data.examples import Examples
+from patchwords.commands.run_insight import choose_insight_examples, lacks_insight
+from patchwords.data.examples import ImageDataset
 from patchwords.data.open import open_data
-from patchwords.evaluate.insight import Insight
+from patchwords.evaluate.insight import ModelInsight
 from patchwords.report import write
-from patchwords.report.run import Prediction, Run
+from patchwords.report.run import PredictionRow, RunData
 
 
-def row(path: str, label: str, answer: str, probability: float) -> Prediction:
+def row(path: str, label: str, answer: str, probability: float) -> PredictionRow:
     correct = None if not label else label == answer
-    return Prediction(path, label, answer, probability, correct, None)
+    return PredictionRow(path, label, answer, probability, correct, None)
 
 
 RIGHT = [
@@ -39,21 +39,21 @@ WRONG = [row(f"w{i}", "a", "b", probability) for i, probability in enumerate((0.
     ],
 )
 def test_the_surest_of_each_class_and_the_surest_mistakes(
-    rows: list[Prediction], shown: list[str]
+    rows: list[PredictionRow], shown: list[str]
 ) -> None:
-    assert examples_to_show(rows) == shown
+    assert choose_insight_examples(rows) == shown
 
 
 def test_who_is_looked_at_again(tmp_path: Path) -> None:
     digits = open_data("digits").splits["all"]
-    assert not lacks_insight(Run(tmp_path), digits)  # there is no model
+    assert not lacks_insight(RunData(tmp_path), digits)  # there is no model
     (tmp_path / "model").mkdir()
     arrays = {"filters": digits.sizes}
-    assert lacks_insight(Run(tmp_path), None)
-    assert lacks_insight(Run(tmp_path, insight={"error": "x"}, arrays=arrays), None)
-    assert lacks_insight(Run(tmp_path, insight={"images": True}), None)  # arrays are damaged
-    assert not lacks_insight(Run(tmp_path, insight={"images": True}, arrays=arrays), digits)
-    without = Run(tmp_path, insight={"images": False}, arrays=arrays)
+    assert lacks_insight(RunData(tmp_path), None)
+    assert lacks_insight(RunData(tmp_path, insight={"error": "x"}, arrays=arrays), None)
+    assert lacks_insight(RunData(tmp_path, insight={"images": True}), None)  # arrays are damaged
+    assert not lacks_insight(RunData(tmp_path, insight={"images": True}, arrays=arrays), digits)
+    without = RunData(tmp_path, insight={"images": False}, arrays=arrays)
     assert lacks_insight(without, digits)
     assert not lacks_insight(without, None)
 
@@ -66,15 +66,15 @@ def test_a_run_of_a_series_is_looked_at_once_and_reported(
     (tmp_path / "evaluation.json").write_text("{}")
     done: list[tuple[object, ...]] = []
 
-    def look(run: Run, examples: Examples, device: str) -> None:
+    def look(run: RunData, examples: ImageDataset, device: str) -> None:
         done.append(("look", run.folder, len(examples), device))
-        Insight({"images": True}, {"filters": digits.sizes}).write(run.folder)
+        ModelInsight({"images": True}, {"filters": digits.sizes}).write(run.folder)
 
-    def page(folder: Path, examples: Examples) -> Path:
+    def page(folder: Path, examples: ImageDataset) -> Path:
         done.append(("page", folder, len(examples)))
         return folder / "report.html"
 
-    monkeypatch.setattr(run_insight, "look_at_run", look)
+    monkeypatch.setattr(run_insight, "write_run_insight", look)
     monkeypatch.setattr(write, "write_report", page)
     for _ in range(2):
         found = run_insight.report_with_insight(tmp_path, digits, "cpu")

@@ -11,9 +11,15 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from patchwords.data import randaugment as ra
-from patchwords.data.augment import Augment
-from patchwords.data.batch_augment import augment_batch, cutmix, erase, jitter, mixup
-from patchwords.data.plan import Place
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.batch_augment import (
+    augment_batch,
+    cutmix,
+    jitter_colors,
+    mixup,
+    random_erasing,
+)
+from patchwords.data.plan import SampleKey
 from patchwords.data.randaugment import randaugment
 from patchwords.noise import numpy_generator
 
@@ -144,27 +150,29 @@ def test_randaugment_draws_every_operation_and_level_zero_is_not_nothing() -> No
     assert changed == pytest.approx(0.5, abs=0.1)
 
 
-ALL = Augment(randaugment=(2, 15), color_jitter=0.4, erase=0.5)
+ALL = AugmentSettings(randaugment=(2, 15), color_jitter=0.4, erase=0.5)
 
 
 def test_what_happens_to_an_image_does_not_depend_on_the_batch(images: torch.Tensor) -> None:
     labels = torch.arange(B)
-    places = [Place(1, 10 + i) for i in range(B)]
+    places = [SampleKey(1, 10 + i) for i in range(B)]
     together, same = augment_batch(images, labels, places, ALL, 3, 11, step=0)
     assert together.dtype == torch.uint8
     assert torch.equal(same, labels)
     for i in range(B):
         alone, _ = augment_batch(images[i : i + 1], labels[i : i + 1], [places[i]], ALL, 3, 11, 99)
         assert torch.equal(alone[0], together[i])
-    other = [Place(2, place.sample) for place in places]
+    other = [SampleKey(2, place.sample) for place in places]
     assert not torch.equal(augment_batch(images, labels, other, ALL, 3, 11, 0)[0], together)
 
 
 def test_the_input_and_the_global_generators_are_left_alone(images: torch.Tensor) -> None:
     before, torch_state, numpy_state = images.clone(), torch.get_rng_state(), np.random.get_state()
-    config = Augment(randaugment=(3, 10), color_jitter=0.4, erase=1.0, mixup=0.2, cutmix=1.0)
+    config = AugmentSettings(
+        randaugment=(3, 10), color_jitter=0.4, erase=1.0, mixup=0.2, cutmix=1.0
+    )
     for step in range(4):
-        places = [Place(0, i) for i in range(B)]
+        places = [SampleKey(0, i) for i in range(B)]
         augment_batch(images, torch.arange(B), places, config, 0, 7, step)
     assert torch.equal(images, before)
     assert torch.equal(torch.get_rng_state(), torch_state)
@@ -172,13 +180,13 @@ def test_the_input_and_the_global_generators_are_left_alone(images: torch.Tensor
 
 
 def test_an_empty_batch_and_grey_images_pass() -> None:
-    config = Augment(randaugment=(2, 15), color_jitter=0.4, erase=1.0, mixup=0.2)
+    config = AugmentSettings(randaugment=(2, 15), color_jitter=0.4, erase=1.0, mixup=0.2)
     empty = torch.zeros(0, 3, 8, 8, dtype=torch.uint8)
     out, targets = augment_batch(empty, torch.zeros(0, dtype=torch.int64), [], config, 0, 5, 0)
     assert out.shape == (0, 3, 8, 8)
     assert targets.shape == (0, 5)
     grey = torch.arange(64, dtype=torch.uint8).reshape(1, 1, 8, 8).repeat(40, 1, 1, 1)
-    places = [Place(0, i) for i in range(40)]
+    places = [SampleKey(0, i) for i in range(40)]
     out, _ = augment_batch(grey, torch.zeros(40, dtype=torch.int64), places, config, 0, 5, 0)
     assert out.shape == grey.shape
 
@@ -214,8 +222,8 @@ def test_cutmix_labels_are_the_areas() -> None:
 
 
 def test_one_draw_a_step_and_both_kinds_in_turn(images: torch.Tensor) -> None:
-    places, labels = [Place(0, i) for i in range(B)], torch.arange(B)
-    config = Augment(mixup=0.8, cutmix=1.0)
+    places, labels = [SampleKey(0, i) for i in range(B)], torch.arange(B)
+    config = AugmentSettings(mixup=0.8, cutmix=1.0)
     kinds = []
     for step in range(20):
         mixed, targets = augment_batch(images, labels, places, config, 0, B, step)
@@ -230,7 +238,7 @@ def test_one_draw_a_step_and_both_kinds_in_turn(images: torch.Tensor) -> None:
 
 def test_jitter_keeps_within_its_strength() -> None:
     flat = torch.full((50, 3, 6, 6), 100, dtype=torch.uint8)
-    out = jitter(flat, [numpy_generator(0, i) for i in range(50)], 0.2).double()
+    out = jitter_colors(flat, [numpy_generator(0, i) for i in range(50)], 0.2).double()
     # contrast and saturation leave a flat grey image alone; truncation costs up to a level each
     assert 80 - 3 <= out.min() < 88
     assert 112 < out.max() <= 120
@@ -238,7 +246,7 @@ def test_jitter_keeps_within_its_strength() -> None:
 
 def test_erase_has_its_probability_and_area() -> None:
     blank = torch.zeros(300, 3, 31, 31, dtype=torch.uint8)
-    out = erase(blank, [numpy_generator(0, i) for i in range(300)], 0.25)
+    out = random_erasing(blank, [numpy_generator(0, i) for i in range(300)], 0.25)
     erased = (out != 0).any(1).flatten(1).double().mean(1)  # share of the image
     hit = erased > 0
     assert 48 <= hit.sum() <= 102  # binomial(300, 1/4): mean 75, deviation 7.5

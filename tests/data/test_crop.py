@@ -8,7 +8,13 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.data.crop import SNAPPED, Interpolation, cut, mirror, resize
+from patchwords.data.crop import (
+    MIN_SNAP_SIDE,
+    Interpolation,
+    crop_and_resize,
+    flip_horizontally,
+    resize_image,
+)
 
 METHODS: list[Interpolation] = ["bilinear", "bicubic"]
 
@@ -50,7 +56,7 @@ def test_resize_is_pillows(height: int, width: int, method: Interpolation) -> No
     """Enlarging and reducing, up to twentyfold, each side by itself."""
     pixels = noise(height, width)
     for size in ((53, 67), (61, 53), (224, 31)):
-        ours = resize(pixels, size, method)
+        ours = resize_image(pixels, size, method)
         near(ours, across_first(pixels, size, method))
         if method == "bilinear":  # the order is worth a level, not more
             assert np.abs(ours.astype(int) - pillow(pixels, size, method)).max() <= 1
@@ -59,9 +65,9 @@ def test_resize_is_pillows(height: int, width: int, method: Interpolation) -> No
 @pytest.mark.parametrize("method", METHODS)
 def test_a_large_box_lies_on_whole_pixels(method: Interpolation) -> None:
     pixels = noise(149, 211)
-    box = 12.4, 7.6, 12.4 + SNAPPED + 1, 140.3
+    box = 12.4, 7.6, 12.4 + MIN_SNAP_SIDE + 1, 140.3
     part = np.ascontiguousarray(pixels[8:140, 12:77])
-    near(cut(pixels, box, (41, 43), method), across_first(part, (41, 43), method))
+    near(crop_and_resize(pixels, box, (41, 43), method), across_first(part, (41, 43), method))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -69,7 +75,7 @@ def test_a_small_box_stays_where_it_was_drawn(method: Interpolation) -> None:
     """Half a pixel is much of a digit."""
     pixels = noise(8, 211)
     for box in ((0.6, 1.3, 6.4, 7.2), (3.5, 0.0, 203.5, 8.0)):  # small on both sides, and on one
-        ours = cut(pixels, box, (41, 43), method)
+        ours = crop_and_resize(pixels, box, (41, 43), method)
         np.testing.assert_array_equal(ours, pillow(pixels, (41, 43), method, box))
 
 
@@ -77,12 +83,12 @@ def test_a_small_box_stays_where_it_was_drawn(method: Interpolation) -> None:
 def test_a_box_a_hair_outside_is_the_whole_image(side: int) -> None:
     pixels = noise(side, side)
     box = -1e-13, -1e-13, side + 1e-13, side + 1e-13
-    near(cut(pixels, box, (31, 37), "bilinear"), pillow(pixels, (31, 37), "bilinear"))
+    near(crop_and_resize(pixels, box, (31, 37), "bilinear"), pillow(pixels, (31, 37), "bilinear"))
 
 
 def test_mirror() -> None:
     pixels = noise(13, 17)
-    mirrored = mirror(pixels)
+    mirrored = flip_horizontally(pixels)
     np.testing.assert_array_equal(mirrored, pixels[:, ::-1])
     # Rows that run forwards are copied into a batch ten times as fast.
     assert mirrored.flags.c_contiguous
@@ -93,5 +99,5 @@ def test_nothing_is_said_and_the_image_is_left_alone() -> None:
     before = pixels.copy()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        mirror(cut(pixels, (10.0, 20.0, 110.0, 120.0), (64, 64), "bicubic"))
+        flip_horizontally(crop_and_resize(pixels, (10.0, 20.0, 110.0, 120.0), (64, 64), "bicubic"))
     np.testing.assert_array_equal(pixels, before)

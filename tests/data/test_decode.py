@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps, features
 
-from patchwords.data.decode import UPRIGHT, decode, image_size
+from patchwords.data.decode import EXIF_TRANSPOSES, decode_image, read_image_size
 from patchwords.errors import DataError
 
 W, H = 53, 37  # primes: swapped sides cannot cancel
@@ -46,15 +46,15 @@ LOSSLESS = [("PNG", {}), ("BMP", {}), ("TIFF", {}), ("WEBP", {"lossless": True})
 @pytest.mark.parametrize(("kind", "options"), LOSSLESS, ids=[kind for kind, _ in LOSSLESS])
 def test_lossless_formats_come_back_exactly(kind: str, options: dict[str, object]) -> None:
     data = encode(scene(), kind, **options)
-    image = decode(data)
+    image = decode_image(data)
     assert image.mode == "RGB"
     assert furthest(image, scene()) == 0
-    assert image_size(data) == (W, H)
+    assert read_image_size(data) == (W, H)
 
 
 def test_jpeg_is_near() -> None:
     # Quality 95 without chroma subsampling: quantisation of a smooth scene stays below 6 levels.
-    image = decode(encode(scene(), "JPEG", quality=95, subsampling=0))
+    image = decode_image(encode(scene(), "JPEG", quality=95, subsampling=0))
     assert image.mode == "RGB"
     assert furthest(image, scene()) < 6
 
@@ -66,11 +66,11 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     undo = {6: 8, 8: 6}.get(orientation, orientation)  # the others are their own inverses
-    stored = scene() if undo == 1 else scene().transpose(UPRIGHT[undo])
+    stored = scene() if undo == 1 else scene().transpose(EXIF_TRANSPOSES[undo])
     options = {"PNG": {}, "TIFF": {}, "WEBP": {"lossless": True}, "JPEG": {"quality": 98}}[kind]
     data = encode(stored, kind, exif=exif, **options)
-    image = decode(data)
-    assert image_size(data) == image.size == (W, H)
+    image = decode_image(data)
+    assert read_image_size(data) == image.size == (W, H)
     assert furthest(image, scene()) < 12  # JPEG with subsampled colour; a flip differs by > 200
     assert furthest(image, ImageOps.exif_transpose(Image.open(io.BytesIO(data)))) == 0
 
@@ -78,8 +78,8 @@ def test_exif_orientation(kind: str, orientation: int) -> None:
 def test_orientation_holds_for_a_scaled_jpeg() -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
-    data = encode(scene(640, 320).transpose(UPRIGHT[8]), "JPEG", exif=exif, quality=95)
-    image = decode(data, smallest=80)
+    data = encode(scene(640, 320).transpose(EXIF_TRANSPOSES[8]), "JPEG", exif=exif, quality=95)
+    image = decode_image(data, smallest=80)
     assert image.size == (160, 80)
     assert furthest(image, scene(640, 320).resize((160, 80), Image.Resampling.BOX)) < 12
 
@@ -88,13 +88,13 @@ def test_orientation_holds_for_a_scaled_jpeg() -> None:
 def test_orientation_out_of_range_means_none(orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    assert decode(encode(scene(), "JPEG", exif=exif)).size == (W, H)
+    assert decode_image(encode(scene(), "JPEG", exif=exif)).size == (W, H)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF")
 def test_scrambled_exif_does_not_lose_the_photo() -> None:
     data = encode(scene(), "JPEG", exif=b"Exif\x00\x00II*\x00\xff\xff\xff\xff garbage")
-    assert decode(data).size == image_size(data) == (W, H)
+    assert decode_image(data).size == read_image_size(data) == (W, H)
 
 
 def test_orientation_of_a_png_that_puts_exif_last() -> None:
@@ -105,7 +105,7 @@ def test_orientation_of_a_png_that_puts_exif_last() -> None:
     length = 12 + int.from_bytes(data[at : at + 4], "big")
     end = data.index(b"IEND") - 4
     moved = data[:at] + data[at + length : end] + data[at : at + length] + data[end:]
-    assert image_size(moved) == decode(moved).size == (H, W)
+    assert read_image_size(moved) == decode_image(moved).size == (H, W)
 
 
 MODES: dict[str, tuple[Callable[[], Image.Image], tuple[int, int, int]]] = {
@@ -122,7 +122,7 @@ MODES: dict[str, tuple[Callable[[], Image.Image], tuple[int, int, int]]] = {
 @pytest.mark.parametrize("mode", MODES)
 def test_modes_of_png(mode: str) -> None:
     make, expected = MODES[mode]
-    image = decode(encode(make(), "PNG"))
+    image = decode_image(encode(make(), "PNG"))
     assert image.mode == "RGB"
     # Exact to rounding, but that the web's palette has no nearer red than this.
     tolerance = 30 if mode == "palette" else 1
@@ -134,7 +134,7 @@ def test_clear_palette_entry_is_white(kind: str) -> None:
     image = Image.new("P", (5, 3), 0)
     image.putpalette([*RED, *BLUE])
     image.putpixel((4, 2), 1)
-    found = pixels(decode(encode(image, kind, transparency=0)))
+    found = pixels(decode_image(encode(image, kind, transparency=0)))
     assert tuple(found[0, 0]) == (255, 255, 255)
     assert tuple(found[2, 4]) == BLUE
 
@@ -144,7 +144,7 @@ def test_clear_colour_of_png_is_white(mode: str) -> None:
     clear: int | tuple[int, ...] = 90 if mode == "L" else RED
     image = Image.new(mode, (5, 3), clear)
     image.putpixel((4, 2), 0 if mode == "L" else BLUE)  # type: ignore[arg-type]
-    found = pixels(decode(encode(image, "PNG", transparency=clear)))
+    found = pixels(decode_image(encode(image, "PNG", transparency=clear)))
     assert tuple(found[0, 0]) == (255, 255, 255)
     assert tuple(found[2, 4]) == ((0, 0, 0) if mode == "L" else BLUE)
 
@@ -152,14 +152,14 @@ def test_clear_colour_of_png_is_white(mode: str) -> None:
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 def test_sixteen_bits_are_scaled_not_clipped(kind: str) -> None:
     grey = np.array([[0, 257, 12850], [32896, 65278, 65535]], dtype=np.uint16)
-    found = pixels(decode(encode(Image.fromarray(grey), kind)))
+    found = pixels(decode_image(encode(Image.fromarray(grey), kind)))
     assert np.array_equal(found[..., 0], [[0, 1, 50], [128, 254, 255]])
     assert np.array_equal(found[..., 0], found[..., 2])
 
 
 def test_big_endian_sixteen_bits() -> None:
     grey = Image.frombytes("I;16B", (2, 1), bytes([0x80, 0x80, 0xFF, 0xFF]))
-    assert np.array_equal(pixels(decode(encode(grey, "TIFF")))[0, :, 0], [128, 255])
+    assert np.array_equal(pixels(decode_image(encode(grey, "TIFF")))[0, :, 0], [128, 255])
 
 
 REALS = [
@@ -176,13 +176,13 @@ REALS = [
 @pytest.mark.parametrize(("values", "expected"), REALS)
 def test_real_numbers_keep_their_range(values: list[float], expected: list[int]) -> None:
     image = Image.fromarray(np.array([values], dtype=np.float32))
-    assert np.array_equal(pixels(decode(encode(image, "TIFF")))[0, :, 0], expected)
+    assert np.array_equal(pixels(decode_image(encode(image, "TIFF")))[0, :, 0], expected)
 
 
 @pytest.mark.parametrize("mode", ["CMYK", "YCbCr"])
 def test_other_colour_spaces(mode: str) -> None:
     for kind in ("JPEG", "TIFF"):
-        image = decode(encode(scene().convert(mode), kind, quality=98))
+        image = decode_image(encode(scene().convert(mode), kind, quality=98))
         assert image.mode == "RGB"
         assert furthest(image, scene()) < 16, kind  # subsampled colour; an inversion gives > 200
 
@@ -197,8 +197,8 @@ def test_ycck_jpeg_of_photoshop() -> None:
     transform = data.index(b"Adobe") + 11
     assert data[transform] == 0
     ycck = data[:transform] + b"\x02" + data[transform + 1 :]
-    assert np.abs(pixels(decode(data)) - 255).max() <= 1
-    assert np.abs(pixels(decode(ycck)) - (0, 134, 0)).max() <= 2
+    assert np.abs(pixels(decode_image(data)) - 255).max() <= 1
+    assert np.abs(pixels(decode_image(ycck)) - (0, 134, 0)).max() <= 2
 
 
 @pytest.mark.parametrize("kind", ["GIF", "WEBP", "PNG", "TIFF"])
@@ -206,20 +206,20 @@ def test_first_frame_of_an_animation(kind: str) -> None:
     frames = [Image.new("RGB", (5, 3), colour) for colour in (RED, BLUE, BLUE)]
     options = {"lossless": True} if kind == "WEBP" else {}
     data = encode(frames[0], kind, save_all=True, append_images=frames[1:], **options)
-    assert tuple(pixels(decode(data))[0, 0]) == RED
+    assert tuple(pixels(decode_image(data))[0, 0]) == RED
 
 
 def test_multi_picture_jpeg_of_phones() -> None:
     frames = [scene(), Image.new("RGB", (5, 3), BLUE)]
     data = encode(frames[0], "MPO", save_all=True, append_images=frames[1:], quality=95)
-    assert furthest(decode(data), scene()) < 16
+    assert furthest(decode_image(data), scene()) < 16
 
 
 @pytest.mark.skipif(not features.check("avif"), reason="this Pillow has no AVIF")
 def test_avif() -> None:
     data = encode(scene(), "AVIF", quality=95)
-    assert furthest(decode(data), scene()) < 16
-    assert image_size(data) == (W, H)
+    assert furthest(decode_image(data), scene()) < 16
+    assert read_image_size(data) == (W, H)
 
 
 @pytest.mark.parametrize("orientation", [1, 6])
@@ -227,11 +227,11 @@ def test_heic(orientation: int) -> None:
     pillow_heif = pytest.importorskip("pillow_heif", reason="pillow-heif is not installed")
     exif = Image.Exif()
     exif[0x0112] = orientation
-    stored = scene() if orientation == 1 else scene().transpose(UPRIGHT[8])
+    stored = scene() if orientation == 1 else scene().transpose(EXIF_TRANSPOSES[8])
     file = io.BytesIO()
     pillow_heif.from_pillow(stored).save(file, quality=95, exif=exif.tobytes())
-    image = decode(file.getvalue())
-    assert image_size(file.getvalue()) == image.size == (W, H)
+    image = decode_image(file.getvalue())
+    assert read_image_size(file.getvalue()) == image.size == (W, H)
     assert furthest(image, scene()) < 24
 
 
@@ -241,14 +241,14 @@ def test_heic_without_its_library(monkeypatch: pytest.MonkeyPatch) -> None:
 
     module._formats.cache_clear()
     with pytest.raises(DataError, match="pip install pillow-heif"):
-        decode(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic")
+        decode_image(b"\x00\x00\x00\x18ftypheic\x00\x00\x00\x00mif1heic")
     module._formats.cache_clear()
 
 
 @pytest.mark.parametrize("smallest", [1, 19, 20, 21, 39, 40, 41, 79, 80, 81, 159, 160, 500])
 def test_scaled_decode_is_never_below_what_is_needed(smallest: int) -> None:
     width, height = 241, 160
-    image = decode(encode(scene(width, height), "JPEG", quality=95), smallest)
+    image = decode_image(encode(scene(width, height), "JPEG", quality=95), smallest)
     least = min(image.size)
     assert least >= min(smallest, height)
     assert least < 2 * smallest or least == 20  # 1/8 is the smallest scale of the format
@@ -257,7 +257,7 @@ def test_scaled_decode_is_never_below_what_is_needed(smallest: int) -> None:
 
 
 def test_smallest_leaves_other_formats_alone() -> None:
-    assert decode(encode(scene(), "PNG"), smallest=4).size == (W, H)
+    assert decode_image(encode(scene(), "PNG"), smallest=4).size == (W, H)
 
 
 def damaged() -> dict[str, tuple[bytes, str]]:
@@ -280,7 +280,7 @@ def test_damaged_images_are_named_so(case: str) -> None:
     data, reason = damaged()[case]
     for smallest in (None, 8):
         with pytest.raises(DataError, match=reason) as caught:
-            decode(data, smallest)
+            decode_image(data, smallest)
         assert "\n" not in str(caught.value)
 
 
@@ -288,13 +288,13 @@ def test_truncated_jpeg_says_truncated() -> None:
     data = encode(scene(400, 300), "JPEG")
     for smallest in (None, 32):  # a scaled decode reads the whole file too
         with pytest.raises(DataError, match="truncated"):
-            decode(data[: len(data) * 3 // 4], smallest)
+            decode_image(data[: len(data) * 3 // 4], smallest)
 
 
 def test_decompression_bomb_is_refused() -> None:
     data = encode(Image.new("1", (20_000, 20_000)), "PNG")
     assert len(data) < 100_000
-    for read in (decode, image_size):
+    for read in (decode_image, read_image_size):
         with pytest.raises(DataError, match=r"too large.*400000000 pixels"):
             read(data)
 

@@ -12,9 +12,9 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from patchwords.cli import main
-from patchwords.data.dedup import NEAR, find_duplicates
-from patchwords.data.exclude import exclude, read_list
-from patchwords.data.fingerprints import near_pairs
+from patchwords.data.dedup import NEAR_DUPLICATE_BITS, find_duplicates
+from patchwords.data.exclude import exclude_listed_images, read_exclusion_list
+from patchwords.data.fingerprints import find_near_pairs
 from patchwords.data.open import open_data
 from patchwords.errors import ConfigError, DataError
 
@@ -88,7 +88,7 @@ def test_the_planted_ones_and_no_others(sets: Path, tmp_path: Path) -> None:
         "b/same.png": ("y/305.png", pets),
     }
     assert {path for path, row in rows.items() if row["same_file"] == "yes"} == {"b/same.png"}
-    assert all(int(row["distance"]) <= NEAR for row in rows.values())
+    assert all(int(row["distance"]) <= NEAR_DUPLICATE_BITS for row in rows.values())
     size = (sets / "train/a/half.png").stat().st_size
     assert int(rows["a/half.png"]["bytes"]) == size
 
@@ -164,11 +164,11 @@ def test_near_pairs_are_those_of_all_comparisons(distance: int) -> None:
         b[:101] ^= np.uint64(1) << rng.integers(0, 64, 101).astype(np.uint64)
     bits = np.array([[bin(int(x) ^ int(y)).count("1") for y in b] for x in a])
     i, j = np.nonzero(bits <= distance)
-    found = near_pairs(a, b, distance)
+    found = find_near_pairs(a, b, distance)
     assert len(i) > (90 if distance == 6 else -1)
     for got, want in zip(found, (i, j, bits[i, j]), strict=True):
         assert np.array_equal(got, want)
-    assert len(near_pairs(a, b[:0], distance)[0]) == 0
+    assert len(find_near_pairs(a, b[:0], distance)[0]) == 0
 
 
 def test_training_without_them(sets: Path, tmp_path: Path) -> None:
@@ -180,16 +180,16 @@ def test_training_without_them(sets: Path, tmp_path: Path) -> None:
     text = io.StringIO()
     csv.writer(text).writerows([("bytes", "path"), *zip(sizes, listed, strict=True)])
     path.write_text(text.getvalue())
-    left = exclude(data, str(path))
+    left = exclude_listed_images(data, str(path))
     assert set(data.splits["all"].keys) - set(left.splits["all"].keys) == {listed[0], listed[2]}
     assert left.notes[-1] == f"2 images left out that {path} names"
     assert left.classes == data.classes
     with pytest.raises(DataError, match=r"none of its 3 images is in .*flowers"):
-        exclude(open_data(str(sets / "flowers")), str(path))
+        exclude_listed_images(open_data(str(sets / "flowers")), str(path))
     path.write_text("path,label\na,b\n")
     with pytest.raises(DataError, match=r"cannot be read as a list of images .*no column 'bytes'"):
-        read_list(str(path))
+        read_exclusion_list(str(path))
     with pytest.raises(DataError, match="No such file"):
-        read_list(str(tmp_path / "none.csv"))
+        read_exclusion_list(str(tmp_path / "none.csv"))
     path.write_text("path,bytes\n")  # nothing was found: nothing is left out
-    assert len(exclude(data, str(path)).splits["all"]) == 42
+    assert len(exclude_listed_images(data, str(path)).splits["all"]) == 42

@@ -15,14 +15,19 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from patchwords.commands.doctor import Doctor, run
+from patchwords.commands.doctor import DoctorCommand, run_doctor
 from patchwords.data import fingerprints
-from patchwords.data.doctor import examine
-from patchwords.data.examples import Data, Examples
-from patchwords.data.findings import CHECKS, Findings
-from patchwords.data.fingerprints import distances, equals, look_alikes, perceptual_hash
+from patchwords.data.doctor import diagnose_dataset
+from patchwords.data.examples import DatasetSplits, ImageDataset
+from patchwords.data.findings import CHECKS, DoctorReport
+from patchwords.data.fingerprints import (
+    group_equal_values,
+    group_near_duplicates,
+    hamming_distances,
+    perceptual_hash,
+)
 from patchwords.data.folder import open_folder
-from patchwords.data.survey import look
+from patchwords.data.survey import survey_image
 from patchwords.errors import ConfigError, DataError
 from patchwords.noise import numpy_generator
 
@@ -54,7 +59,7 @@ def healthy(root: Path, classes: tuple[str, ...] = ("ant", "bee"), images: int =
     return root
 
 
-def found(findings: Findings) -> dict[str, set[str]]:
+def found(findings: DoctorReport) -> dict[str, set[str]]:
     """kind -> the paths, or for whole classes the labels, that it concerns."""
     return {
         kind: {
@@ -68,14 +73,14 @@ def found(findings: Findings) -> dict[str, set[str]]:
 
 
 def check(root: Path, **options: int) -> dict[str, set[str]]:
-    return found(examine(open_folder(str(root)), workers=0, **options))
+    return found(diagnose_dataset(open_folder(str(root)), workers=0, **options))
 
 
 # ---- whole folders
 
 
 def test_a_healthy_folder_has_no_findings(tmp_path: Path) -> None:
-    findings = examine(open_folder(str(healthy(tmp_path))))
+    findings = diagnose_dataset(open_folder(str(healthy(tmp_path))))
     assert findings.findings == ()
     assert findings.images == 22
     assert findings.counts == {"all": (11, 11)}
@@ -123,7 +128,7 @@ def spoil(root: Path) -> dict[str, set[str]]:
 
 def test_each_defect_of_an_image_is_found_and_nothing_else(tmp_path: Path) -> None:
     expected = spoil(healthy(tmp_path))
-    findings = examine(open_folder(str(tmp_path)), workers=0)
+    findings = diagnose_dataset(open_folder(str(tmp_path)), workers=0)
     assert found(findings) == expected
     reasons = {f.keys[0]: f.detail for f in findings.of_kind("unreadable")}
     assert "truncated" in reasons["ant/cut.jpg"]
@@ -194,27 +199,27 @@ def test_what_training_refuses_is_an_error(tmp_path: Path) -> None:
     everything = data.splits["all"]
     labels = np.where(np.arange(23) == 3, -1, everything.labels)
     bare = replace(data, splits={"all": replace(everything, labels=labels)})
-    kinds = found(examine(bare, workers=0))
+    kinds = found(diagnose_dataset(bare, workers=0))
     assert kinds == {
         "one-image": {"lone"},
         "unlabelled": {everything.keys[3]},
         "imbalance": {"bee", "lone"},
     }
     only_test = replace(data, splits={"test": everything.select(range(22))})  # without the lone
-    assert found(examine(only_test, workers=0)) == {"empty-class": {"lone"}}
+    assert found(diagnose_dataset(only_test, workers=0)) == {"empty-class": {"lone"}}
 
 
 def test_a_single_class_is_an_error(tmp_path: Path) -> None:
     data = open_folder(str(healthy(tmp_path)))
     ants = data.splits["all"].select(range(11))
     alone = replace(data, classes=("ant",), splits={"all": replace(ants, classes=("ant",))})
-    assert found(examine(alone, workers=0)) == {"one-class": {"ant"}}
+    assert found(diagnose_dataset(alone, workers=0)) == {"one-class": {"ant"}}
 
 
 def test_images_without_labels_have_no_class_findings(tmp_path: Path) -> None:
     data = open_folder(str(healthy(tmp_path)))
     bare = replace(data.splits["all"], classes=(), labels=np.full(22, -1))
-    findings = examine(replace(data, classes=(), splits={"all": bare}), workers=0)
+    findings = diagnose_dataset(replace(data, classes=(), splits={"all": bare}), workers=0)
     assert findings.findings == ()
 
 
@@ -232,8 +237,10 @@ def test_worker_count_changes_nothing(tmp_path: Path, workers: int) -> None:
     spoil(healthy(tmp_path, images=71))  # more than a task of 64 images in each class
     data = open_folder(str(tmp_path))
     seen: list[tuple[int, int]] = []
-    one = examine(data, workers=0)
-    other = examine(data, workers=workers, progress=lambda done, total: seen.append((done, total)))
+    one = diagnose_dataset(data, workers=0)
+    other = diagnose_dataset(
+        data, workers=workers, progress=lambda done, total: seen.append((done, total))
+    )
     assert replace(one, seconds=0.0) == replace(other, seconds=0.0)
     assert seen == [(64, 155), (128, 155), (155, 155)]
 
@@ -250,15 +257,15 @@ class Gone:
         raise FileNotFoundError(2, "No such file or directory")
 
 
-def vanished(deadly: bool) -> Data:
-    examples = Examples(
+def vanished(deadly: bool) -> DatasetSplits:
+    examples = ImageDataset(
         ("ant",), np.zeros(5, np.int64), list("abcde"), np.ones(5), Gone(deadly), np.arange(5)
     )
-    return Data("gone", "folder of ghosts", ("ant",), {"all": examples})
+    return DatasetSplits("gone", "folder of ghosts", ("ant",), {"all": examples})
 
 
 def test_a_file_that_has_vanished_is_unreadable_and_nobodys_copy() -> None:
-    findings = examine(vanished(deadly=False), workers=0)
+    findings = diagnose_dataset(vanished(deadly=False), workers=0)
     assert found(findings)["unreadable"] == set("abcde")
     assert findings.of_kind("unreadable")[0].detail == "No such file or directory"
     assert findings.of_kind("duplicate") == ()
@@ -267,13 +274,13 @@ def test_a_file_that_has_vanished_is_unreadable_and_nobodys_copy() -> None:
 
 def test_a_worker_that_dies_is_one_line() -> None:
     with pytest.raises(DataError, match="--workers 0"):
-        examine(vanished(deadly=True), workers=1)
+        diagnose_dataset(vanished(deadly=True), workers=1)
 
 
 @pytest.mark.parametrize("wrong", [{"near": 17}, {"near": -1}, {"smallest": -1}, {"workers": -1}])
 def test_settings_out_of_range(wrong: dict[str, int]) -> None:
     with pytest.raises(ConfigError, match=next(iter(wrong))):
-        examine(vanished(deadly=False), **wrong)  # type: ignore[arg-type]
+        diagnose_dataset(vanished(deadly=False), **wrong)  # type: ignore[arg-type]
 
 
 # ---- one image
@@ -287,11 +294,11 @@ def test_truncation_is_seen_wherever_the_file_is_cut(kind: str, options: dict[st
     # At a scaled-down decode, too. The last bytes of a PNG (its checksums) and of a BMP (the
     # padding of a row) hold no pixels: without them all of the image is there.
     data = encoded(photo("cut", 523, 389), kind, **options)
-    assert not look(data).unreadable
+    assert not survey_image(data).unreadable
     trailer = {"PNG": 24, "BMP": 3}.get(kind, 0)
     for share in np.linspace(0.01, 1, 31):
         cut = min(int(share * len(data)), len(data) - trailer - 1)
-        assert look(data[:cut]).unreadable, f"{cut} of {len(data)} bytes"
+        assert survey_image(data[:cut]).unreadable, f"{cut} of {len(data)} bytes"
 
 
 EDITS = {
@@ -308,14 +315,14 @@ def test_an_edited_copy_looks_alike(edit: str) -> None:
     for i in range(13):
         original = photo(("edited", i), 523, 389)
         copy = encoded(EDITS[edit](original), quality=50)
-        hashes = [look(encoded(original)).hash, look(copy).hash]
+        hashes = [survey_image(encoded(original)).hash, survey_image(copy).hash]
         # Soft synthetic pictures have weak high frequencies, as photos do.
-        assert distances(*(np.array([h], np.uint64) for h in hashes)).item() <= 4
+        assert hamming_distances(*(np.array([h], np.uint64) for h in hashes)).item() <= 4
 
 
 def test_different_pictures_do_not_look_alike() -> None:
     hashes = np.array([perceptual_hash(photo(("other", i))) for i in range(293)], np.uint64)
-    apart = distances(hashes, hashes)[np.triu_indices(293, 1)]
+    apart = hamming_distances(hashes, hashes)[np.triu_indices(293, 1)]
     # Independent bits differ as 64 coins do: 32 +- 4. Of 42,778 pairs the nearest should be
     # some 4.1 standard deviations away.
     assert apart.mean() == pytest.approx(32, abs=1)
@@ -348,14 +355,16 @@ def naive(hashes: np.ndarray, distance: int) -> list[list[int]]:
 def test_the_index_finds_what_comparing_everything_finds(
     distance: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(fingerprints, "CELLS", 11)  # buckets are compared in several blocks
+    monkeypatch.setattr(
+        fingerprints, "MAX_COMPARISONS", 11
+    )  # buckets are compared in several blocks
     draw = numpy_generator(0, "hashes", distance)
     hashes = draw.integers(0, 2**64, 53, dtype=np.uint64)
     hashes = draw.choice(hashes, 211)  # families, some members equal, others some bits away
     for _ in range(distance + 2):
         flipped = draw.random(211) < 0.4
         hashes[flipped] ^= np.uint64(1) << draw.integers(0, 64, flipped.sum(), dtype=np.uint64)
-    groups = [group.tolist() for group in look_alikes(hashes, distance)]
+    groups = [group.tolist() for group in group_near_duplicates(hashes, distance)]
     assert groups == naive(hashes, distance)
     assert len(groups) > 3
 
@@ -367,12 +376,12 @@ def test_distances_count_bits(numpy_1: bool, monkeypatch: pytest.MonkeyPatch) ->
     draw = numpy_generator(0, "bits")
     a, b = (draw.integers(0, 2**64, n, dtype=np.uint64) for n in (7, 5))
     expected = [[(x ^ y).bit_count() for y in b.tolist()] for x in a.tolist()]
-    assert distances(a, b).tolist() == expected
+    assert hamming_distances(a, b).tolist() == expected
 
 
 def test_no_hashes_no_groups() -> None:
-    assert look_alikes(np.array([], dtype=np.uint64), 4) == []
-    assert equals([]) == []
+    assert group_near_duplicates(np.array([], dtype=np.uint64), 4) == []
+    assert group_equal_values([]) == []
 
 
 # ---- the command
@@ -380,15 +389,15 @@ def test_no_hashes_no_groups() -> None:
 
 def test_exit_codes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = healthy(tmp_path)
-    assert run(Doctor(str(root), strict=True)) == 0
+    assert run_doctor(DoctorCommand(str(root), strict=True)) == 0
     write(root / "ant/long.jpg", encoded(photo("long", 509, 101)))  # a note
-    assert run(Doctor(str(root), strict=True)) == 0
+    assert run_doctor(DoctorCommand(str(root), strict=True)) == 0
     write(root / "ant/copy.jpg", (root / "ant/03.jpg").read_bytes())  # a warning
-    assert run(Doctor(str(root))) == 0
-    assert run(Doctor(str(root), strict=True)) == 2
+    assert run_doctor(DoctorCommand(str(root))) == 0
+    assert run_doctor(DoctorCommand(str(root), strict=True)) == 2
     write(root / "bee/copy.jpg", (root / "ant/03.jpg").read_bytes())  # an error
     capsys.readouterr()
-    assert run(Doctor(str(root))) == 2
+    assert run_doctor(DoctorCommand(str(root))) == 2
     out = capsys.readouterr().out
     assert "contradiction" in out
     assert "ant and bee" in out
@@ -400,7 +409,7 @@ def test_csv_lists_every_image(tmp_path: Path) -> None:
     write(root / "ant/a,b \N{SNOWMAN}.jpg", (root / "ant/03.jpg").read_bytes())
     write(root / "ant/no.jpg", b"")
     target = tmp_path / "findings.csv"
-    run(Doctor(str(root), csv=target))
+    run_doctor(DoctorCommand(str(root), csv=target))
     with open(target, newline="", encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     assert [tuple(row.values()) for row in rows] == [
@@ -414,20 +423,20 @@ def test_a_csv_is_never_overwritten_unasked(tmp_path: Path) -> None:
     root, target = healthy(tmp_path / "photos"), tmp_path / "findings.csv"
     target.write_text("precious")
     with pytest.raises(ConfigError, match="--overwrite"):
-        run(Doctor(str(root), csv=target))
+        run_doctor(DoctorCommand(str(root), csv=target))
     assert target.read_text() == "precious"
-    run(Doctor(str(root), csv=target, overwrite=True))
+    run_doctor(DoctorCommand(str(root), csv=target, overwrite=True))
     assert target.read_text() == "kind,severity,split,label,path,detail,group\n"
     with pytest.raises(ConfigError, match="does not exist"):
-        run(Doctor(str(root), csv=tmp_path / "no" / "f.csv"))
+        run_doctor(DoctorCommand(str(root), csv=tmp_path / "no" / "f.csv"))
     with pytest.raises(ConfigError, match="is a folder"):
-        run(Doctor(str(root), csv=tmp_path, overwrite=True))
+        run_doctor(DoctorCommand(str(root), csv=tmp_path, overwrite=True))
 
 
 def test_json_is_all_that_stdout_gets(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = healthy(tmp_path)
     write(root / "bee/cut.jpg", encoded(photo("cut"))[:999])
-    assert run(Doctor(str(root), json=True)) == 2
+    assert run_doctor(DoctorCommand(str(root), json=True)) == 2
     told = json.loads(capsys.readouterr().out)
     assert told["images"] == 23
     assert told["counts"] == {"all": {"ant": 11, "bee": 12}}
@@ -446,7 +455,7 @@ def test_names_that_are_no_text_are_printed_and_kept(
         write(root / os.fsdecode(b"ant/caf\xe9\n[red].jpg"), b"")
     except OSError:
         pytest.skip("this file system takes only names in UTF-8")
-    assert run(Doctor(str(root), csv=tmp_path / "f.csv")) == 2
+    assert run_doctor(DoctorCommand(str(root), csv=tmp_path / "f.csv")) == 2
     assert "caf\N{REPLACEMENT CHARACTER}\N{REPLACEMENT CHARACTER}[red].jpg" in (
         capsys.readouterr().out
     )
@@ -455,7 +464,7 @@ def test_names_that_are_no_text_are_printed_and_kept(
 
 def test_many_classes_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     healthy(tmp_path, classes=tuple(f"c{i:02}" for i in range(19)), images=2)
-    run(Doctor(str(tmp_path)))
+    run_doctor(DoctorCommand(str(tmp_path)))
     out = capsys.readouterr().out
     assert "4 more" in out
     assert "tiny-class" in out
@@ -481,7 +490,7 @@ def test_real_photos() -> None:
     edited = ("dandelion/17161833794_e1d92259d2_m.jpg", "dandelion/18304194360_2a4a0be631_m.jpg")
     same = ("roses/15922772266_1167a06620.jpg", "tulips/15922772266_1167a06620.jpg")
     chosen = [i for i, key in enumerate(everything.keys) if key in edited + same or i % 8 == 0]
-    findings = examine(replace(data, splits={"all": everything.select(chosen)}), workers=0)
+    findings = diagnose_dataset(replace(data, splits={"all": everything.select(chosen)}), workers=0)
     kinds = found(findings)
     assert kinds["contradiction"] == set(same)  # the same photo, as a rose and as a tulip
     assert set(edited) <= kinds["near-duplicate"]  # in colour, and in black and white

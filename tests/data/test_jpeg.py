@@ -11,7 +11,7 @@ import pytest
 from PIL import Image
 
 from patchwords.data import jpeg
-from patchwords.data.decode import UPRIGHT, Encoded, decode
+from patchwords.data.decode import EXIF_TRANSPOSES, EncodedImage, decode_image
 from patchwords.errors import DataError
 
 W, H = 211, 149  # primes: no scale divides them
@@ -64,15 +64,15 @@ KINDS = {
 @pytest.mark.parametrize("smallest", [None, 80, 40, 19, 5])
 @pytest.mark.parametrize("kind", KINDS)
 def test_pixels_are_pillows(decoder: str, kind: str, smallest: int | None) -> None:
-    pixels = Encoded(KINDS[kind]).pixels(smallest)
+    pixels = EncodedImage(KINDS[kind]).pixels(smallest)
     assert (pixels.dtype, pixels.flags.writeable) == (np.uint8, True)
-    np.testing.assert_array_equal(pixels, np.asarray(decode(KINDS[kind], smallest)))
+    np.testing.assert_array_equal(pixels, np.asarray(decode_image(KINDS[kind], smallest)))
 
 
 def test_simplejpeg_is_used(decoder: str) -> None:
     """Else everything above would hold, and nothing be faster."""
     for kind, data in KINDS.items():
-        image = Encoded(data)
+        image = EncodedImage(data)
         image.pixels(40)
         pillow = image.stored.tile == []  # Pillow has loaded it
         assert pillow == (decoder == "Pillow" or kind == "CMYK"), kind
@@ -83,11 +83,11 @@ def test_simplejpeg_is_used(decoder: str) -> None:
 def test_upright_after_its_size_was_asked_for(decoder: str, kind: str, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
-    image = Encoded(encode(photo(), kind, exif=exif))
+    image = EncodedImage(encode(photo(), kind, exif=exif))
     assert image.size == ((W, H) if orientation < 5 else (H, W))
     pixels = image.pixels()
-    turn = UPRIGHT.get(orientation)
-    plain = Image.fromarray(Encoded(encode(photo(), kind)).pixels())
+    turn = EXIF_TRANSPOSES.get(orientation)
+    plain = Image.fromarray(EncodedImage(encode(photo(), kind)).pixels())
     np.testing.assert_array_equal(pixels, plain if turn is None else plain.transpose(turn))
 
 
@@ -97,13 +97,13 @@ def test_tiny_images(decoder: str, smallest: int | None) -> None:
     for width in (1, 2, 3, 5, 7, 8, 9, 13, 16, 23):
         for height in (1, 3, 5, 7, 9, 17):
             data = encode(photo(width, height), quality=95)
-            expected = np.asarray(decode(data, smallest))
-            np.testing.assert_array_equal(Encoded(data).pixels(smallest), expected)
+            expected = np.asarray(decode_image(data, smallest))
+            np.testing.assert_array_equal(EncodedImage(data).pixels(smallest), expected)
 
 
 def result(data: bytes, smallest: int | None, fast: bool) -> np.ndarray | str:
     try:
-        image = Encoded(data)
+        image = EncodedImage(data)
         return image.pixels(smallest) if fast else np.asarray(image.image(smallest))
     except DataError as fault:
         return str(fault)
@@ -128,4 +128,4 @@ def test_faults_are_pillows(decoder: str, kind: str, smallest: int | None) -> No
     assert readable >= 10
     for cut_short in damaged[1:4]:
         with pytest.raises(DataError, match="truncated"):
-            Encoded(cut_short).pixels(smallest)
+            EncodedImage(cut_short).pixels(smallest)

@@ -12,8 +12,8 @@ import pytest
 import torch
 from PIL import Image
 
-from patchwords.data.augment import Augment, TrainView
-from patchwords.data.crop import cut, draw_crop
+from patchwords.data.augment import AugmentSettings, TrainTransform
+from patchwords.data.crop import crop_and_resize, draw_random_resized_crop
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.noise import numpy_generator
@@ -55,7 +55,7 @@ def test_a_panorama_is_cut_before_it_is_resized(monkeypatch: pytest.MonkeyPatch)
     preprocess = Preprocess((28, 28))
     image = ramp(700, 50)
     two_steps = preprocess(image).astype(int)
-    monkeypatch.setattr("patchwords.data.preprocess.PANORAMA", 1)
+    monkeypatch.setattr("patchwords.data.preprocess.PANORAMA_AREA_RATIO", 1)
     one_step = preprocess(image).astype(int)
     assert np.abs(one_step - two_steps).max() <= 1  # Pillow's rounding
     monkeypatch.undo()
@@ -104,10 +104,10 @@ def test_the_centre_is_that_of_the_image_resized_whole(
 
 def test_scaled_decode_keeps_the_pixels_asked_for() -> None:
     pytest.importorskip("patchwords.data.decode")
-    from patchwords.data.decode import decode
+    from patchwords.data.decode import decode_image
 
     for preprocess in (Preprocess((64, 96)), Preprocess((64, 96), resize="squash")):
-        image = decode(encoded(ramp(1200, 900), "JPEG"), preprocess.smallest)
+        image = decode_image(encoded(ramp(1200, 900), "JPEG"), preprocess.smallest)
         assert min(image.size) < 900  # it was scaled
         rows, columns = preprocess.resized(*image.size)
         assert image.width >= columns
@@ -177,7 +177,9 @@ def test_settings_are_torch_free() -> None:
 def test_drawn_crops_keep_to_area_and_ratio_and_cover_them() -> None:
     areas, ratios, centres = [], [], []
     for sample in range(2000):
-        left, top, right, bottom = draw_crop(401, 307, numpy_generator(0, "test", sample))
+        left, top, right, bottom = draw_random_resized_crop(
+            401, 307, numpy_generator(0, "test", sample)
+        )
         assert 0 <= left < right <= 401
         assert 0 <= top < bottom <= 307
         areas.append((right - left) * (bottom - top) / (401 * 307))
@@ -197,31 +199,31 @@ def test_drawn_crops_keep_to_area_and_ratio_and_cover_them() -> None:
 
 def test_crop_that_cannot_fit_is_the_centre() -> None:
     # All of the area at ratio <= 4/3 does not fit into 10:1: the middle 4/3 of it
-    box = draw_crop(1000, 100, numpy_generator(0), area=(1.0, 1.0))
+    box = draw_random_resized_crop(1000, 100, numpy_generator(0), area=(1.0, 1.0))
     assert box == pytest.approx((500 - 200 / 3, 0, 500 + 200 / 3, 100))
-    assert draw_crop(7, 7, numpy_generator(0), (1.0, 1.0), (1.0, 1.0)) == pytest.approx(
-        (0, 0, 7, 7)
-    )
+    assert draw_random_resized_crop(
+        7, 7, numpy_generator(0), (1.0, 1.0), (1.0, 1.0)
+    ) == pytest.approx((0, 0, 7, 7))
 
 
 def test_train_view_is_a_function_of_place() -> None:
     data = encoded(ramp(97, 83))
-    view = TrainView(Preprocess((32, 48)), Augment(), seed=5)
+    view = TrainTransform(Preprocess((32, 48)), AugmentSettings(), seed=5)
     first = view(data, 2, 7)
     assert first.shape == (32, 48, 3)
     assert first.dtype == np.uint8
     np.testing.assert_array_equal(first, view(data, 2, 7))
     for other in ((3, 7), (2, 8), (2, 7, 1)):
         assert (view(data, *other) != first).any()
-    assert (TrainView(view.preprocess, view.augment, seed=6)(data, 2, 7) != first).any()
+    assert (TrainTransform(view.preprocess, view.augment, seed=6)(data, 2, 7) != first).any()
 
 
 def test_flip_comes_half_of_the_time_and_leaves_the_crop_alone() -> None:
     data = encoded(ramp(97, 83))
     preprocess, flipped = Preprocess((16, 16)), 0
     for sample in range(200):
-        plain = TrainView(preprocess, Augment(flip=False), seed=0)(data, 0, sample)
-        maybe = TrainView(preprocess, Augment(flip=True), seed=0)(data, 0, sample)
+        plain = TrainTransform(preprocess, AugmentSettings(flip=False), seed=0)(data, 0, sample)
+        maybe = TrainTransform(preprocess, AugmentSettings(flip=True), seed=0)(data, 0, sample)
         if not np.array_equal(plain, maybe):
             np.testing.assert_array_equal(plain[:, ::-1], maybe)
             flipped += 1
@@ -231,11 +233,11 @@ def test_flip_comes_half_of_the_time_and_leaves_the_crop_alone() -> None:
 def test_crop_of_a_scaled_decode_is_the_crop_of_the_image() -> None:
     """A JPEG is decoded at a fraction of its size: the crop must still be of the same place."""
     image = ramp(1600, 1200)
-    preprocess, augment = Preprocess((64, 64)), Augment(flip=False)
+    preprocess, augment = Preprocess((64, 64)), AugmentSettings(flip=False)
     for sample in range(5):
-        got = TrainView(preprocess, augment, seed=1)(encoded(image, "JPEG"), 0, sample)
-        box = draw_crop(1600, 1200, numpy_generator(1, "augment", 0, sample, 0))
-        want = cut(np.array(image), box, (64, 64), "bilinear")
+        got = TrainTransform(preprocess, augment, seed=1)(encoded(image, "JPEG"), 0, sample)
+        box = draw_random_resized_crop(1600, 1200, numpy_generator(1, "augment", 0, sample, 0))
+        want = crop_and_resize(np.array(image), box, (64, 64), "bilinear")
         # JPEG at quality 95 and two different filters, on a smooth ramp: a few grey levels
         assert np.abs(got.astype(int) - want).max() <= 6
 
@@ -254,4 +256,4 @@ def test_crop_of_a_scaled_decode_is_the_crop_of_the_image() -> None:
 )
 def test_impossible_augmentation_is_refused_by_name(settings: dict) -> None:
     with pytest.raises(ConfigError, match=next(iter(settings))):
-        Augment(**settings)
+        AugmentSettings(**settings)

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.data.augment import Augment, TrainView
-from patchwords.data.crop import draw_window
+from patchwords.data.augment import AugmentSettings, TrainTransform
+from patchwords.data.crop import draw_random_crop
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.noise import numpy_generator
@@ -20,7 +20,7 @@ WIDTH, HEIGHT = 61, 47
 def test_the_window_lies_anywhere_inside() -> None:
     boxes = np.array(
         [
-            draw_window(WIDTH, HEIGHT, (35, 45), (28, 28), numpy_generator(seed))
+            draw_random_crop(WIDTH, HEIGHT, (35, 45), (28, 28), numpy_generator(seed))
             for seed in range(2000)
         ]
     )
@@ -47,7 +47,7 @@ def ramp() -> bytes:
 @pytest.mark.parametrize("resize", ["crop", "squash"])
 def test_training_sees_a_window_of_the_resized_image(resize: str) -> None:
     preprocess = Preprocess(image_size=(28, 20), resize=resize)  # type: ignore[arg-type]
-    view = TrainView(preprocess, Augment(random_crop=0.8, flip=False), seed=5)
+    view = TrainTransform(preprocess, AugmentSettings(random_crop=0.8, flip=False), seed=5)
     if resize == "squash":
         wide, high = 0.8 * WIDTH, 0.8 * HEIGHT
     else:  # 35 rows cover; 45 columns belong to them
@@ -70,11 +70,11 @@ def test_the_whole_short_side() -> None:
     file = io.BytesIO()
     square.save(file, "PNG")
     preprocess = Preprocess(image_size=(5, 5), crop_fraction=1.0)
-    view = TrainView(preprocess, Augment(random_crop=1.0, flip=False), seed=0)
+    view = TrainTransform(preprocess, AugmentSettings(random_crop=1.0, flip=False), seed=0)
     assert (view(file.getvalue(), 0, 0) == np.asarray(square)).all()
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.1, float("nan")])
 def test_shares_that_are_none(share: float) -> None:
     with pytest.raises(ConfigError, match=r"random_crop is .*; it must be in"):
-        Augment(random_crop=share)
+        AugmentSettings(random_crop=share)

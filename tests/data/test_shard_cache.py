@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.data.shard_cache import Bring, Reserve, ShardCache, locked
+from patchwords.data.shard_cache import FetchEntry, ReserveSpace, ShardCache, file_lock
 from patchwords.errors import ConfigError, StorageError
 
 SIZE = 101  # bytes of an entry
 
 
-def writes(content: bytes, brought: list[bytes] | None = None) -> Bring:
-    def bring(part: Path, reserve: Reserve) -> None:
+def writes(content: bytes, brought: list[bytes] | None = None) -> FetchEntry:
+    def bring(part: Path, reserve: ReserveSpace) -> None:
         reserve(len(content))
         assert part.stat().st_size == len(content)  # counted before it is there
         if brought is not None:
@@ -79,7 +79,7 @@ def test_nothing_to_keep_makes_room_for_what_comes_ahead(tmp_path: Path) -> None
 def test_one_brings_and_the_others_wait(tmp_path: Path) -> None:
     cache, brought = ShardCache(tmp_path / "c", 1000), []
 
-    def slowly(part: Path, reserve: Reserve) -> None:
+    def slowly(part: Path, reserve: ReserveSpace) -> None:
         time.sleep(0.1)
         writes(entry("a"), brought)(part, reserve)
 
@@ -100,7 +100,7 @@ def test_one_brings_and_the_others_wait(tmp_path: Path) -> None:
 def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "c", 1000)
 
-    def fails(part: Path, reserve: Reserve) -> None:
+    def fails(part: Path, reserve: ReserveSpace) -> None:
         writes(entry("a"))(part, reserve)
         raise StorageError("the line broke")
 
@@ -116,7 +116,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
 def test_a_cache_that_cannot_hold_an_entry_says_so(tmp_path: Path) -> None:
     cache = ShardCache(tmp_path / "c", 1000)
 
-    def dropped_at_once(part: Path, reserve: Reserve) -> None:
+    def dropped_at_once(part: Path, reserve: ReserveSpace) -> None:
         part.symlink_to("nowhere")
 
     with pytest.raises(StorageError, match="is dropped as soon as it is fetched; raise --cache-s"):
@@ -124,7 +124,7 @@ def test_a_cache_that_cannot_hold_an_entry_says_so(tmp_path: Path) -> None:
 
 
 def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
-    with locked(tmp_path / "lock"):
+    with file_lock(tmp_path / "lock"):
         child = os.fork()
         if child == 0:
             time.sleep(30)
@@ -133,7 +133,7 @@ def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
         deadline = time.monotonic() + 10  # the child must run once to close its copy
         free = False
         while not free and time.monotonic() < deadline:
-            with locked(tmp_path / "lock", wait=False) as free:
+            with file_lock(tmp_path / "lock", wait=False) as free:
                 pass
         assert free
     finally:
@@ -195,7 +195,7 @@ for _ in range(60):
     folder.mkdir()
     most = 0
     while any(process.poll() is None for process in processes):
-        with locked(folder / ".room"):
+        with file_lock(folder / ".room"):
             most = max(most, sum(found.stat().st_size for found in os.scandir(folder)))
     assert [process.returncode for process in processes] == [0] * 4
     assert 3 * 10007 < most <= 6 * 10007

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.data.decode import decode
-from patchwords.data.examples import Data
+from patchwords.data.decode import decode_image
+from patchwords.data.examples import DatasetSplits
 from patchwords.data.open import open_data, open_images
-from patchwords.data.shards import expand
+from patchwords.data.shards import expand_tar_spec
 from patchwords.errors import ConfigError, DataError
 
 DATA = Path(os.environ.get("PATCHWORDS_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -61,7 +61,7 @@ def fails(spec: object, *says: str, **options: object) -> str:
     return line
 
 
-def labelled(data: Data, split: str = "all") -> dict[str, str]:
+def labelled(data: DatasetSplits, split: str = "all") -> dict[str, str]:
     """key -> class name."""
     examples = data.splits[split]
     assert examples.classes == data.classes
@@ -71,7 +71,7 @@ def labelled(data: Data, split: str = "all") -> dict[str, str]:
     )
 
 
-def check_reading(data: Data) -> None:
+def check_reading(data: DatasetSplits) -> None:
     """Every image is read, has the length that was promised, and decodes; also after pickling."""
     for examples in data.splits.values():
         sent = pickle.loads(pickle.dumps(examples))
@@ -79,13 +79,13 @@ def check_reading(data: Data) -> None:
             encoded = examples.read(index)
             assert len(encoded) == examples.sizes[index]
             assert sent.read(index) == encoded
-            decode(encoded)
+            decode_image(encoded)
 
 
-def shade(data: Data, split: str, key: str) -> int:
+def shade(data: DatasetSplits, split: str, key: str) -> int:
     """The shade of the photo of this key, from its first pixel."""
     examples = data.splits[split]
-    red, green, _ = decode(examples.read(list(examples.keys).index(key))).getpixel((0, 0))  # type: ignore[misc]
+    red, green, _ = decode_image(examples.read(list(examples.keys).index(key))).getpixel((0, 0))  # type: ignore[misc]
     return int(red) + 256 * int(green)
 
 
@@ -469,7 +469,7 @@ def test_cifar10_as_it_stands() -> None:
     }
     for examples in data.splits.values():
         assert len(set(examples.count_per_class().tolist())) == 1
-        assert decode(examples.read(len(examples) - 1)).size == (32, 32)
+        assert decode_image(examples.read(len(examples) - 1)).size == (32, 32)
         assert len(examples.read(17)) == examples.sizes[17]
 
 
@@ -579,7 +579,7 @@ def test_brace_ranges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     for name in ("a8-00", "a9-00", "a10-00", "a8-01", "a9-01", "a10-01"):
         Path(f"{name}.tar").touch()
-    assert expand("a{8..10}-{00..01}.tar") == [
+    assert expand_tar_spec("a{8..10}-{00..01}.tar") == [
         f"a{number}-{shard}.tar" for number in (8, 9, 10) for shard in ("00", "01")
     ]
 
@@ -624,7 +624,7 @@ def test_digits() -> None:
     assert np.array_equal(examples.labels, raw.target)
     sent = pickle.loads(pickle.dumps(examples))
     for index in range(0, 1797, 113):
-        pixels = np.asarray(decode(sent.read(index)))  # [8, 8, 3]
+        pixels = np.asarray(decode_image(sent.read(index)))  # [8, 8, 3]
         assert np.array_equal(pixels[..., 1], np.rint(raw.images[index] * 255 / 16))  # all 17 kept
         assert len(sent.read(index)) == examples.sizes[index]
 
@@ -650,7 +650,7 @@ def test_open_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert examples.classes == ()
     assert set(examples.labels.tolist()) == {-1}
     monkeypatch.chdir("/")
-    assert decode(pickle.loads(pickle.dumps(examples)).read(2)).getpixel((0, 0)) == (2, 0, 99)
+    assert decode_image(pickle.loads(pickle.dumps(examples)).read(2)).getpixel((0, 0)) == (2, 0, 99)
 
 
 def test_faults_of_open_images(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

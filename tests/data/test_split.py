@@ -11,15 +11,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from patchwords.data.examples import Data, Examples
-from patchwords.data.listing import Listing, assemble
+from patchwords.data.examples import DatasetSplits, ImageDataset
+from patchwords.data.listing import Listing, build_dataset_splits
 from patchwords.data.split import (
-    divide,
-    fingerprint,
-    group_copies,
+    allocate_class_quotas,
+    fingerprint_dataset,
+    group_exact_duplicates,
     join_validation,
-    quotas,
     read_splits,
+    split_dataset,
     write_splits,
 )
 from patchwords.errors import ConfigError, DataError
@@ -42,7 +42,7 @@ class Memory:
 Image = tuple[str, str, bytes]  # key, class, content
 
 
-def build(**splits: Sequence[Image]) -> Data:
+def build(**splits: Sequence[Image]) -> DatasetSplits:
     reader = Memory([], [])
     listings = {}
     for split, images in splits.items():
@@ -50,7 +50,7 @@ def build(**splits: Sequence[Image]) -> Data:
         for key, name, content in images:
             listings[split].add(key, name, len(content), len(reader.contents))
             reader.contents.append(content)
-    return assemble("source", "folder", listings, reader)
+    return build_dataset_splits("source", "folder", listings, reader)
 
 
 def photos(**counts: int) -> list[Image]:
@@ -62,7 +62,7 @@ def photos(**counts: int) -> list[Image]:
     ]
 
 
-def where(data: Data) -> dict[str, str]:
+def where(data: DatasetSplits) -> dict[str, str]:
     """key -> split; fails where two splits share an image."""
     found: dict[str, str] = {}
     for split, examples in data.splits.items():
@@ -72,7 +72,7 @@ def where(data: Data) -> dict[str, str]:
     return found
 
 
-def per_class(data: Data, split: str) -> list[int]:
+def per_class(data: DatasetSplits, split: str) -> list[int]:
     return data.splits[split].count_per_class().tolist()
 
 
@@ -83,7 +83,7 @@ COUNTS = {"a": 101, "b": 37, "c": 11, "d": 5, "e": 3, "f": 2}
 @pytest.mark.parametrize("validation", [0.0, 0.1, 0.31])
 def test_undivided_data(validation: float, test: float) -> None:
     data = build(all=photos(**COUNTS))
-    divided = divide(data, seed=3, validation=validation, test=test)
+    divided = split_dataset(data, seed=3, validation=validation, test=test)
     assert list(divided.splits) == [
         name
         for name, share in (("train", 1.0), ("validation", validation), ("test", test))
@@ -105,7 +105,7 @@ def test_undivided_data(validation: float, test: float) -> None:
 
 def test_images_keep_what_belongs_to_them() -> None:
     images = photos(a=7, b=11)
-    divided = divide(build(all=images), seed=0)
+    divided = split_dataset(build(all=images), seed=0)
     contents = {key: (name, content) for key, name, content in images}
     for examples in divided.splits.values():
         for i, key in enumerate(examples.keys):
@@ -116,20 +116,20 @@ def test_images_keep_what_belongs_to_them() -> None:
 
 def test_given_splits_are_kept() -> None:
     train, test = photos(a=50, b=30), [("t1", "a", b"1"), ("t2", "b", b"22")]
-    given = divide(build(train=train, test=test), seed=0, validation=0.1, test=0.5)
+    given = split_dataset(build(train=train, test=test), seed=0, validation=0.1, test=0.5)
     assert list(given.splits) == ["train", "validation", "test"]
     assert list(given.splits["test"].keys) == ["t1", "t2"]
     assert per_class(given, "validation") == [5, 3]
-    assert list(divide(build(train=train), seed=0).splits) == ["train", "validation"]
+    assert list(split_dataset(build(train=train), seed=0).splits) == ["train", "validation"]
     whole = build(train=train, validation=test)
-    kept = divide(whole, seed=0)
+    kept = split_dataset(whole, seed=0)
     assert list(kept.splits) == ["train", "validation"]
     assert where(kept) == where(whole)
 
 
 def test_validation_is_at_most_5000() -> None:
     labels = np.arange(80_000) % 7
-    examples = Examples(
+    examples = ImageDataset(
         classes=tuple("abcdefg"),
         labels=labels,
         keys=[f"x:{i}" for i in range(len(labels))],
@@ -137,33 +137,33 @@ def test_validation_is_at_most_5000() -> None:
         reader=Memory([], []),
         rows=np.arange(len(labels)),
     )
-    data = Data("x", "parquet", examples.classes, {"train": examples})
-    counts = per_class(divide(data, seed=0), "validation")
+    data = DatasetSplits("x", "parquet", examples.classes, {"train": examples})
+    counts = per_class(split_dataset(data, seed=0), "validation")
     assert sum(counts) == 5000
     assert max(counts) - min(counts) <= 1
     many = replace(examples, labels=np.arange(80_000) // 4, classes=tuple(map(str, range(20_000))))
-    data = Data("x", "parquet", many.classes, {"train": many})
-    counts = per_class(divide(data, seed=0), "validation")
+    data = DatasetSplits("x", "parquet", many.classes, {"train": many})
+    counts = per_class(split_dataset(data, seed=0), "validation")
     assert (sum(counts), max(counts)) == (5000, 1)
 
 
 def test_seed_and_order() -> None:
     images = photos(**COUNTS)
-    once = where(divide(build(all=images), seed=0))
-    assert where(divide(build(all=images), seed=0)) == once
-    assert where(divide(build(all=images[::-1]), seed=0)) == once
+    once = where(split_dataset(build(all=images), seed=0))
+    assert where(split_dataset(build(all=images), seed=0)) == once
+    assert where(split_dataset(build(all=images[::-1]), seed=0)) == once
     shuffled = [images[i] for i in np.random.default_rng(0).permutation(len(images))]
-    assert where(divide(build(all=shuffled), seed=0)) == once
-    other = where(divide(build(all=images), seed=1))
+    assert where(split_dataset(build(all=shuffled), seed=0)) == once
+    other = where(split_dataset(build(all=images), seed=1))
     assert sum(once[key] != other[key] for key in once) > 20
 
 
 def test_a_new_photo_moves_few_others() -> None:
     images = photos(**COUNTS)
-    before = where(divide(build(all=images), seed=0))
+    before = where(split_dataset(build(all=images), seed=0))
     for i in range(25):
         added = [*images, (f"a/new-{i}.jpg", "a", f"new {i}".encode())]
-        after = where(divide(build(all=added), seed=0))
+        after = where(split_dataset(build(all=added), seed=0))
         # One image may cross from train to validation or back, one from validation to test; and
         # the place that rounding gives may pass to another class, for each of the two.
         assert sum(before[key] != after[key] for key in before) <= 6
@@ -174,7 +174,7 @@ def test_copies_stay_together() -> None:
     copies = [(f"copy of {key}", name, content) for key, name, content in images[::3]]
     copies += [(f"third of {key}", name, content) for key, name, content in images[::9]]
     for seed in range(5):
-        divided = divide(build(all=[*images, *copies]), seed=seed)
+        divided = split_dataset(build(all=[*images, *copies]), seed=seed)
         split = where(divided)
         for key in split:
             original = key.removeprefix("copy of ").removeprefix("third of ")
@@ -188,7 +188,7 @@ def test_copies_stay_together() -> None:
 def test_copies_in_several_classes_stay_together() -> None:
     images = photos(a=30, b=30, c=30)
     wrong = [(f"b/wrong-{key[2:]}", "b", content) for key, name, content in images if name == "a"]
-    split = where(divide(build(all=[*images, *wrong[:10]]), seed=0))
+    split = where(split_dataset(build(all=[*images, *wrong[:10]]), seed=0))
     for key in [key for key, _, _ in wrong[:10]]:
         assert split[key] == split[key.replace("b/wrong-", "a/")]
 
@@ -197,11 +197,11 @@ def test_copies_in_several_classes_stay_together() -> None:
 def test_a_class_of_copies_only_is_still_held_out(times: int) -> None:
     """Quota 1, but no group smaller than 2: one whole group is drawn all the same."""
     images = [(f"{k}-{key}", name, c) for key, name, c in photos(a=3, b=5) for k in range(times)]
-    divided = divide(build(all=images), seed=0, validation=0.0, test=0.1)
+    divided = split_dataset(build(all=images), seed=0, validation=0.0, test=0.1)
     assert per_class(divided, "test") == [times, times]
     assert min(per_class(divided, "train")) >= 1
     same = [(f"{k}/x", "a", b"same") for k in range(4)]
-    alone = divide(build(all=[*same, *photos(b=10)]), seed=0)
+    alone = split_dataset(build(all=[*same, *photos(b=10)]), seed=0)
     assert per_class(alone, "train")[0] == 4  # cannot be parted, and train comes first
 
 
@@ -209,28 +209,33 @@ def test_only_equal_lengths_are_read() -> None:
     contents = [b"1", b"22", b"33", b"22", b"333", b"4444", b"unreadable", b"unreadable"]
     data = build(all=[(f"{i}", "a", content) for i, content in enumerate(contents)])
     examples = data.splits["all"]
-    assert group_copies(examples).tolist() == [0, 1, 2, 1, 4, 5, 6, 7]
+    assert group_exact_duplicates(examples).tolist() == [0, 1, 2, 1, 4, 5, 6, 7]
     assert isinstance(examples.reader, Memory)
     assert sorted(examples.reader.read) == [1, 2, 3, 6, 7]
 
 
 def test_quotas() -> None:
     counts = np.array([10, 10, 10, 0, 1])
-    assert quotas(counts, 0.25).sum() == 8  # 7.75, rounded
-    assert quotas(counts, 0.25).tolist() == [3, 3, 2, 0, 0]
-    assert quotas(np.array([2, 2, 2, 1]), 0.1, at_least_one_of=2).tolist() == [1, 1, 1, 0]
-    assert quotas(np.array([2, 1000]), 0.99, at_least_one_of=2).tolist() == [1, 990]
+    assert allocate_class_quotas(counts, 0.25).sum() == 8  # 7.75, rounded
+    assert allocate_class_quotas(counts, 0.25).tolist() == [3, 3, 2, 0, 0]
+    assert allocate_class_quotas(np.array([2, 2, 2, 1]), 0.1, at_least_one_of=2).tolist() == [
+        1,
+        1,
+        1,
+        0,
+    ]
+    assert allocate_class_quotas(np.array([2, 1000]), 0.99, at_least_one_of=2).tolist() == [1, 990]
     generator = np.random.default_rng(0)
     for _ in range(200):
         counts = generator.integers(0, 60, size=13)
         fraction = float(generator.uniform(0, 1))
-        quota = quotas(counts, fraction, at_least_one_of=2)
+        quota = allocate_class_quotas(counts, fraction, at_least_one_of=2)
         assert np.all(np.abs(quota - fraction * counts) < 1)
         assert np.all(quota[counts >= 2] >= 1)
         assert np.all((counts - quota)[counts >= 1] >= 1)
-    assert quotas(np.array([1, 3]), 1.0, keep=0).tolist() == [1, 3]
+    assert allocate_class_quotas(np.array([1, 3]), 1.0, keep=0).tolist() == [1, 3]
     for most in range(1, 14):
-        drawn = quotas(np.array([1, 7, 5, 0, 1]), most / 14, keep=0)
+        drawn = allocate_class_quotas(np.array([1, 7, 5, 0, 1]), most / 14, keep=0)
         assert drawn.sum() == most
 
 
@@ -238,28 +243,28 @@ def test_quotas() -> None:
 @pytest.mark.parametrize("share", [-0.1, 1.0, 20.0, float("nan")])
 def test_shares_out_of_range(name: str, share: float) -> None:
     with pytest.raises(ConfigError, match=f"{name} {share}"):
-        divide(build(all=photos(a=5, b=5)), seed=0, **{name: share})  # type: ignore[arg-type]
+        split_dataset(build(all=photos(a=5, b=5)), seed=0, **{name: share})  # type: ignore[arg-type]
 
 
 def test_fingerprint_tells_data_apart() -> None:
     images = photos(a=5, b=7)
     data = build(all=images)
-    same = fingerprint(data)
-    assert fingerprint(divide(data, seed=5)) == same
-    assert fingerprint(build(all=images[::-1])) == same
+    same = fingerprint_dataset(data)
+    assert fingerprint_dataset(split_dataset(data, seed=5)) == same
+    assert fingerprint_dataset(build(all=images[::-1])) == same
     others = [
         images[1:],
         [("a/new.jpg", *images[0][1:]), *images[1:]],
         [(images[0][0], "b", images[0][2]), *images[1:]],
         [(images[0][0], "a", b"longer than before"), *images[1:]],
     ]
-    assert len({same, *(fingerprint(build(all=other)) for other in others)}) == 5
+    assert len({same, *(fingerprint_dataset(build(all=other)) for other in others)}) == 5
 
 
 def test_splits_file_round_trip(tmp_path: Path) -> None:
     odd = os.fsdecode(b"a/\xff.jpg")
     extra = [('a/with, "comma".jpg', "a", b"1"), ("a/line\nbreak.jpg", "a", b"22"), (odd, "a", b"")]
-    divided = divide(build(all=[*photos(a=9, b=7), *extra]), seed=0)
+    divided = split_dataset(build(all=[*photos(a=9, b=7), *extra]), seed=0)
     path = tmp_path / "splits.csv"
     path.write_text("what was there before")
     write_splits(path, divided)
@@ -287,10 +292,10 @@ def test_validation_as_large_as_its_share_where_nothing_limits_it() -> None:
     data = replace(data, splits={"all": examples})
     shares = {"validation": 0.1, "test": 0.0, "seed": 0}
     for limit, count in ((None, 6_001), (5_000, 5_000), (107, 107)):
-        divided = divide(data, **shares, most_validation=limit)  # type: ignore[arg-type]
+        divided = split_dataset(data, **shares, most_validation=limit)  # type: ignore[arg-type]
         assert len(divided.splits["validation"]) == count
         assert len(divided.splits["train"]) == n - count
-    assert len(divide(data, **shares).splits["validation"]) == 5_000  # type: ignore[arg-type]
+    assert len(split_dataset(data, **shares).splits["validation"]) == 5_000  # type: ignore[arg-type]
 
 
 def test_validation_images_join_those_for_training() -> None:

@@ -17,27 +17,27 @@ import pytest
 
 from patchwords.cli import main
 from patchwords.data import remote
-from patchwords.data.examples import Examples
-from patchwords.data.loader import Batch, EvalView, train_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import EvalTransform, ImageBatch, load_batches
 from patchwords.data.open import open_data
-from patchwords.data.plan import epoch_order, shard_groups, train_plan
-from patchwords.data.prefetch import prefetch, refuse_small_cache
+from patchwords.data.plan import draw_epoch_order, draw_shard_groups, iterate_batch_keys
+from patchwords.data.prefetch import build_shard_prefetcher, check_shard_cache_size
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.shard_cache import locked
-from patchwords.data.shard_store import StreamReader
-from patchwords.data.split import divide, fingerprint, group_copies
+from patchwords.data.shard_cache import file_lock
+from patchwords.data.shard_store import ShardReader
+from patchwords.data.split import fingerprint_dataset, group_exact_duplicates, split_dataset
 from patchwords.errors import ConfigError, DataError, StorageError
 from storage import LABELS, Server, png, serving, write_set, write_tar
 
 COUNTS = (7, 5, 11, 3, 7, 2, 5)  # images of the shards: 40
 N, BATCH, GROUP, SEED = sum(COUNTS), 6, 2, 4
-VIEW = EvalView(Preprocess(image_size=(5, 6)))
+VIEW = EvalTransform(Preprocess(image_size=(5, 6)))
 
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PATCHWORDS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "FIRST_RETRY_PAUSE", 0.001)
     return tmp_path / "cache"
 
 
@@ -59,9 +59,9 @@ def spec_of(server: Server, kind: str = "tar", counts: tuple[int, ...] = COUNTS)
 
 
 def batches(
-    examples: Examples, steps: range, rank: int = 0, world: int = 1, workers: int = 0
-) -> Iterator[Batch]:
-    plan = train_plan(
+    examples: ImageDataset, steps: range, rank: int = 0, world: int = 1, workers: int = 0
+) -> Iterator[ImageBatch]:
+    plan = iterate_batch_keys(
         len(examples),
         BATCH,
         SEED,
@@ -72,11 +72,11 @@ def batches(
         shards=examples.shards,
         group=GROUP,
     )
-    ahead = prefetch(examples, SEED, GROUP)
-    return train_batches(examples, VIEW, plan, workers, reached=ahead)
+    ahead = build_shard_prefetcher(examples, SEED, GROUP)
+    return load_batches(examples, VIEW, plan, workers, reached=ahead)
 
 
-def seen(found: Iterator[Batch]) -> list[list[int]]:
+def seen(found: Iterator[ImageBatch]) -> list[list[int]]:
     """The number of each image, from its pixels: what was read, not what was asked for."""
     numbers = []
     for batch in found:
@@ -92,7 +92,7 @@ def empty(folder: Path) -> None:
 
 
 def in_cache(folder: Path) -> int:
-    with locked(folder / "shards/.room"):
+    with file_lock(folder / "shards/.room"):
         return sum(entry.stat().st_size for entry in os.scandir(folder / "shards"))
 
 
@@ -106,14 +106,14 @@ def test_what_is_opened(server: Server, kind: str, own_cache: Path) -> None:
     assert data.notes[0].startswith("7 shards (0.00 GiB) fetched as they are wanted, into ")
     assert set(server.asked.values()) == {1}  # for index and images together
     again = open_data(data.source)
-    assert fingerprint(again) == fingerprint(data)
+    assert fingerprint_dataset(again) == fingerprint_dataset(data)
     assert set(server.asked.values()) == {1}  # the index is kept
 
 
 def test_near_and_far_are_the_same_data(server: Server) -> None:
     far = open_data(spec_of(server))
     near = open_data(str(server.folder / "x-{0..6}.tar"))
-    assert fingerprint(far) == fingerprint(near)
+    assert fingerprint_dataset(far) == fingerprint_dataset(near)
     assert np.array_equal(far.splits["all"].shards, near.splits["all"].shards)
 
 
@@ -121,9 +121,9 @@ def test_an_epoch_is_a_permutation_by_groups_of_shards() -> None:
     shards = np.repeat(np.arange(len(COUNTS)), COUNTS)
     orders = {}
     for epoch in range(3):
-        order = epoch_order(SEED, epoch, N, shards=shards, group=GROUP)
+        order = draw_epoch_order(SEED, epoch, N, shards=shards, group=GROUP)
         assert sorted(order.tolist()) == list(range(N))
-        groups = [set(group.tolist()) for group in shard_groups(SEED, epoch, shards, GROUP)]
+        groups = [set(group.tolist()) for group in draw_shard_groups(SEED, epoch, shards, GROUP)]
         assert [len(group) for group in groups] == [2, 2, 2, 1]
         place = 0
         for group in groups:
@@ -132,14 +132,14 @@ def test_an_epoch_is_a_permutation_by_groups_of_shards() -> None:
             place += size
         orders[epoch] = order.tolist()
     assert len({tuple(order) for order in orders.values()}) == 3
-    whole = epoch_order(SEED, 1, N, shards=shards, group=len(COUNTS))
-    assert np.array_equal(whole, epoch_order(SEED, 1, N))  # one group is no group
+    whole = draw_epoch_order(SEED, 1, N, shards=shards, group=len(COUNTS))
+    assert np.array_equal(whole, draw_epoch_order(SEED, 1, N))  # one group is no group
 
 
 def test_within_a_group_every_order_may_come() -> None:
     """The first of an epoch, over 4,000 seeds: each of 5 samples equally often, in 2 groups."""
     shards = np.array([0, 0, 1, 2, 2])
-    first = [epoch_order(seed, 0, 5, shards=shards, group=2)[0] for seed in range(4000)]
+    first = [draw_epoch_order(seed, 0, 5, shards=shards, group=2)[0] for seed in range(4000)]
     # Pairs of shards are drawn for the first group, and of its samples one: by hand
     chances = [(1 / 3 + 1 / 4) / 3] * 2 + [2 / 9] + [(1 / 3 + 1 / 4) / 3] * 2
     np.testing.assert_allclose(np.bincount(first) / 4000, chances, atol=0.03)  # 4 sigma
@@ -156,7 +156,7 @@ def test_every_sample_once_an_epoch(
     steps = range(2 * N // BATCH + 1)
     parts = [seen(batches(examples, steps, rank, world, workers)) for rank in range(world)]
     flat = [number for shares in zip(*parts, strict=True) for share in shares for number in share]
-    want = [epoch_order(SEED, e, N, shards=examples.shards, group=GROUP) for e in range(3)]
+    want = [draw_epoch_order(SEED, e, N, shards=examples.shards, group=GROUP) for e in range(3)]
     assert flat == np.concatenate(want)[: len(flat)].tolist()
     assert sorted(flat[:N]) == sorted(flat[N : 2 * N]) == list(range(N))
 
@@ -164,7 +164,7 @@ def test_every_sample_once_an_epoch(
 def test_the_cache_keeps_its_bound(server: Server, kind: str, own_cache: Path) -> None:
     spec = spec_of(server, kind)
     reader = open_data(spec).splits["all"].reader
-    assert isinstance(reader, StreamReader)
+    assert isinstance(reader, ShardReader)
     two = sum(sorted(shard.needs for shard in reader.shards.shards)[-GROUP:])
     bound = 2 * two
     empty(own_cache)
@@ -174,9 +174,9 @@ def test_the_cache_keeps_its_bound(server: Server, kind: str, own_cache: Path) -
     for _ in batches(examples, range(0, 14)):
         most = max(most, in_cache(own_cache))
     assert 0 < most <= bound
-    refuse_small_cache(examples, GROUP)
+    check_shard_cache_size(examples, GROUP)
     with pytest.raises(ConfigError, match=r"^--cache-size .* of 7 shards mixed"):
-        refuse_small_cache(examples, 7 * GROUP)
+        check_shard_cache_size(examples, 7 * GROUP)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -194,11 +194,11 @@ def test_the_next_group_comes_ahead(server: Server, own_cache: Path) -> None:
     server.asked.clear()
     examples = open_data(spec).splits["all"]
     assert examples.shards is not None
-    groups = [g.tolist() for g in shard_groups(SEED, 0, examples.shards, GROUP)]
-    ahead = prefetch(examples, SEED, GROUP)
+    groups = [g.tolist() for g in draw_shard_groups(SEED, 0, examples.shards, GROUP)]
+    ahead = build_shard_prefetcher(examples, SEED, GROUP)
     assert ahead is not None
-    order = epoch_order(SEED, 0, N, shards=examples.shards, group=GROUP)
-    place = next(iter(train_plan(N, 1, SEED, 0, 1, shards=examples.shards, group=GROUP)))[0]
+    order = draw_epoch_order(SEED, 0, N, shards=examples.shards, group=GROUP)
+    place = next(iter(iterate_batch_keys(N, 1, SEED, 0, 1, shards=examples.shards, group=GROUP)))[0]
     assert place.sample == order[0]
     ahead(place)
     assert ahead.thread is not None
@@ -208,7 +208,7 @@ def test_the_next_group_comes_ahead(server: Server, own_cache: Path) -> None:
     list(batches(examples, range(2 * N // BATCH)))
     assert set(server.asked.values()) == {1}  # what fits into the cache is fetched once for ever
     near = open_data(str(server.folder / "x-{0..6}.tar")).splits["all"]
-    assert prefetch(near, SEED, GROUP) is None
+    assert build_shard_prefetcher(near, SEED, GROUP) is None
 
 
 def test_storage_out_of_reach_is_no_bad_image(server: Server, own_cache: Path) -> None:
@@ -295,7 +295,7 @@ def test_index_file(server: Server, kind: str, tmp_path: Path, own_cache: Path) 
     assert json.loads(index.read_text().splitlines()[0])["shard"] == f"x-0.{kind}"
     far = open_data(f"{server.address}/set.index.jsonl")
     assert server.asked == {"set.index.jsonl": 1}  # no shard is read to open the data
-    assert fingerprint(far) == fingerprint(open_data(spec))
+    assert fingerprint_dataset(far) == fingerprint_dataset(open_data(spec))
     examples = far.splits["all"]
     assert [examples.read(i) for i in range(N)] == [png(i) for i in range(N)]
     beside = open_data(str(index)).splits["all"]
@@ -322,7 +322,7 @@ def test_object_storage_and_several_sources(tmp_path: Path, server: Server) -> N
 
 def test_what_is_held_out_lies_in_few_shards(server: Server) -> None:
     spec = spec_of(server, counts=(12,) * 10)
-    data = divide(open_data(spec), seed=3, validation=0.1, test=0.1)
+    data = split_dataset(open_data(spec), seed=3, validation=0.1, test=0.1)
     for split in ("validation", "test"):
         shards = data.splits[split].shards
         assert shards is not None
@@ -338,10 +338,10 @@ def test_copies_are_known_by_their_digests(server: Server) -> None:
     write_tar(server.folder / "x-1.tar", 2, 4)
     server_asked = open_data(f"{server.address}/x-{{0..1}}.tar").splits["all"]
     before = dict(server.asked)
-    assert group_copies(server_asked).tolist() == [0, 1, 2, 3, 2, 3, 6, 7]
+    assert group_exact_duplicates(server_asked).tolist() == [0, 1, 2, 3, 2, 3, 6, 7]
     assert server.asked == before
     near = open_data(str(server.folder / "x-{0..1}.tar")).splits["all"]
-    assert group_copies(near).tolist() == [0, 1, 2, 3, 2, 3, 6, 7]
+    assert group_exact_duplicates(near).tolist() == [0, 1, 2, 3, 2, 3, 6, 7]
 
 
 def test_faults_of_what_is_asked_for(server: Server) -> None:

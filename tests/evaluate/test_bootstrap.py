@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import f1_score
 
-from patchwords.evaluate.bootstrap import macro_f1, percentiles, resample_macro_f1
+from patchwords.evaluate.bootstrap import bootstrap_macro_f1, macro_f1, percentile_interval
 
 K = 5  # classes, of which the last but one has no image
 
@@ -43,7 +43,7 @@ def test_resamples_are_spread_as_those_of_images_drawn_one_by_one() -> None:
         )
         by_image.append(macro_f1(labels[places], answers[:, places], K))
     slow = np.array(by_image)
-    fast = resample_macro_f1(labels, answers, K, resamples=4000)
+    fast = bootstrap_macro_f1(labels, answers, K, resamples=4000)
     assert fast.shape == (4000, 2)
     for a, b in [
         (slow[:, 0], fast[:, 0]),
@@ -53,14 +53,14 @@ def test_resamples_are_spread_as_those_of_images_drawn_one_by_one() -> None:
         # 2,000 draws: the mean within four standard errors, the deviation within 8 %
         assert b.mean() == pytest.approx(a.mean(), abs=4 * a.std() * np.sqrt(1 / 2000 + 1 / 4000))
         assert b.std() == pytest.approx(a.std(), rel=0.08)
-        assert percentiles(b) == pytest.approx(percentiles(a), abs=0.25 * a.std())
+        assert percentile_interval(b) == pytest.approx(percentile_interval(a), abs=0.25 * a.std())
 
 
 def test_classes_are_drawn_independently() -> None:
     """Four classes that are alike: had they one stream, they would rise and fall together."""
     labels = np.repeat(np.arange(4), 50)
     answer = np.where(np.arange(200) % 50 < 30, labels, (labels + 1) % 4)
-    drawn = resample_macro_f1(labels, answer[None], 4, resamples=4000)[:, 0]
+    drawn = bootstrap_macro_f1(labels, answer[None], 4, resamples=4000)[:, 0]
     random = np.random.default_rng(0)
     right = random.binomial(50, 0.6, size=(4000, 4))  # of class k; 50 - right are taken for k + 1
     given = right + 50 - np.roll(right, 1, axis=1)
@@ -72,20 +72,20 @@ def test_classes_are_drawn_independently() -> None:
 def test_every_class_keeps_its_images() -> None:
     """One image of a class, and right: in every resample it is there, so no F1 is ever 0."""
     labels = np.array([0] * 30 + [1])
-    resampled = resample_macro_f1(labels, labels[None], 2)
+    resampled = bootstrap_macro_f1(labels, labels[None], 2)
     assert resampled.min() == resampled.max() == 1.0
 
 
 def test_the_same_answers_give_the_same_resamples_and_no_difference() -> None:
     labels, answers = some_answers()
-    both = resample_macro_f1(labels, answers[[0, 0]], K)
+    both = bootstrap_macro_f1(labels, answers[[0, 0]], K)
     assert np.array_equal(both[:, 0], both[:, 1])
-    assert np.array_equal(both, resample_macro_f1(labels, answers[[0, 0]], K))
+    assert np.array_equal(both, bootstrap_macro_f1(labels, answers[[0, 0]], K))
     order = np.random.default_rng(1).permutation(len(labels))
-    again = resample_macro_f1(labels[order], answers[:, order][[0, 0]], K)
+    again = bootstrap_macro_f1(labels[order], answers[:, order][[0, 0]], K)
     assert np.array_equal(both, again)  # the images' order is no part of it
-    assert not np.array_equal(both, resample_macro_f1(labels, answers[[0, 0]], K, seed=1))
+    assert not np.array_equal(both, bootstrap_macro_f1(labels, answers[[0, 0]], K, seed=1))
 
 
 def test_percentiles() -> None:
-    assert percentiles(np.arange(1001.0)) == (25.0, 975.0)
+    assert percentile_interval(np.arange(1001.0)) == (25.0, 975.0)

@@ -13,18 +13,18 @@ import pytest
 import torch
 from PIL import Image
 
-from patchwords.data.examples import Examples
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluate.classify import Predictions, classify, write_predictions
+from patchwords.evaluate.classify import Predictions, predict_probabilities, write_predictions
 
 B, C, H, W, CLASSES = 3, 3, 5, 7, 2
 
 
 @dataclass
 class Batch:
-    """What `classify` needs of the loader's batch."""
+    """What `predict_probabilities` needs of the loader's batch."""
 
     images: torch.Tensor  # [B, C, H, W] uint8
     labels: torch.Tensor
@@ -71,7 +71,7 @@ def batches() -> Iterator[Batch]:
 
 
 def run(model: torch.nn.Module, precision: str = "fp32") -> Predictions:
-    return classify(model, batches(), Halves(), "cpu", precision)  # type: ignore[arg-type]
+    return predict_probabilities(model, batches(), Halves(), "cpu", precision)  # type: ignore[arg-type]
 
 
 def test_probabilities_in_order_and_bad_images_named() -> None:
@@ -92,9 +92,9 @@ def test_reads_what_the_loader_gives() -> None:
         return file.getvalue() if row != 2 else b"not an image"
 
     rows = np.array([4, 2, 0])
-    three = Examples(("a", "b"), rows % 2, ["4", "2", "0"], np.ones(3), read, rows)
+    three = ImageDataset(("a", "b"), rows % 2, ["4", "2", "0"], np.ones(3), read, rows)
     view = Preprocess(image_size=(H, W))
-    result = classify(Brightness(), eval_batches(three, view, batch_size=2), view)
+    result = predict_probabilities(Brightness(), load_eval_batches(three, view, batch_size=2), view)
     assert result.indices.tolist() == [0, 2]
     assert [index for index, _ in result.bad] == [1]
     bright = 160 / 127.5 - 1
@@ -134,7 +134,7 @@ def test_softmax_is_float32_under_bf16() -> None:
 
 
 def test_nothing_readable_gives_empty_predictions() -> None:
-    result = classify(Brightness(), [], Halves())  # type: ignore[arg-type]
+    result = predict_probabilities(Brightness(), [], Halves())  # type: ignore[arg-type]
     assert len(result.indices) == len(result.labels) == len(result.probabilities) == 0
 
 
@@ -143,9 +143,9 @@ def test_unknown_precision_is_refused() -> None:
         run(Brightness(), "fp16")
 
 
-def examples(keys: list[str], labels: list[int], classes: tuple[str, ...]) -> Examples:
+def examples(keys: list[str], labels: list[int], classes: tuple[str, ...]) -> ImageDataset:
     rows = np.arange(len(keys))
-    return Examples(classes, np.array(labels), keys, np.ones(len(keys)), lambda row: b"", rows)
+    return ImageDataset(classes, np.array(labels), keys, np.ones(len(keys)), lambda row: b"", rows)
 
 
 def test_predictions_csv(tmp_path: Path) -> None:

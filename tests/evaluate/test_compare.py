@@ -14,27 +14,35 @@ import torch
 from PIL import Image
 from sklearn.metrics import f1_score
 
-from patchwords.commands.evaluator import table
-from patchwords.data.decode import Encoded
-from patchwords.data.examples import Examples
+from patchwords.commands.evaluator import format_csv
+from patchwords.data.decode import EncodedImage
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.distributed import World
 from patchwords.errors import DataError
 from patchwords.evaluate import ask as asking
 from patchwords.evaluate import held_out
-from patchwords.evaluate.answers import Answers, matched, read_answers
-from patchwords.evaluate.ask import Strip, ask
-from patchwords.evaluate.bootstrap import percentiles, resample_macro_f1
+from patchwords.evaluate.answers import (
+    LabelledPredictions,
+    match_predictions,
+    read_labelled_predictions,
+)
+from patchwords.evaluate.ask import PackedPreprocess, predict_with_models
+from patchwords.evaluate.bootstrap import bootstrap_macro_f1, percentile_interval
 from patchwords.evaluate.classify import Predictions, write_predictions
-from patchwords.evaluate.compare import DISAGREEMENT, compare, disagreements
-from patchwords.evaluate.held_out import predict
-from patchwords.evaluate.metrics import summarise, wilson
-from patchwords.evaluate.paired import Pairs, difference, mcnemar
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.compare import (
+    DISAGREEMENT_COLUMNS,
+    compare_predictions,
+    list_disagreements,
+)
+from patchwords.evaluate.held_out import predict_examples
+from patchwords.evaluate.metrics import compute_classification_metrics, wilson_interval
+from patchwords.evaluate.paired import PairedCounts, accuracy_difference, mcnemar_test
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.create import create_model
 from patchwords.report import recalls
-from patchwords.report.recalls import draw_recalls
+from patchwords.report.recalls import draw_recall_comparison
 from patchwords.weights.pretrained import Pretrained
 
 CLASSES = ("bee", "cat", "dog")
@@ -42,13 +50,15 @@ CLASSES = ("bee", "cat", "dog")
 
 def answers(
     name: str, labels: list[int], predicted: list[int], sure: list[float] | None = None
-) -> Answers:
+) -> LabelledPredictions:
     keys = [f"{i}.jpg" for i in range(len(labels))]
     probability = np.array(sure if sure is not None else [0.5] * len(labels))
-    return Answers(name, CLASSES, keys, np.array(labels), np.array(predicted), probability)
+    return LabelledPredictions(
+        name, CLASSES, keys, np.array(labels), np.array(predicted), probability
+    )
 
 
-def ten() -> tuple[Answers, Answers]:
+def ten() -> tuple[LabelledPredictions, LabelledPredictions]:
     labels = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     a = answers("a", labels, [0, 0, 0, 1, 1, 1, 2, 2, 0, 0])
     b = answers("b", labels, [0, 0, 1, 1, 1, 1, 1, 2, 2, 1])
@@ -57,41 +67,45 @@ def ten() -> tuple[Answers, Answers]:
 
 def test_the_numbers_by_hand() -> None:
     a, b = ten()
-    result = compare(a, b)
-    pairs = Pairs(both=5, only_a=1, only_b=2, neither=2)
+    result = compare_predictions(a, b)
+    pairs = PairedCounts(both=5, only_a=1, only_b=2, neither=2)
     assert result["pairs"] == pairs.to_dict()
     assert (result["images"], result["a"]["accuracy"], result["b"]["accuracy"]) == (10, 0.6, 0.7)
-    assert (result["a"]["accuracy_low"], result["a"]["accuracy_high"]) == wilson(6, 10)
+    assert (result["a"]["accuracy_low"], result["a"]["accuracy_high"]) == wilson_interval(6, 10)
     apart = result["difference"]
     found = (apart["accuracy"], apart["accuracy_low"], apart["accuracy_high"])
-    assert found == difference(pairs)
-    assert (result["mcnemar"]["exact_p"], result["mcnemar"]["mid_p"]) == mcnemar(pairs)
+    assert found == accuracy_difference(pairs)
+    assert (result["mcnemar"]["exact_p"], result["mcnemar"]["mid_p"]) == mcnemar_test(pairs)
     assert result["agreement"] == 0.6
     f1 = [f1_score(a.labels, one.predicted, average="macro") for one in (a, b)]
     assert [result[side]["macro_f1"] for side in "ab"] == pytest.approx(f1)
     assert apart["macro_f1"] == pytest.approx(f1[1] - f1[0])
-    alone = summarise(a.labels, np.eye(3)[a.predicted], CLASSES)["macro"]  # as `evaluate` has it
+    alone = compute_classification_metrics(a.labels, np.eye(3)[a.predicted], CLASSES)[
+        "macro"
+    ]  # as `evaluate` has it
     for end in ("low", "high"):
         assert result["a"][f"macro_f1_{end}"] == alone[f"f1_{end}"]
-    drawn = resample_macro_f1(a.labels, np.stack([a.predicted, b.predicted]), 3)
-    ends = percentiles(drawn[:, 1] - drawn[:, 0])
+    drawn = bootstrap_macro_f1(a.labels, np.stack([a.predicted, b.predicted]), 3)
+    ends = percentile_interval(drawn[:, 1] - drawn[:, 0])
     assert (apart["macro_f1_low"], apart["macro_f1_high"]) == ends
     assert json.loads(json.dumps(result, allow_nan=False)) == result
 
 
 def test_recall_of_each_class() -> None:
     a, b = ten()
-    bee, cat, dog = compare(a, b)["per_class"]
+    bee, cat, dog = compare_predictions(a, b)["per_class"]
     assert [row["class"] for row in (bee, cat, dog)] == list(CLASSES)
     assert [row["support"] for row in (bee, cat, dog)] == [4, 3, 3]
     assert [row["recall_a"] for row in (bee, cat, dog)] == [3 / 4, 2 / 3, 1 / 3]
     assert [row["recall_b"] for row in (bee, cat, dog)] == [2 / 4, 3 / 3, 2 / 3]
-    value, low, high = difference(Pairs(both=2, only_a=0, only_b=1, neither=0))
+    value, low, high = accuracy_difference(PairedCounts(both=2, only_a=0, only_b=1, neither=0))
     assert (cat["difference"], cat["difference_low"], cat["difference_high"]) == (value, low, high)
 
 
 def test_classes_without_images_have_no_row() -> None:
-    rows = compare(answers("a", [0, 2], [1, 2]), answers("b", [0, 2], [0, 1]))["per_class"]
+    rows = compare_predictions(answers("a", [0, 2], [1, 2]), answers("b", [0, 2], [0, 1]))[
+        "per_class"
+    ]
     assert [row["class"] for row in rows] == ["bee", "dog"]
 
 
@@ -99,13 +113,13 @@ def test_disagreements_begin_where_both_are_sure() -> None:
     labels = [0, 1, 2, 0]
     a = answers("a", labels, [0, 1, 0, 1], [0.99, 0.7, 0.9, 0.6])
     b = answers("b", labels, [1, 1, 1, 0], [0.55, 0.7, 0.8, 0.999])
-    rows = disagreements(a, b)
+    rows = list_disagreements(a, b)
     assert [row["path"] for row in rows] == ["2.jpg", "3.jpg", "0.jpg"]
     assert [row["right"] for row in rows] == ["neither", "b", "a"]
     assert rows[2] == dict(
-        zip(DISAGREEMENT, ("0.jpg", "bee", "bee", 0.99, "cat", 0.55, "a"), strict=True)
+        zip(DISAGREEMENT_COLUMNS, ("0.jpg", "bee", "bee", 0.99, "cat", 0.55, "a"), strict=True)
     )
-    assert table(rows).splitlines()[0] == ",".join(DISAGREEMENT)
+    assert format_csv(rows).splitlines()[0] == ",".join(DISAGREEMENT_COLUMNS)
 
 
 def test_matched_by_path_and_by_the_names_of_classes() -> None:
@@ -114,7 +128,7 @@ def test_matched_by_path_and_by_the_names_of_classes() -> None:
     place = np.array([order.index(name) for name in CLASSES])
     turned = replace(b, classes=order, labels=place[b.labels], predicted=place[b.predicted])
     some = turned.select([7, 3, 9])
-    first, second = matched(a, some)
+    first, second = match_predictions(a, some)
     assert first.keys == second.keys == ["3.jpg", "7.jpg", "9.jpg"]
     assert second.classes == CLASSES
     assert second.labels.tolist() == first.labels.tolist() == [0, 2, 2]
@@ -133,7 +147,7 @@ def test_matched_by_path_and_by_the_names_of_classes() -> None:
 def test_what_cannot_be_matched(change: dict[str, object], says: str) -> None:
     a, b = ten()
     with pytest.raises(DataError, match=says):
-        matched(a, replace(b, **change))  # type: ignore[arg-type]
+        match_predictions(a, replace(b, **change))  # type: ignore[arg-type]
 
 
 def folder_of(folder: Path, keys: list[str], probabilities: np.ndarray) -> Path:
@@ -142,10 +156,13 @@ def folder_of(folder: Path, keys: list[str], probabilities: np.ndarray) -> Path:
     n = len(keys)
     labels = np.arange(n) % 3
     rows = np.arange(n)
-    examples = Examples(CLASSES, labels, keys, np.ones(n), lambda row: b"", rows)
+    examples = ImageDataset(CLASSES, labels, keys, np.ones(n), lambda row: b"", rows)
     predictions = Predictions(rows, labels, probabilities, [])
     write_predictions(folder / "predictions.csv", examples, predictions, CLASSES)
-    evaluation = {**summarise(labels, probabilities, CLASSES), "trained_on": False}
+    evaluation = {
+        **compute_classification_metrics(labels, probabilities, CLASSES),
+        "trained_on": False,
+    }
     (folder / "evaluation.json").write_text(json.dumps(evaluation))
     return folder
 
@@ -153,7 +170,7 @@ def folder_of(folder: Path, keys: list[str], probabilities: np.ndarray) -> Path:
 def test_answers_of_a_folder(tmp_path: Path) -> None:
     probabilities = np.random.default_rng(0).dirichlet(np.ones(3), 5)
     folder = folder_of(tmp_path / "x", ["a", "b", "odd\udcff", "d", "e"], probabilities)
-    found = read_answers(folder)
+    found = read_labelled_predictions(folder)
     assert found.keys == ["a", "b", "odd\udcff", "d", "e"]
     assert found.labels.tolist() == [0, 1, 2, 0, 1]
     assert found.predicted.tolist() == probabilities.argmax(1).tolist()
@@ -168,17 +185,17 @@ def test_folders_without_answers_or_with_damaged_ones(tmp_path: Path) -> None:
         content = path.read_text()
         path.unlink()
         with pytest.raises(DataError, match=f"has no {name}"):
-            read_answers(folder)
+            read_labelled_predictions(folder)
         path.write_text(content.replace("cat", "cow"))
         with pytest.raises(DataError, match=r"do not fit: there is no 'c[ao][tw]'"):
-            read_answers(folder)
+            read_labelled_predictions(folder)
         path.write_text(content[: len(content) // 2].replace("0.3", "x"))
         with pytest.raises(DataError, match=re.escape(str(folder))):
-            read_answers(folder)
+            read_labelled_predictions(folder)
         path.write_text(content)
 
 
-def photos(n: int, bad: int | None = None) -> Examples:
+def photos(n: int, bad: int | None = None) -> ImageDataset:
     def read(row: int) -> bytes:
         if row == bad:
             return b"not an image"
@@ -190,16 +207,16 @@ def photos(n: int, bad: int | None = None) -> Examples:
         return file.getvalue()
 
     rows = np.arange(n)
-    return Examples(CLASSES, rows % 3, [f"{i}.png" for i in rows], np.ones(n), read, rows)
+    return ImageDataset(CLASSES, rows % 3, [f"{i}.png" for i in rows], np.ones(n), read, rows)
 
 
-def subject(name: str, preprocess: Preprocess, classes: tuple[str, ...] = CLASSES) -> Subject:
+def subject(name: str, preprocess: Preprocess, classes: tuple[str, ...] = CLASSES) -> LoadedModel:
     size = preprocess.image_size
     model = create_model("ViT-mu/4", image_size=size, channels=preprocess.channels, num_classes=3)
     torch.manual_seed(len(name))
     torch.nn.init.normal_(model.head.linear.weight)
     source = Pretrained(model.eval(), preprocess, classes)
-    return Subject(name, source, Device(torch.device("cpu"), bf16=False), workers=0)
+    return LoadedModel(name, source, Device(torch.device("cpu"), bf16=False), workers=0)
 
 
 GREY = Preprocess((8, 12), channels=1)
@@ -210,9 +227,9 @@ def test_both_are_asked_as_each_would_be_alone() -> None:
     """Of another size, other channels and another order of classes; the answers are the same."""
     examples = photos(11, bad=4)
     subjects = [subject("a", GREY), subject("bb", COLOUR, ("dog", "bee", "cat"))]
-    found = ask(subjects, examples, max_bad=0.1)
+    found = predict_with_models(subjects, examples, max_bad=0.1)
     for one, asked in zip(subjects, found, strict=True):
-        alone = predict(one.model, examples, one.preprocess, one.device, 0)
+        alone = predict_examples(one.model, examples, one.preprocess, one.device, 0)
         assert asked.keys == [examples.keys[i] for i in alone.indices]
         assert asked.predicted.tolist() == alone.probabilities.argmax(1).tolist()
         # The one is a faster copy of the other (model/fast.py): the last digits of float32.
@@ -222,7 +239,7 @@ def test_both_are_asked_as_each_would_be_alone() -> None:
 
 
 def test_an_image_is_read_once_and_cut_as_each_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    strip = Strip((GREY, COLOUR))
+    strip = PackedPreprocess((GREY, COLOUR))
     assert strip.preprocess.image_size == (1, 8 * 12 + 16 * 16 * 3)
     data = photos(1).read(0)
     strips = torch.from_numpy(strip(data, 0, 0, 0)).permute(2, 0, 1)[None]  # [1, 1, 1, bytes]
@@ -231,11 +248,11 @@ def test_an_image_is_read_once_and_cut_as_each_wants_it(monkeypatch: pytest.Monk
         np.testing.assert_array_equal(cut[0].permute(1, 2, 0).numpy(), wanted(image))
     reads: list[int] = []
     decoded: list[int | None] = []
-    pixels = Encoded.pixels
-    monkeypatch.setattr(Encoded, "pixels", lambda d, s: decoded.append(s) or pixels(d, s))
+    pixels = EncodedImage.pixels
+    monkeypatch.setattr(EncodedImage, "pixels", lambda d, s: decoded.append(s) or pixels(d, s))
     examples = photos(3)
     counted = replace(examples, reader=lambda row: reads.append(row) or examples.reader(row))  # type: ignore[arg-type,func-returns-value]
-    ask([subject("a", GREY), subject("bb", COLOUR), subject("c", GREY)], counted)
+    predict_with_models([subject("a", GREY), subject("bb", COLOUR), subject("c", GREY)], counted)
     assert reads == [0, 1, 2]
     assert decoded == [GREY.smallest, COLOUR.smallest] * 3  # two want the same
 
@@ -244,7 +261,7 @@ def test_processes_share_the_images_and_all_know_every_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     examples, subjects = photos(7, bad=3), [subject("a", GREY), subject("bb", COLOUR)]
-    whole = ask(subjects, examples, max_bad=0.2)
+    whole = predict_with_models(subjects, examples, max_bad=0.2)
     shares: list[object] = []
 
     class Sent(Exception):
@@ -254,15 +271,17 @@ def test_processes_share_the_images_and_all_know_every_answer(
         shares.append(share)
         raise Sent
 
-    monkeypatch.setattr(asking, "gather", send)
+    monkeypatch.setattr(asking, "all_gather_objects", send)
     for rank in (2, 1):
-        monkeypatch.setattr(held_out, "world", lambda r=rank: World(r, r, 3, 3))
+        monkeypatch.setattr(held_out, "get_world", lambda r=rank: World(r, r, 3, 3))
         with pytest.raises(Sent):
-            ask(subjects, examples, max_bad=0.2)
-    monkeypatch.setattr(asking, "gather", lambda share: [share, *reversed(shares)])
-    monkeypatch.setattr(held_out, "world", lambda: World(0, 0, 3, 3))
+            predict_with_models(subjects, examples, max_bad=0.2)
+    monkeypatch.setattr(asking, "all_gather_objects", lambda share: [share, *reversed(shares)])
+    monkeypatch.setattr(held_out, "get_world", lambda: World(0, 0, 3, 3))
     told: list[tuple[int, int]] = []
-    together = ask(subjects, examples, 0.2, lambda done, of: told.append((done, of)))
+    together = predict_with_models(
+        subjects, examples, 0.2, lambda done, of: told.append((done, of))
+    )
     assert told == [(3, 3)]  # of its own share, the unreadable one with it
     for one, other in zip(whole, together, strict=True):
         assert one.keys == other.keys
@@ -274,31 +293,31 @@ def test_processes_share_the_images_and_all_know_every_answer(
 def test_what_cannot_be_asked() -> None:
     subjects = [subject("a", GREY), subject("bb", COLOUR)]
     with pytest.raises(DataError, match=r"1 of 5 images cannot be read, .* the first: 2.png"):
-        ask(subjects, photos(5, bad=2))
+        predict_with_models(subjects, photos(5, bad=2))
     with pytest.raises(DataError, match="none of them can be read"):
-        ask(subjects, photos(1, bad=0), max_bad=1.0)
+        predict_with_models(subjects, photos(1, bad=0), max_bad=1.0)
     bare = replace(photos(3), labels=np.array([0, -1, 1]))
     with pytest.raises(DataError, match=r"1.png has no label \(1 such images\)"):
-        ask(subjects, bare)
+        predict_with_models(subjects, bare)
     torch.nn.init.constant_(subjects[1].model.head.linear.bias, float("nan"))
     with pytest.raises(DataError, match=r"bb answers 0.png \(and 2 more\) with numbers that are"):
-        ask(subjects, photos(3))
+        predict_with_models(subjects, photos(3))
 
 
 def test_the_figure_is_drawn_for_any_names(recwarn: pytest.WarningsRecorder) -> None:
     a, b = ten()
     names = ("$x$", "odd\udcff", "\u96cf\u83ca" * 20)
     a, b = replace(a, classes=names), replace(b, classes=names)
-    rows = compare(a, b)["per_class"]
-    first = draw_recalls(rows, "runs/$a", "runs/b" * 20)
+    rows = compare_predictions(a, b)["per_class"]
+    first = draw_recall_comparison(rows, "runs/$a", "runs/b" * 20)
     assert set(first) == {"recall.png", "recall.svg"}
     assert first["recall.png"].startswith(b"\x89PNG")
-    assert first == draw_recalls(rows, "runs/$a", "runs/b" * 20)
+    assert first == draw_recall_comparison(rows, "runs/$a", "runs/b" * 20)
     assert not recwarn.list
 
 
 def test_the_figure_has_the_widest_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(recalls, "MOST_CLASSES", 3)
+    monkeypatch.setattr(recalls, "MAX_RECALL_CLASSES", 3)
     ends = {"recall_a": 0.5, "recall_b": 0.5, "difference_low": -1, "difference_high": 1}
     rows = [{**ends, "class": f"c{i}", "difference": i / 10 - 0.3} for i in range(6)]
     drawn = re.findall(

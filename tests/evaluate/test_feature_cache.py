@@ -26,13 +26,17 @@ from tiny_frozen import (
 )
 
 from patchwords.data import feature_file
-from patchwords.data.feature_file import FeatureFile
+from patchwords.data.feature_file import FeatureStore
 from patchwords.distributed import World
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate import feature_cache, feature_key
-from patchwords.evaluate.feature_cache import FeatureCache, Pass, represent_anew
-from patchwords.evaluate.feature_key import describe, digest_images, key_of
-from patchwords.evaluate.features import represent
+from patchwords.evaluate.feature_cache import FeatureCache, FeaturePass, extract_uncached_features
+from patchwords.evaluate.feature_key import (
+    compute_cache_key,
+    describe_feature_inputs,
+    digest_images,
+)
+from patchwords.evaluate.features import extract_example_features
 
 COUNT = 64 * 3 + 17  # three whole blocks and a part of one
 
@@ -48,7 +52,7 @@ def get(here: FeatureCache, model: torch.nn.Module, count: int = COUNT, first: i
 @pytest.mark.parametrize("workers", [0, 2])
 def test_they_are_those_of_a_pass_and_computed_once(tmp_path: Path, workers: int) -> None:
     model, seen = Counted(), []
-    direct = represent(tiny(), images(COUNT), PREPROCESS, CPU, 0)
+    direct = extract_example_features(tiny(), images(COUNT), PREPROCESS, CPU, 0)
     found = cache(tmp_path).represent(
         model, images(COUNT), PREPROCESS, CPU, workers, lambda *at: seen.append(at)
     )
@@ -68,10 +72,10 @@ def test_they_are_those_of_a_pass_and_computed_once(tmp_path: Path, workers: int
 def test_bf16_is_kept_in_half_and_is_the_same_without_a_cache(tmp_path: Path) -> None:
     model = tiny()
     kept = cache(tmp_path).represent(model, images(COUNT), PREPROCESS, BF16, 0)
-    anew = represent_anew(model, images(COUNT), PREPROCESS, BF16, 0)
+    anew = extract_uncached_features(model, images(COUNT), PREPROCESS, BF16, 0)
     assert kept.values.dtype == np.float16
     assert np.array_equal(kept.values, anew.values)
-    plain = represent(model, images(COUNT), PREPROCESS, BF16, 0)
+    plain = extract_example_features(model, images(COUNT), PREPROCESS, BF16, 0)
     # float16 has 11 significant bits
     np.testing.assert_allclose(kept.values, plain.values, rtol=2**-11, atol=1e-7)
 
@@ -86,7 +90,7 @@ def test_every_part_of_the_key_counts(tmp_path: Path) -> None:
     model, other = tiny(), tiny(seed=2)
     normalised = replace(PREPROCESS, mean=(0.4, 0.5, 0.5))
     keys = [
-        key_of(describe(*of))
+        compute_cache_key(describe_feature_inputs(*of))
         for of in (
             (model, images(9), PREPROCESS, "fp32"),
             (other, images(9), PREPROCESS, "fp32"),
@@ -99,9 +103,13 @@ def test_every_part_of_the_key_counts(tmp_path: Path) -> None:
         )
     ]
     assert len({*keys}) == len(keys)
-    assert keys[0] == key_of(describe(tiny(), images(9), PREPROCESS, "fp32"))
+    assert keys[0] == compute_cache_key(
+        describe_feature_inputs(tiny(), images(9), PREPROCESS, "fp32")
+    )
     relabelled = replace(images(9), labels=np.zeros(9, dtype=np.int64))
-    assert keys[0] == key_of(describe(model, relabelled, PREPROCESS, "fp32"))
+    assert keys[0] == compute_cache_key(
+        describe_feature_inputs(model, relabelled, PREPROCESS, "fp32")
+    )
 
 
 def test_one_weight_is_enough_for_another_key() -> None:
@@ -113,8 +121,8 @@ def test_one_weight_is_enough_for_another_key() -> None:
 
 
 def test_of_large_data_a_sample_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(feature_key, "READ_WHOLE", 1000)
-    monkeypatch.setattr(feature_key, "SAMPLED", 3)
+    monkeypatch.setattr(feature_key, "MAX_FULLY_HASHED_BYTES", 1000)
+    monkeypatch.setattr(feature_key, "NUM_HASHED_IMAGES", 3)
     whole, read = images(101), []
     plain = digest_images(whole)
     reader = whole.reader
@@ -133,7 +141,7 @@ def test_of_large_data_a_sample_is_read(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_images_that_cannot_be_read_have_no_row(tmp_path: Path) -> None:
     bad = torn(images(COUNT), [2, *range(64, 128), 200])  # a whole block among them
-    direct = represent(tiny(), bad, PREPROCESS, CPU, 0)
+    direct = extract_example_features(tiny(), bad, PREPROCESS, CPU, 0)
     for _ in range(2):  # computed, and found
         found = cache(tmp_path).represent(tiny(), bad, PREPROCESS, CPU, 0)
         assert np.array_equal(found.indices, direct.indices)
@@ -142,7 +150,7 @@ def test_images_that_cannot_be_read_have_no_row(tmp_path: Path) -> None:
         assert [index for index, _ in found.bad] == [2, *range(64, 128), 200]
         assert found.bad == direct.bad
     model = tiny()
-    anew = represent_anew(model, bad, PREPROCESS, CPU, 0)
+    anew = extract_uncached_features(model, bad, PREPROCESS, CPU, 0)
     assert anew.bad == direct.bad
 
 
@@ -156,11 +164,11 @@ def test_a_stopped_pass_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         cache(tmp_path).represent(stopped, bad, PREPROCESS, CPU, 0)
     [folder] = arrays(tmp_path)
-    assert not FeatureFile(folder).is_whole
+    assert not FeatureStore(folder).is_whole
     rest = Counted()
     found = cache(tmp_path).represent(rest, bad, PREPROCESS, CPU, 0)
     assert rest.images == 1 + 64 + 17  # one black image, for the size
-    direct = represent(tiny(), bad, PREPROCESS, CPU, 0)
+    direct = extract_example_features(tiny(), bad, PREPROCESS, CPU, 0)
     assert np.array_equal(found.values, direct.values)
     assert found.bad == direct.bad
     assert {path.name for path in folder.iterdir()} == {"features.npy", "about.json"}
@@ -170,7 +178,7 @@ def test_a_killed_pass_goes_on_where_it_was(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """SIGKILL in the third block: the two before are on the disk, and the lock is free."""
-    monkeypatch.setattr(feature_file, "PAUSE", 0.0)
+    monkeypatch.setattr(feature_file, "FLUSH_SECONDS", 0.0)
     bad = torn(images(COUNT), [1, 150])
     model = Counted(most=1 + 63 + 64, then=lambda: os.kill(os.getpid(), signal.SIGKILL))
     with warnings.catch_warnings():
@@ -185,11 +193,11 @@ def test_a_killed_pass_goes_on_where_it_was(
     [folder] = arrays(tmp_path)
     with open(folder / "bad.jsonl", "a") as file:  # as a kill in the middle of a line leaves it
         file.write('\n[3, "ha')
-    assert FeatureFile(folder).blocks_left().tolist() == [2, 3]
+    assert FeatureStore(folder).blocks_left().tolist() == [2, 3]
     rest = Counted()
     found = cache(tmp_path).represent(rest, bad, PREPROCESS, CPU, 0)
     assert rest.images == 1 + 63 + 17
-    direct = represent(tiny(), bad, PREPROCESS, CPU, 0)
+    direct = extract_example_features(tiny(), bad, PREPROCESS, CPU, 0)
     assert np.array_equal(found.values, direct.values)
     assert found.bad == direct.bad
 
@@ -215,21 +223,21 @@ def test_the_shares_of_processes_are_the_whole(
     """Each of three fills its blocks, one of them after a stop; together nothing is done twice."""
     bad = torn(images(COUNT), [5, 70])
     here, model = cache(tmp_path), Counted()
-    about = describe(model, bad, PREPROCESS, "fp32")
-    file = FeatureFile(tmp_path / key_of(about))
+    about = describe_feature_inputs(model, bad, PREPROCESS, "fp32")
+    file = FeatureStore(tmp_path / compute_cache_key(about))
     file.begin(COUNT, 14, np.dtype(np.float32))
     asked = []
     for rank in (2, 0, 1):
-        monkeypatch.setattr(feature_cache, "world", lambda rank=rank: World(rank=rank, size=3))
+        monkeypatch.setattr(feature_cache, "get_world", lambda rank=rank: World(rank=rank, size=3))
         before = model.images
-        Pass(model, bad, PREPROCESS, CPU, 0).fill(file, lambda done, total: None)
+        FeaturePass(model, bad, PREPROCESS, CPU, 0).fill(file, lambda done, total: None)
         asked.append(model.images - before)
     assert asked == [64, 63 + 17, 63]
     file.finish(about)
     monkeypatch.undo()
     found = here.represent(model, bad, PREPROCESS, CPU, 0)
     assert model.images == sum(asked)
-    direct = represent(tiny(), bad, PREPROCESS, CPU, 0)
+    direct = extract_example_features(tiny(), bad, PREPROCESS, CPU, 0)
     assert np.array_equal(found.values, direct.values)
     assert found.bad == direct.bad
 
@@ -242,7 +250,8 @@ def test_what_was_used_longest_ago_is_removed_first(tmp_path: Path) -> None:
         get(here, tiny(), 64, first)
     assert len(arrays(tmp_path)) == 2  # a description beside each array counts as well
     names = {
-        first: tmp_path / key_of(describe(tiny(), images(64, first), PREPROCESS, "fp32"))
+        first: tmp_path
+        / compute_cache_key(describe_feature_inputs(tiny(), images(64, first), PREPROCESS, "fp32"))
         for first in (0, 100, 200, 300)
     }
     assert not names[0].exists()
@@ -253,8 +262,8 @@ def test_what_was_used_longest_ago_is_removed_first(tmp_path: Path) -> None:
     kept = get(here, tiny(), 64, 100)
     get(here, tiny(), 64, 300)
     assert {path.name for path in arrays(tmp_path)} == {names[100].name, names[300].name}
-    direct = represent(tiny(), images(64, 100), PREPROCESS, CPU, 0)
-    held = here.lock(FeatureFile(names[100]))
+    direct = extract_example_features(tiny(), images(64, 100), PREPROCESS, CPU, 0)
+    held = here.lock(FeatureStore(names[100]))
     with held:  # in use: not removed, though it is the oldest
         get(here, tiny(), 64, 200)
     assert names[100].exists()

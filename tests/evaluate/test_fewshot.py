@@ -10,21 +10,26 @@ import pytest
 import torch
 from sklearn.linear_model import Ridge
 
-from patchwords.data.examples import TRAIN, VALIDATION, Examples
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import TRAIN, VALIDATION, ImageDataset
+from patchwords.data.loader import load_eval_batches
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.shots import draw_shots
-from patchwords.data.split import divide
+from patchwords.data.split import split_dataset
 from patchwords.device import choose_device
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate import fewshot as module
-from patchwords.evaluate.features import represent
-from patchwords.evaluate.fewshot import Score, fewshot, fit, measure_fewshot
+from patchwords.evaluate.features import extract_example_features
+from patchwords.evaluate.fewshot import (
+    FewShotScore,
+    evaluate_fewshot,
+    fit_ridge_classifiers,
+    measure_fewshot,
+)
 from patchwords.model.config import ViTConfig
 from patchwords.model.create import create_model
-from patchwords.model.family import build
-from patchwords.model.initialise import initialise
+from patchwords.model.family import build_model
+from patchwords.model.initialise import init_weights
 
 LABELS = (3, 5, 11)
 
@@ -60,7 +65,7 @@ def test_parity_with_scikit_learn(images: int, l2: float) -> None:
     """37 features and the constant: fewer images than that (dual), as many, and more (primal)."""
     x, labels = blobs(images, 37)
     test, _ = blobs(53, 37, seed=1)
-    [linear] = fit(x, labels, [l2])
+    [linear] = fit_ridge_classifiers(x, labels, [l2])
     scores, answers = by_ridge(x, labels, test, l2)
     # float64 on both sides; the condition of the system is below 1e7
     np.testing.assert_allclose(linear.scores(test), scores, atol=1e-8)
@@ -73,7 +78,10 @@ def test_both_sides_of_the_formula_are_one() -> None:
     x, labels = blobs(41, 23)
     test, _ = blobs(19, 23, seed=1)
     padded, padded_test = (np.pad(a, ((0, 0), (0, 29))) for a in (x, test))
-    [primal], [dual] = fit(x, labels, [64.0]), fit(padded, labels, [64.0])
+    [primal], [dual] = (
+        fit_ridge_classifiers(x, labels, [64.0]),
+        fit_ridge_classifiers(padded, labels, [64.0]),
+    )
     np.testing.assert_allclose(dual.scores(padded_test), primal.scores(test), atol=1e-9)
 
 
@@ -81,22 +89,22 @@ def test_both_sides_of_the_formula_are_one() -> None:
 def test_a_path_of_penalties_is_a_fit_for_each(images: int) -> None:
     x, labels = blobs(images, 29)
     path = [1e-2, 3.0, 1024.0, 1e6]
-    for l2, linear in zip(path, fit(x, labels, path), strict=True):
-        [alone] = fit(x, labels, [l2])
+    for l2, linear in zip(path, fit_ridge_classifiers(x, labels, path), strict=True):
+        [alone] = fit_ridge_classifiers(x, labels, [l2])
         assert np.array_equal(linear.weights, alone.weights)
 
 
 def test_the_table_is_what_single_fits_on_the_draws_give() -> None:
     x, labels = blobs(97, 11)
     test, truth = blobs(61, 11, seed=1)
-    table = fewshot(x, labels, test, truth, shots=(1, 7), seeds=(0, 4), l2s=(1.0, 1024.0))
+    table = evaluate_fewshot(x, labels, test, truth, shots=(1, 7), seeds=(0, 4), l2s=(1.0, 1024.0))
     expected = []
     for shots in (1, 7):
         for seed in (0, 4):
             drawn = draw_shots(labels, shots, seed)
             for l2 in (1.0, 1024.0):
                 _, answers = by_ridge(x[drawn], labels[drawn], test, l2)
-                expected.append(Score(shots, seed, l2, float((answers == truth).mean())))
+                expected.append(FewShotScore(shots, seed, l2, float((answers == truth).mean())))
     assert table == expected
     assert len({score.accuracy for score in table}) > 3
 
@@ -104,7 +112,7 @@ def test_the_table_is_what_single_fits_on_the_draws_give() -> None:
 def test_what_separates_easily_is_learnt_from_a_few() -> None:
     x, labels = blobs(200, 64)
     test, truth = blobs(300, 64, seed=1)
-    [one], [ten] = (fewshot(x, labels, test, truth, [s], [0]) for s in (1, 10))
+    [one], [ten] = (evaluate_fewshot(x, labels, test, truth, [s], [0]) for s in (1, 10))
     assert one.accuracy > 0.6  # by chance 1/3
     assert ten.accuracy > max(0.9, one.accuracy)
 
@@ -112,9 +120,9 @@ def test_what_separates_easily_is_learnt_from_a_few() -> None:
 def test_judging_in_blocks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     x, labels = blobs(31, 11)
     test, _ = blobs(59, 11, seed=1)
-    [linear] = fit(x, labels)
+    [linear] = fit_ridge_classifiers(x, labels)
     whole = linear.predict(test)
-    monkeypatch.setattr(module, "MOST_SCORES", 7 * 3)  # 7 images at a time
+    monkeypatch.setattr(module, "MAX_SCORE_ELEMENTS", 7 * 3)  # 7 images at a time
     assert np.array_equal(linear.predict(test), whole)
 
 
@@ -123,7 +131,7 @@ def test_many_classes_do_not_need_a_target_for_each_image() -> None:
     labels = np.repeat(np.arange(10_007), 2)
     x = np.random.default_rng(0).normal(size=(len(labels), 13)).astype(np.float32)
     tracemalloc.start()
-    fewshot(x, labels, x[:29], labels[:29], shots=[2], seeds=[0])
+    evaluate_fewshot(x, labels, x[:29], labels[:29], shots=[2], seeds=[0])
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 30e6  # the scores of 29 images take 2.3 MB, the features 1 MB
@@ -148,13 +156,13 @@ def test_bad_input_in_one_line(
 ) -> None:
     given = dict(train_features=X, train_labels=Y, test_features=X, test_labels=Y, shots=[1])
     with pytest.raises(error, match=message) as caught:
-        fewshot(**{**given, **change})  # type: ignore[arg-type]
+        evaluate_fewshot(**{**given, **change})  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
-def digits(count: int) -> tuple[Examples, Examples]:
+def digits(count: int) -> tuple[ImageDataset, ImageDataset]:
     """(3 of each class of the training images, so many to judge by)"""
-    splits = divide(open_data("digits"), seed=0).splits
+    splits = split_dataset(open_data("digits"), seed=0).splits
     drawn = draw_shots(splits[TRAIN].labels, 3, seed=0)
     return splits[TRAIN].select(drawn), splits[VALIDATION].select(range(count))
 
@@ -173,8 +181,8 @@ SHAPE = ViTConfig(
 
 
 def tiny(**settings: int) -> torch.nn.Module:
-    model = build(SHAPE.with_settings(**settings))
-    initialise(model, seed=1)
+    model = build_model(SHAPE.with_settings(**settings))
+    init_weights(model, seed=1)
     return model
 
 
@@ -188,14 +196,14 @@ def test_features_are_what_the_classifier_sees() -> None:
     model = tiny(representation_size=5).train()
     model.head.eval()
     before = torch.get_rng_state()
-    found = represent(model, drawn, PREPROCESS, CPU, workers=0)
+    found = extract_example_features(model, drawn, PREPROCESS, CPU, workers=0)
     assert torch.equal(torch.get_rng_state(), before)
     assert model.training
     assert not model.head.training
     assert found.values.shape == (30, 5)
     assert found.labels.tolist() == drawn.labels.tolist()
     logits = model.head.linear(torch.from_numpy(found.values))
-    [batch] = eval_batches(drawn, PREPROCESS, 30)
+    [batch] = load_eval_batches(drawn, PREPROCESS, 30)
     direct = model.eval()(PREPROCESS.normalise(batch.images))
     # float32 sums in another order
     torch.testing.assert_close(logits, direct, atol=1e-5, rtol=1e-5)
@@ -204,8 +212,10 @@ def test_features_are_what_the_classifier_sees() -> None:
 def test_the_live_metric_is_the_same_evaluation() -> None:
     drawn, held_out = digits(41)
     model = tiny()
-    train, test = (represent(model, e, PREPROCESS, CPU, 0) for e in (drawn, held_out))
-    [score] = fewshot(
+    train, test = (
+        extract_example_features(model, e, PREPROCESS, CPU, 0) for e in (drawn, held_out)
+    )
+    [score] = evaluate_fewshot(
         train.values, train.labels, test.values, test.labels, shots=[3], seeds=[0]
     )  # all that was drawn: every draw of 3 of 3 is the same set
     result = measure_fewshot(model, drawn, held_out, PREPROCESS, CPU, 0)
@@ -216,7 +226,9 @@ def test_the_live_metric_is_the_same_evaluation() -> None:
 def test_a_resnet_has_a_representation() -> None:
     drawn, _ = digits(1)
     model = create_model("BiT-R26x1", num_classes=10, image_size=32)
-    found = represent(model, drawn.select([0, 29]), Preprocess(image_size=(32, 32)), CPU, workers=0)
+    found = extract_example_features(
+        model, drawn.select([0, 29]), Preprocess(image_size=(32, 32)), CPU, workers=0
+    )
     assert found.values.shape == (2, model.config.trunk.channels)
 
 

@@ -6,23 +6,23 @@ import numpy as np
 import pytest
 
 from patchwords.data.digits import MemoryReader
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError
-from patchwords.evaluate.held_out import as_model_knows
+from patchwords.evaluate.held_out import map_to_model_labels
 
 
-def examples(*labels: int) -> Examples:
+def examples(*labels: int) -> ImageDataset:
     rows = np.arange(len(labels))
     keys = [str(row) for row in rows]
-    return Examples(("ant", "bee", "cat"), np.array(labels), keys, rows, MemoryReader(()), rows)
+    return ImageDataset(("ant", "bee", "cat"), np.array(labels), keys, rows, MemoryReader(()), rows)
 
 
 def test_labels_are_matched_by_name_and_none_stays_none() -> None:
-    known = as_model_knows(examples(0, 2, -1, 0), ("cat", "dog", "ant"), "photos")
+    known = map_to_model_labels(examples(0, 2, -1, 0), ("cat", "dog", "ant"), "photos")
     assert known.labels.tolist() == [2, 0, -1, 2]
     assert known.classes == ("cat", "dog", "ant")
 
 
 def test_a_class_that_the_model_does_not_know_is_refused_where_it_has_images() -> None:
     with pytest.raises(DataError, match=r"photos: class 'bee' is not one of the model's"):
-        as_model_knows(examples(0, 1), ("cat", "dog", "ant"), "photos")
+        map_to_model_labels(examples(0, 1), ("cat", "dog", "ant"), "photos")

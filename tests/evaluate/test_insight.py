@@ -12,11 +12,16 @@ import torch
 from PIL import Image
 
 import patchwords as pw
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.evaluate import insight as module
-from patchwords.evaluate.beginning import COMPARED, Beginning, beginning, drawn
-from patchwords.evaluate.insight import Insight, look_inside
+from patchwords.evaluate.beginning import (
+    COMPARED_PARAMETERS,
+    InitialWeights,
+    load_initial_weights,
+    redraw_initial_weights,
+)
+from patchwords.evaluate.insight import ModelInsight, analyse_model
 from patchwords.inspect.distance import attention_distance
 from patchwords.inspect.filters import principal_filters
 from patchwords.inspect.positions import position_similarity
@@ -24,7 +29,7 @@ from patchwords.inspect.rollout import attention_rollout
 from patchwords.weights.pretrained import Pretrained
 
 CLASSES = ("a", "b", "c")
-NOTHING = Beginning("somewhere", None)
+NOTHING = InitialWeights("somewhere", None)
 
 
 class Noise:
@@ -39,10 +44,10 @@ class Noise:
         return file.getvalue()
 
 
-def photos(n: int = 23) -> Examples:
+def photos(n: int = 23) -> ImageDataset:
     names = [f"{i}.png" for i in range(n)]
     labels = np.arange(n) % 3
-    return Examples(CLASSES, labels, names, np.full(n, 700), Noise(), np.arange(n))
+    return ImageDataset(CLASSES, labels, names, np.full(n, 700), Noise(), np.arange(n))
 
 
 def source(labels: tuple[str, ...] = CLASSES, **settings: Any) -> Pretrained:
@@ -53,8 +58,10 @@ def source(labels: tuple[str, ...] = CLASSES, **settings: Any) -> Pretrained:
     return Pretrained(model, Preprocess(image_size=(12, 20), crop_fraction=1.0), labels)
 
 
-def looked(of: Pretrained, begun: Beginning = NOTHING, shown: tuple[str, ...] = ()) -> Insight:
-    return look_inside(of, begun, photos(), shown)
+def looked(
+    of: Pretrained, begun: InitialWeights = NOTHING, shown: tuple[str, ...] = ()
+) -> ModelInsight:
+    return analyse_model(of, begun, photos(), shown)
 
 
 @pytest.mark.parametrize(
@@ -69,10 +76,10 @@ def looked(of: Pretrained, begun: Beginning = NOTHING, shown: tuple[str, ...] = 
 )
 def test_the_beginning_is_drawn_as_it_was(settings: dict[str, Any]) -> None:
     whole = source(**settings).model
-    again = drawn(whole.config, 7)
+    again = redraw_initial_weights(whole.config, 7)
     compared = 0
     for name, parameter in again.named_parameters():
-        if COMPARED.fullmatch(name):
+        if COMPARED_PARAMETERS.fullmatch(name):
             compared += 1
             assert torch.equal(parameter, whole.get_parameter(name)), name
         else:
@@ -85,7 +92,7 @@ def test_the_beginning_is_drawn_as_it_was(settings: dict[str, Any]) -> None:
 
 def test_a_resnet_begins_with_its_root() -> None:
     model = pw.create_model("BiT-R50x1", units=(1, 1, 1, 1), image_size=32, seed=7)
-    before = principal_filters(drawn(model.config, 7)).components
+    before = principal_filters(redraw_initial_weights(model.config, 7)).components
     assert np.array_equal(before, principal_filters(model).components)
 
 
@@ -93,23 +100,28 @@ def test_weights_are_the_beginning_where_they_still_are(tmp_path: Path) -> None:
     of = source(position="1d")
     pw.save_pretrained(of.model, tmp_path / "old", labels=CLASSES)
     larger = of.model.config.with_settings(image_size=(20, 24), num_classes=5)
-    begun = beginning(larger, {"weights": str(tmp_path / "old"), "seed": 1, "model": None})
+    begun = load_initial_weights(
+        larger, {"weights": str(tmp_path / "old"), "seed": 1, "model": None}
+    )
     assert begun.model is not None
     assert begun.words == str(tmp_path / "old")
     assert torch.equal(begun.model.embed.weight, of.model.embed.weight)
     assert begun.model.config.grid == (5, 6)  # brought to the run's size, as training did
-    gone = beginning(larger, {"weights": str(tmp_path / "gone"), "seed": 1})
+    gone = load_initial_weights(larger, {"weights": str(tmp_path / "gone"), "seed": 1})
     assert gone.model is None
     assert "which cannot be read any more" in gone.words
-    assert beginning(larger, {"weights": None, "seed": 5}).words == "the initial weights of seed 5"
+    assert (
+        load_initial_weights(larger, {"weights": None, "seed": 5}).words
+        == "the initial weights of seed 5"
+    )
 
 
 def test_now_beside_the_beginning() -> None:
     of = source()
-    before = drawn(of.model.config, 7)
+    before = redraw_initial_weights(of.model.config, 7)
     with torch.no_grad():
         of.model.embed.weight.mul_(1.25)
-    found = looked(of, Beginning("seed", before))
+    found = looked(of, InitialWeights("seed", before))
     assert found.results["filters"]["moved"] == pytest.approx(0.25)
     for name, model in (("filters", of.model), ("filters_before", before)):
         np.testing.assert_allclose(
@@ -123,7 +135,7 @@ def test_now_beside_the_beginning() -> None:
 
 def test_of_a_large_grid_some_tiles_and_of_many_tables_the_ends() -> None:
     of = source(image_size=(32, 44), position_at="every", depth=3)
-    found = Insight()
+    found = ModelInsight()
     module.look_at_positions(found, of.model, None)
     rows, columns = [0, 1, 2, 4, 5, 6, 7], [0, 2, 3, 5, 7, 8, 10]
     assert found.results["positions"]["rows"] == rows
@@ -163,7 +175,7 @@ def test_what_needs_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_time_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "SECONDS", dict.fromkeys(module.SECONDS, 0.0))
+    monkeypatch.setattr(module, "TIME_BUDGET_SECONDS", dict.fromkeys(module.SECONDS, 0.0))
     found = looked(source(), shown=("4.png",))
     assert found.results["left_out"].keys() == {"distance", "maps", "truth"}
     assert "too long on this machine" in found.results["left_out"]["truth"]
@@ -221,18 +233,18 @@ def test_without_classes_no_answers_are_explained() -> None:
 
 
 def test_without_images_what_needs_none() -> None:
-    found = look_inside(source(), NOTHING, None, ())
+    found = analyse_model(source(), NOTHING, None, ())
     assert found.results["left_out"] == {"attention": "the held-out images were not at hand"}
     assert found.results["images"] is False
     none = photos().select([3])
     assert (
-        "can be read" in look_inside(source(), NOTHING, none, ()).results["left_out"]["attention"]
+        "can be read" in analyse_model(source(), NOTHING, none, ()).results["left_out"]["attention"]
     )
 
 
 def test_fixed_positions_are_not_compared() -> None:
     of = source(position="sincos2d")
-    found = looked(of, Beginning("seed", drawn(of.model.config, 7)))
+    found = looked(of, InitialWeights("seed", redraw_initial_weights(of.model.config, 7)))
     assert found.results["positions"]["learned"] is False
     assert "positions_before" not in found.arrays
 
@@ -242,7 +254,7 @@ def test_what_is_kept_is_small(tmp_path: Path) -> None:
     settings = {"patch_size": 16, "image_size": 384, "width": 64, "position": "1d"}
     of = source(**settings)
     of = Pretrained(of.model, Preprocess(image_size=(384, 384)), CLASSES)
-    found = Insight()
+    found = ModelInsight()
     module.look_at_filters(found, of.model, of.model)
     module.look_at_positions(found, of.model, of.model)
     module.look_where(found, of, of.model, photos(), [f"{i}.png" for i in (0, 1, 2, 4, 5, 6)])

@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 
 from patchwords.errors import DataError
-from patchwords.evaluate.metrics import calibration, summarise, wilson
+from patchwords.evaluate.metrics import (
+    compute_calibration,
+    compute_classification_metrics,
+    wilson_interval,
+)
 
 FLOWERS = ("daisy", "dandelion", "roses", "sunflowers", "tulips")
 
@@ -29,17 +33,19 @@ def one_hot(predicted: np.ndarray, classes: int, sure: float = 0.9) -> np.ndarra
     ],
 )
 def test_wilson_gives_the_published_intervals(right: int, n: int, low: float, high: float) -> None:
-    assert wilson(right, n) == pytest.approx((low, high), abs=5e-5)  # printed to four decimals
+    assert wilson_interval(right, n) == pytest.approx(
+        (low, high), abs=5e-5
+    )  # printed to four decimals
 
 
 def test_wilson_stays_within_0_and_1_and_mirrors() -> None:
     for n in (1, 7, 731):
         for right in {0, n // 3, n}:
-            low, high = wilson(right, n)
+            low, high = wilson_interval(right, n)
             assert 0 <= low <= right / n <= high <= 1
             assert high - low > 0
             # float64: sums of a few terms of order 1
-            assert wilson(n - right, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
+            assert wilson_interval(n - right, n) == pytest.approx((1 - high, 1 - low), abs=1e-12)
 
 
 def flower_predictions() -> tuple[np.ndarray, np.ndarray]:
@@ -67,7 +73,7 @@ def flower_predictions() -> tuple[np.ndarray, np.ndarray]:
 
 def test_the_published_flower_table_comes_out_to_its_three_decimals() -> None:
     labels, predicted = flower_predictions()
-    summary = summarise(labels, one_hot(predicted, 5), FLOWERS)
+    summary = compute_classification_metrics(labels, one_hot(predicted, 5), FLOWERS)
     table = {
         row["class"]: tuple(round(row[word], 3) for word in ("precision", "recall", "f1"))
         for row in summary["per_class"]
@@ -86,7 +92,9 @@ def test_the_published_flower_table_comes_out_to_its_three_decimals() -> None:
 
 
 def test_rows_of_the_confusion_are_true_classes() -> None:
-    summary = summarise(np.array([0, 0, 0, 1]), one_hot(np.array([1, 1, 0, 1]), 2), "ab")
+    summary = compute_classification_metrics(
+        np.array([0, 0, 0, 1]), one_hot(np.array([1, 1, 0, 1]), 2), "ab"
+    )
     assert summary["confusion"] == [[1, 2], [0, 1]]
     assert summary["top5"] is None
 
@@ -94,7 +102,7 @@ def test_rows_of_the_confusion_are_true_classes() -> None:
 def test_absent_class_is_unknown_not_zero_and_left_out_of_macro() -> None:
     # b has no image, and one image of a is taken for b
     labels, predicted = np.array([0, 0, 2, 2]), np.array([0, 1, 2, 2])
-    summary = summarise(labels, one_hot(predicted, 3), "abc")
+    summary = compute_classification_metrics(labels, one_hot(predicted, 3), "abc")
     absent = summary["per_class"][1]
     assert (absent.pop("class"), absent.pop("support")) == ("b", 0)
     assert set(absent.values()) == {None}  # the intervals, too
@@ -106,28 +114,30 @@ def test_absent_class_is_unknown_not_zero_and_left_out_of_macro() -> None:
 
 def test_intervals_of_classes_are_wilsons_and_top5_has_one() -> None:
     labels, predicted = flower_predictions()
-    summary = summarise(labels, one_hot(predicted, 5), FLOWERS)
+    summary = compute_classification_metrics(labels, one_hot(predicted, 5), FLOWERS)
     roses = summary["per_class"][2]
-    assert (roses["recall_low"], roses["recall_high"]) == wilson(602, 641)
-    assert (roses["precision_low"], roses["precision_high"]) == wilson(602, 667)
+    assert (roses["recall_low"], roses["recall_high"]) == wilson_interval(602, 641)
+    assert (roses["precision_low"], roses["precision_high"]) == wilson_interval(602, 667)
     macro = summary["macro"]
     assert 0.94 < macro["f1_low"] < macro["f1"] < macro["f1_high"] < 0.965
     assert "f1_low" not in summary["weighted"]
     random = np.random.default_rng(5)
     labels, probabilities = random.integers(0, 7, 83), random.dirichlet(np.ones(7), 83)
-    summary = summarise(labels, probabilities, list("abcdefg"))
+    summary = compute_classification_metrics(labels, probabilities, list("abcdefg"))
     found = round(summary["top5"] * 83)
-    assert (summary["top5_low"], summary["top5_high"]) == wilson(found, 83)
+    assert (summary["top5_low"], summary["top5_high"]) == wilson_interval(found, 83)
 
 
 def test_a_class_that_is_never_answered_has_no_interval_of_precision() -> None:
-    row = summarise(np.array([0, 1]), one_hot(np.array([0, 0]), 2), "ab")["per_class"][1]
+    row = compute_classification_metrics(np.array([0, 1]), one_hot(np.array([0, 0]), 2), "ab")[
+        "per_class"
+    ][1]
     assert (row["precision_low"], row["precision_high"]) == (None, None)
-    assert (row["recall_low"], row["recall_high"]) == wilson(0, 1)
+    assert (row["recall_low"], row["recall_high"]) == wilson_interval(0, 1)
 
 
 def test_never_predicted_class_has_precision_zero_without_a_warning() -> None:
-    summary = summarise(np.array([0, 1]), one_hot(np.array([0, 0]), 2), "ab")
+    summary = compute_classification_metrics(np.array([0, 1]), one_hot(np.array([0, 0]), 2), "ab")
     assert summary["per_class"][1]["precision"] == 0.0
     assert summary["macro"]["precision"] == 0.25
 
@@ -138,7 +148,7 @@ def test_agrees_with_scikit_learn_on_random_answers() -> None:
     random = np.random.default_rng(3)
     labels = random.integers(0, 7, size=211)
     probabilities = random.dirichlet(np.ones(7), size=211)
-    summary = summarise(labels, probabilities, list("abcdefg"))
+    summary = compute_classification_metrics(labels, probabilities, list("abcdefg"))
     predicted = probabilities.argmax(1)
     assert summary["loss"] == pytest.approx(log_loss(labels, probabilities))
     assert summary["top5"] == top_k_accuracy_score(labels, probabilities, k=5)
@@ -149,7 +159,7 @@ def test_calibration_by_hand() -> None:
     # 15 bins: 0.7 and 0.72 share (10/15, 11/15]; 0.4 is on an edge and belongs to the bin below
     confidence = np.array([0.70, 0.72, 0.40, 1.0])
     right = np.array([True, False, False, True])
-    result = calibration(confidence, right)
+    result = compute_calibration(confidence, right)
     by_hand = (2 * abs(0.5 - 0.71) + 1 * abs(0 - 0.4) + 1 * 0) / 4
     assert result["ece"] == pytest.approx(by_hand)
     counts = [b["count"] for b in result["bins"]]
@@ -159,11 +169,13 @@ def test_calibration_by_hand() -> None:
 
 def test_perfect_calibration_has_no_error() -> None:
     confidence = np.full(10, 0.8)
-    assert calibration(confidence, np.arange(10) < 8)["ece"] == pytest.approx(0, abs=1e-12)
+    assert compute_calibration(confidence, np.arange(10) < 8)["ece"] == pytest.approx(0, abs=1e-12)
 
 
 def test_certain_and_wrong_has_a_large_but_finite_loss_and_is_json() -> None:
-    summary = summarise(np.array([0, 1]), np.array([[0.0, 1.0], [0.0, 1.0]]), "ab")
+    summary = compute_classification_metrics(
+        np.array([0, 1]), np.array([[0.0, 1.0], [0.0, 1.0]]), "ab"
+    )
     assert 40 < summary["loss"] < 50  # half of -log of the smallest float32, 87.3
     assert json.loads(json.dumps(summary, allow_nan=False)) == summary
 
@@ -182,4 +194,4 @@ def test_what_cannot_be_counted_is_refused(
     labels: list[int], probabilities: np.ndarray, says: str
 ) -> None:
     with pytest.raises(DataError, match=says):
-        summarise(np.array(labels, dtype=np.int64), probabilities, "ab")
+        compute_classification_metrics(np.array(labels, dtype=np.int64), probabilities, "ab")

@@ -10,8 +10,8 @@ from tiny_frozen import blobs, frozen_of
 
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate import neighbours
-from patchwords.evaluate.metrics import wilson
-from patchwords.evaluate.neighbours import Voters, knn
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.evaluate.neighbours import NeighbourIndex, evaluate_knn
 from patchwords.noise import numpy_generator
 
 TRAIN, TEST = blobs(211, 13, 7, seed=0), blobs(103, 13, 7, seed=1)
@@ -29,11 +29,11 @@ def by_scikit_learn(k: int, temperature: float, train=TRAIN, test=TEST[0]):  # t
 def test_answers_are_those_of_scikit_learn(
     monkeypatch: pytest.MonkeyPatch, block: int, temperature: float
 ) -> None:
-    monkeypatch.setattr(neighbours, "VOTERS", block)
-    monkeypatch.setattr(neighbours, "MOST_SIMILARITIES", 17 * 11)  # 11 images at a time
-    monkeypatch.setattr(neighbours, "MOST_SCORES", 7 * 19)
+    monkeypatch.setattr(neighbours, "NEIGHBOUR_BLOCK_SIZE", block)
+    monkeypatch.setattr(neighbours, "MAX_SIMILARITY_ELEMENTS", 17 * 11)  # 11 images at a time
+    monkeypatch.setattr(neighbours, "MAX_VOTE_ELEMENTS", 7 * 19)
     ks = (23, 1, 5, 100)
-    answers = Voters(*TRAIN).vote(TEST[0], ks, temperature, None)
+    answers = NeighbourIndex(*TRAIN).vote(TEST[0], ks, temperature, None)
     for k in ks:
         assert np.array_equal(answers[k], by_scikit_learn(k, temperature)), k
     assert not np.array_equal(answers[1], answers[100])
@@ -42,7 +42,7 @@ def test_answers_are_those_of_scikit_learn(
 def test_the_nearest_are_the_nearest() -> None:
     a, b = (x[0].astype(np.float64) for x in (TRAIN, TEST))
     a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b))
-    cosines, places = Voters(*TRAIN).nearest(TEST[0], 9)
+    cosines, places = NeighbourIndex(*TRAIN).nearest(TEST[0], 9)
     expected = -np.sort(-(b @ a.T), axis=1)[:, :9]
     # float32 of numbers up to 1
     np.testing.assert_allclose(cosines, expected, atol=1e-6)
@@ -51,9 +51,9 @@ def test_the_nearest_are_the_nearest() -> None:
 
 @pytest.mark.parametrize("block", [2**15, 17])
 def test_an_image_does_not_vote_for_itself(monkeypatch: pytest.MonkeyPatch, block: int) -> None:
-    monkeypatch.setattr(neighbours, "VOTERS", block)
+    monkeypatch.setattr(neighbours, "NEIGHBOUR_BLOCK_SIZE", block)
     judges = np.arange(3, 200, 2)
-    answers = Voters(*TRAIN).vote(TRAIN[0][judges], (1, 5), 0.07, judges)
+    answers = NeighbourIndex(*TRAIN).vote(TRAIN[0][judges], (1, 5), 0.07, judges)
     for k in (1, 5):
         one_by_one = []
         for place in judges:
@@ -64,7 +64,7 @@ def test_an_image_does_not_vote_for_itself(monkeypatch: pytest.MonkeyPatch, bloc
 
 
 def test_a_low_temperature_overflows_nothing() -> None:
-    answers = Voters(*TRAIN).vote(TEST[0], (1, 50), 1e-6, None)
+    answers = NeighbourIndex(*TRAIN).vote(TEST[0], (1, 50), 1e-6, None)
     assert np.array_equal(answers[1], answers[50])  # only the nearest counts
 
 
@@ -75,20 +75,24 @@ def test_the_vote_by_hand() -> None:
     asked = np.array([[5.0, 0.0]], np.float32)
     edge = 0.4 / np.log(3)
     for temperature, answer in ((edge * 0.99, 4), (edge * 1.01, 2)):
-        assert Voters(voters, labels).vote(asked, (4,), temperature, None)[4].tolist() == [answer]
+        assert NeighbourIndex(voters, labels).vote(asked, (4,), temperature, None)[4].tolist() == [
+            answer
+        ]
     # of equal votes the smaller label
-    assert Voters(voters[[1, 1]], labels[[0, 1]]).vote(asked, (2,), 1.0, None)[2].tolist() == [2]
+    assert NeighbourIndex(voters[[1, 1]], labels[[0, 1]]).vote(asked, (2,), 1.0, None)[
+        2
+    ].tolist() == [2]
 
 
 def test_k_is_chosen_by_train_alone() -> None:
     frozen = frozen_of(TRAIN, TEST, 7)
-    result = knn(frozen, ks=(100, 1, 9))
+    result = evaluate_knn(frozen, ks=(100, 1, 9))
     assert [row["k"] for row in result["path"]] == [100, 1, 9]
-    own = Voters(*TRAIN).vote(TRAIN[0], (1, 9, 100), 0.07, np.arange(211))
+    own = NeighbourIndex(*TRAIN).vote(TRAIN[0], (1, 9, 100), 0.07, np.arange(211))
     for row in result["path"]:
         right = int((by_scikit_learn(row["k"], 0.07) == TEST[1]).sum())
         assert (row["value"], row["images"]) == (right / 103, 103)
-        assert (row["low"], row["high"]) == wilson(right, 103)
+        assert (row["low"], row["high"]) == wilson_interval(right, 103)
         assert row["train"] == (own[row["k"]] == TRAIN[1]).mean()
     assert result["k"] == max(result["path"], key=lambda row: row["train"])["k"]
     assert result["chosen"]
@@ -98,21 +102,21 @@ def test_k_is_chosen_by_train_alone() -> None:
     assert np.trace(result["results"]["confusion"]) == round(best["value"] * 103)
     # other test labels: other accuracy, the same choice
     wrong = frozen_of(TRAIN, (TEST[0], (TEST[1] + 1) % 7), 7)
-    assert knn(wrong, ks=(100, 1, 9))["k"] == result["k"]
+    assert evaluate_knn(wrong, ks=(100, 1, 9))["k"] == result["k"]
 
 
 def test_many_images_choose_by_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbours, "MOST_JUDGES", 31)
+    monkeypatch.setattr(neighbours, "MAX_SELECTION_IMAGES", 31)
     frozen = frozen_of(TRAIN, TEST, 7)
-    results = [knn(frozen, ks=(1, 9), seed=seed) for seed in (0, 0, 1)]
+    results = [evaluate_knn(frozen, ks=(1, 9), seed=seed) for seed in (0, 0, 1)]
     assert results[0] == results[1]
     assert results[0]["judges"] == 31
     judges = np.sort(numpy_generator(0, "knn").permutation(211)[:31])
-    own = Voters(*TRAIN).vote(TRAIN[0][judges], (1, 9), 0.07, judges)
+    own = NeighbourIndex(*TRAIN).vote(TRAIN[0][judges], (1, 9), 0.07, judges)
     for row in results[0]["path"]:
         assert row["train"] == (own[row["k"]] == TRAIN[1][judges]).mean()
     assert results[0]["path"][0]["train"] != results[2]["path"][0]["train"]
-    alone = knn(frozen, ks=(9,))
+    alone = evaluate_knn(frozen, ks=(9,))
     assert (alone["chosen"], alone["judges"], alone["path"][0]["train"]) == (False, 0, None)
 
 
@@ -124,7 +128,7 @@ def test_the_usual_ks_are_those_that_there_are_images_for() -> None:
         (10,),
     ]
     assert neighbours.usual(3) == (3,)
-    assert [row["k"] for row in knn(frozen_of(TRAIN, TEST, 7))["path"]] == [10, 20, 100]
+    assert [row["k"] for row in evaluate_knn(frozen_of(TRAIN, TEST, 7))["path"]] == [10, 20, 100]
     with pytest.raises(ConfigError, match="k : give numbers of neighbours"):
         neighbours.refuse((), 0.07, 5)
 
@@ -141,7 +145,7 @@ def test_the_usual_ks_are_those_that_there_are_images_for() -> None:
 )
 def test_bad_settings_are_one_line(ks: tuple[int, ...], temperature: float, line: str) -> None:
     with pytest.raises(ConfigError, match=line) as caught:
-        knn(frozen_of(TRAIN, TEST, 7), ks, temperature)
+        evaluate_knn(frozen_of(TRAIN, TEST, 7), ks, temperature)
     assert "\n" not in str(caught.value)
 
 
@@ -149,11 +153,11 @@ def test_a_diverged_model_is_refused() -> None:
     broken = TEST[0].copy()
     broken[3, 3] = np.nan
     with pytest.raises(DataError, match="not finite"):
-        knn(frozen_of(TRAIN, (broken, TEST[1]), 7))
+        evaluate_knn(frozen_of(TRAIN, (broken, TEST[1]), 7))
 
 
 def test_a_device_and_half_precision_change_nothing_much() -> None:
     halved = TRAIN[0].astype(np.float16), TRAIN[1]
-    answers = Voters(*halved, torch.device("cpu")).vote(TEST[0], (9,), 0.07, None)[9]
+    answers = NeighbourIndex(*halved, torch.device("cpu")).vote(TEST[0], (9,), 0.07, None)[9]
     # features rounded to 11 bits: an answer in a hundred may tip
     assert (answers == by_scikit_learn(9, 0.07)).mean() > 0.97

@@ -10,25 +10,29 @@ from typing import Any
 import numpy as np
 import pytest
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError
 from patchwords.evaluate.classify import Predictions
-from patchwords.evaluate.imagenet import LANDMARKS, doubt_of_order, in_words_of
-from patchwords.evaluate.metrics import wilson
-from patchwords.evaluate.real import judge_by_several, read_right_classes
+from patchwords.evaluate.imagenet import (
+    LANDMARK_CLASSES,
+    find_imagenet_order_problem,
+    rename_wnid_classes,
+)
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.evaluate.real import evaluate_accepted_classes, read_accepted_classes
 
 WNIDS = tuple(f"n{1440764 + 7 * i:08}" for i in range(1000))
-WORDS = tuple(LANDMARKS.get(i, f"thing {i}").capitalize() for i in range(1000))
+WORDS = tuple(LANDMARK_CLASSES.get(i, f"thing {i}").capitalize() for i in range(1000))
 NUMBERS = tuple(map(str, range(1000)))
 
 
-def images(keys: list[str], classes: tuple[str, ...] = ("a", "b", "c")) -> Examples:
+def images(keys: list[str], classes: tuple[str, ...] = ("a", "b", "c")) -> ImageDataset:
     n = len(keys)
     rows = np.arange(n)
-    return Examples(classes, rows % len(classes), keys, np.ones(n), lambda row: b"", rows)
+    return ImageDataset(classes, rows % len(classes), keys, np.ones(n), lambda row: b"", rows)
 
 
-def validation(*numbers: int) -> Examples:
+def validation(*numbers: int) -> ImageDataset:
     return images([f"{WNIDS[3]}/ILSVRC2012_val_{n:08}.JPEG" for n in numbers], WNIDS)
 
 
@@ -55,10 +59,10 @@ def written(folder: Path, content: object) -> Path:
 def test_an_answer_among_the_lists_is_right_and_empty_lists_do_not_count(tmp_path: Path) -> None:
     path = real_file(tmp_path, {1: [970, 795], 50_000: [0], 7: [4, 5]})
     examples = validation(50_000, 2, 1, 7)  # in no order: the file's name says which is which
-    right = read_right_classes(path, examples, WNIDS, "runs/x")
+    right = read_accepted_classes(path, examples, WNIDS, "runs/x")
     assert right == [{0}, frozenset(), {970, 795}, {4, 5}]
-    found = judge_by_several(path, right, answered([0, 3, 795, 6], 1000))
-    low, high = wilson(2, 3)
+    found = evaluate_accepted_classes(path, right, answered([0, 3, 795, 6], 1000))
+    low, high = wilson_interval(2, 3)
     assert found == {
         "file": str(path),
         "images": 3,
@@ -71,11 +75,11 @@ def test_an_answer_among_the_lists_is_right_and_empty_lists_do_not_count(tmp_pat
 
 def test_images_that_could_not_be_read_shift_nothing(tmp_path: Path) -> None:
     path = real_file(tmp_path, {1: [1], 2: [2], 3: [3]})
-    right = read_right_classes(path, validation(1, 2, 3), WNIDS, "x")
+    right = read_accepted_classes(path, validation(1, 2, 3), WNIDS, "x")
     read = Predictions(
         np.array([2, 0]), np.zeros(2), np.eye(1000, dtype=np.float32)[[3, 1]], [(1, "torn")]
     )
-    found = judge_by_several(path, right, read)
+    found = evaluate_accepted_classes(path, right, read)
     assert (found["images"], found["accuracy"]) == (2, 1.0)
 
 
@@ -83,9 +87,9 @@ def test_the_users_own_lists_by_path_or_by_name(tmp_path: Path) -> None:
     content = {"deep/x.jpg": ["a", "c"], "y.jpg": ["b"], "z.jpg": [], "other.jpg": ["what"]}
     path = written(tmp_path, content)
     examples = images(["deep/x.jpg", "far/y.jpg", "z.jpg", "unnamed.jpg"])
-    right = read_right_classes(path, examples, ("c", "b", "a"), "runs/x")
+    right = read_accepted_classes(path, examples, ("c", "b", "a"), "runs/x")
     assert right == [{2, 0}, {1}, frozenset(), frozenset()]
-    found = judge_by_several(path, right, answered([0, 2, 0, 0], 3))
+    found = evaluate_accepted_classes(path, right, answered([0, 2, 0, 0], 3))
     assert (found["images"], found["left_out"], found["accuracy"]) == (2, 2, 0.5)
 
 
@@ -104,7 +108,7 @@ def test_the_users_own_lists_by_path_or_by_name(tmp_path: Path) -> None:
 )
 def test_lists_that_do_not_fit(content: object, keys: list[str], says: str, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=f"^--real .*{says}"):
-        read_right_classes(written(tmp_path, content), images(keys), ("a", "b", "c"), "runs/x")
+        read_accepted_classes(written(tmp_path, content), images(keys), ("a", "b", "c"), "runs/x")
 
 
 @pytest.mark.parametrize(
@@ -121,7 +125,7 @@ def test_a_real_file_of_another_length_or_content(
     content: object, says: str, tmp_path: Path
 ) -> None:
     with pytest.raises(DataError, match=says):
-        read_right_classes(written(tmp_path, content), validation(3), WNIDS, "runs/x")
+        read_accepted_classes(written(tmp_path, content), validation(3), WNIDS, "runs/x")
 
 
 @pytest.mark.parametrize(
@@ -130,27 +134,27 @@ def test_a_real_file_of_another_length_or_content(
 def test_images_without_a_number_of_imagenets(name: str, tmp_path: Path) -> None:
     path = real_file(tmp_path, {1: [1]})
     with pytest.raises(DataError, match=f"which entry is '{name}'"):
-        read_right_classes(path, images([name]), WNIDS, "runs/x")
+        read_accepted_classes(path, images([name]), WNIDS, "runs/x")
 
 
 def test_a_file_that_is_not_there_or_no_json(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read as JSON: No such file"):
-        read_right_classes(tmp_path / "none.json", images(["x"]), WNIDS, "x")
+        read_accepted_classes(tmp_path / "none.json", images(["x"]), WNIDS, "x")
     (tmp_path / "real.json").write_bytes(b"[[1], \xff")
     with pytest.raises(DataError, match="cannot be read as JSON"):
-        read_right_classes(tmp_path / "real.json", images(["x"]), WNIDS, "x")
+        read_accepted_classes(tmp_path / "real.json", images(["x"]), WNIDS, "x")
 
 
 def test_a_model_of_other_classes_is_refused(tmp_path: Path) -> None:
     path = real_file(tmp_path, {1: [1]})
     with pytest.raises(DataError, match="runs/x cannot be matched with them: it has 3 classes"):
-        read_right_classes(path, validation(1), ("a", "b", "c"), "runs/x")
+        read_accepted_classes(path, validation(1), ("a", "b", "c"), "runs/x")
 
 
 def test_none_of_the_counted_images_was_read(tmp_path: Path) -> None:
     nothing = Predictions(np.empty(0), np.empty(0), np.empty((0, 0)), [(0, "torn")])
     with pytest.raises(DataError, match="none of the images that it gives a class can be read"):
-        judge_by_several(tmp_path / "x", [frozenset({1})], nothing)
+        evaluate_accepted_classes(tmp_path / "x", [frozenset({1})], nothing)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +176,7 @@ def test_none_of_the_counted_images_was_read(tmp_path: Path) -> None:
 def test_when_the_order_is_known_to_be_imagenets(
     labels: tuple[str, ...], name: str, doubt: str | None
 ) -> None:
-    found = doubt_of_order(labels, name)
+    found = find_imagenet_order_problem(labels, name)
     assert (found is None) == (doubt is None)
     assert doubt is None or re.match(doubt, found or "")
 
@@ -180,12 +184,12 @@ def test_when_the_order_is_known_to_be_imagenets(
 def test_folders_by_wnid_are_called_as_the_model_calls_the_classes() -> None:
     shuffled = (WNIDS[1], WNIDS[0], *WNIDS[2:])
     examples = images(["goldfish.jpg", "tench.jpg", "2.jpg"], shuffled)
-    called = in_words_of(examples, WORDS, "x")
+    called = rename_wnid_classes(examples, WORDS, "x")
     assert [called.classes[label] for label in called.labels] == ["Goldfish", "Tench", "Thing 2"]
 
 
 def test_others_are_left_as_they_are() -> None:
     few, wnids = images(["x"], ("n01440764", "b")), images(["x"], WNIDS)
-    assert in_words_of(few, WORDS, "x") is few
-    assert in_words_of(wnids, WNIDS[::-1], "x") is wnids  # by name already
-    assert in_words_of(wnids, NUMBERS, "runs/x") is wnids  # nobody knows which is which
+    assert rename_wnid_classes(few, WORDS, "x") is few
+    assert rename_wnid_classes(wnids, WNIDS[::-1], "x") is wnids  # by name already
+    assert rename_wnid_classes(wnids, NUMBERS, "runs/x") is wnids  # nobody knows which is which

@@ -9,13 +9,13 @@ import pytest
 from scipy import stats
 
 from patchwords.errors import DataError
-from patchwords.evaluate.spread import Spread, spread
+from patchwords.evaluate.spread import SeedStatistics, compute_seed_statistics
 
 
 def test_students_own_example() -> None:
     """Gosset 1908, "The probable error of a mean", Section IX: hours of sleep gained by ten men."""
     gained = [1.9, 0.8, 1.1, 0.1, -0.1, 4.4, 5.5, 1.6, 4.6, 3.4]
-    found = spread(gained)
+    found = compute_seed_statistics(gained)
     assert found.mean == pytest.approx(2.33)
     assert found.std == pytest.approx(1.90 * math.sqrt(10 / 9), abs=0.005)  # he divided by n
     # the 97.5 % quantile of t with 9 degrees of freedom, 2.262 in every table
@@ -26,7 +26,7 @@ def test_students_own_example() -> None:
 @pytest.mark.parametrize("n", [2, 3, 11])
 def test_agrees_with_scipy(n: int) -> None:
     values = np.random.default_rng(n).normal(0.7, 0.02, n)
-    found = spread(list(values))
+    found = compute_seed_statistics(list(values))
     low, high = stats.t.interval(0.95, n - 1, values.mean(), stats.sem(values))
     # float64: a few operations on numbers of order 1
     assert (found.low, found.high) == pytest.approx((low, high), rel=1e-12)
@@ -37,7 +37,7 @@ def test_covers_the_mean_as_often_as_it_says() -> None:
     random = np.random.default_rng(0)
     inside = 0
     for _ in range(1000):
-        found = spread(random.normal(size=3))
+        found = compute_seed_statistics(random.normal(size=3))
         assert found.low is not None
         assert found.high is not None
         inside += found.low <= 0 <= found.high
@@ -45,8 +45,8 @@ def test_covers_the_mean_as_often_as_it_says() -> None:
 
 
 def test_one_seed_has_no_spread_and_equal_seeds_none_either() -> None:
-    assert spread([0.5]) == Spread(0.5, None, None, None, 1)
-    assert spread([0.5, 0.5]) == Spread(0.5, 0.0, 0.5, 0.5, 2)
+    assert compute_seed_statistics([0.5]) == SeedStatistics(0.5, None, None, None, 1)
+    assert compute_seed_statistics([0.5, 0.5]) == SeedStatistics(0.5, 0.0, 0.5, 0.5, 2)
 
 
 @pytest.mark.parametrize(
@@ -59,4 +59,4 @@ def test_one_seed_has_no_spread_and_equal_seeds_none_either() -> None:
 )
 def test_what_has_no_spread_is_refused(values: list[float], says: str) -> None:
     with pytest.raises(DataError, match=says):
-        spread(values)
+        compute_seed_statistics(values)

@@ -9,14 +9,14 @@ import pytest
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, DataError, Diverged
-from patchwords.evaluate.sweep import Cell, choose
-from patchwords.evaluate.sweep_config import Grid, SweepConfig, SweepData
+from patchwords.evaluate.sweep import SweepTrial, choose_best_trial
+from patchwords.evaluate.sweep_config import SweepConfig, SweepDataSettings, SweepGrid
 from patchwords.evaluate.sweep_plan import (
-    cell_config,
-    choose_dev,
-    choose_rates,
-    decide,
-    final_config,
+    build_sweep_final_config,
+    build_sweep_trial_config,
+    choose_dev_share,
+    choose_sweep_rates,
+    plan_sweep,
 )
 from patchwords.model.create import create_model
 from patchwords.train.config import RecipeSettings
@@ -55,8 +55,8 @@ def config(weights: str | None = "w", **settings: object) -> SweepConfig:
 def test_the_protocol_of_data_of_a_size(
     images: int, share: float, rates: tuple[float, ...]
 ) -> None:
-    assert choose_dev(config(), images)[0] == share
-    assert choose_rates(config(), images, lr=0.01)[0] == rates
+    assert choose_dev_share(config(), images)[0] == share
+    assert choose_sweep_rates(config(), images, lr=0.01)[0] == rates
 
 
 @pytest.mark.parametrize(
@@ -73,21 +73,21 @@ def test_a_recipe_brings_the_protocol_of_its_own_data(
 ) -> None:
     asked = config(recipe=RecipeSettings(recipe=recipe))
     lr = 0.003 if recipe.startswith("augreg") else 0.01  # of the row
-    assert choose_dev(asked, 107)[0] == share
-    assert choose_rates(asked, 107, lr)[0] == rates
+    assert choose_dev_share(asked, 107)[0] == share
+    assert choose_sweep_rates(asked, 107, lr)[0] == rates
 
 
 def test_the_grid_follows_the_recipe_to_a_smaller_batch() -> None:
     # batch 128 in place of 512: the default recipe halves the rate
-    rates, why = choose_rates(config(), 1_009, lr=0.005)
+    rates, why = choose_sweep_rates(config(), 1_009, lr=0.005)
     assert rates == (0.0005, 0.0015, 0.005, 0.015)
     assert "Table 4" in why
     assert "x0.5" in why
 
 
 def test_one_size_for_all_runs_and_no_more_images_for_the_dev_split(weights: str) -> None:
-    asked = config(weights, recipe=RecipeSettings(epochs=2), seed=5, grid=Grid(seeds=2))
-    decided, data, choices = decide(asked)
+    asked = config(weights, recipe=RecipeSettings(epochs=2), seed=5, grid=SweepGrid(seeds=2))
+    decided, data, choices = plan_sweep(asked)
     sizes = {name: len(part) for name, part in data.splits.items()}
     assert sum(sizes.values()) == 1_797
     images = sizes["train"] + sizes["validation"]
@@ -98,8 +98,8 @@ def test_one_size_for_all_runs_and_no_more_images_for_the_dev_split(weights: str
     assert decided.grid.dev == 0.1
     assert len(decided.grid.lrs or ()) == 4
     assert {choice.name for choice in choices} >= {"lrs", "dev", "steps"}
-    cell = cell_config(decided, 0.07, Path("a"))
-    finals = [final_config(decided, 0.07, seed, Path("b")) for seed in (5, 6)]
+    cell = build_sweep_trial_config(decided, 0.07, Path("a"))
+    finals = [build_sweep_final_config(decided, 0.07, seed, Path("b")) for seed in (5, 6)]
     assert [final.seed for final in finals] == [5, 6]
     for run in (cell, *finals):
         assert type(run).verb == "finetune"
@@ -109,16 +109,16 @@ def test_one_size_for_all_runs_and_no_more_images_for_the_dev_split(weights: str
     assert not cell.data_settings.join_validation
     assert all(final.data_settings.validation == 0 for final in finals)
     assert all(final.data_settings.join_validation for final in finals)
-    again, _, _ = decide(decided)
+    again, _, _ = plan_sweep(decided)
     assert again == decided  # going on decides nothing anew
 
 
 def test_another_optimizer_has_its_own_rates(weights: str) -> None:
     adam = RecipeSettings(optimizer="adamw", epochs=1)
-    decided, _, _ = decide(config(weights, recipe=adam, grid=Grid(lrs=(3e-4, 1e-4))))
+    decided, _, _ = plan_sweep(config(weights, recipe=adam, grid=SweepGrid(lrs=(3e-4, 1e-4))))
     assert decided.grid.lrs == (1e-4, 3e-4)
     with pytest.raises(ConfigError, match="has a learning rate for sgd only"):
-        decide(config(weights, recipe=adam))
+        plan_sweep(config(weights, recipe=adam))
 
 
 @pytest.mark.parametrize(
@@ -126,15 +126,15 @@ def test_another_optimizer_has_its_own_rates(weights: str) -> None:
     [
         ({"recipe": RecipeSettings(lr=0.1)}, "--lr 0.1: a sweep chooses the learning rate"),
         ({"recipe": RecipeSettings(early_stop=3)}, "--early-stop needs validation images, and"),
-        ({"data_settings": SweepData(validation=0.2)}, "give its share by --dev"),
-        ({"grid": Grid(dev=1.0)}, "--dev 1 is a share: above 0 and less than 1"),
-        ({"grid": Grid(dev=0.0)}, "--dev 0 is a share"),
-        ({"grid": Grid(seeds=0)}, "--seeds 0: there is at least one"),
-        ({"grid": Grid(lrs=(0.1,))}, "a sweep compares two rates or more"),
-        ({"grid": Grid(lrs=())}, "a sweep compares two rates or more"),
-        ({"grid": Grid(lrs=(0.1, -1.0))}, "--lrs -1: a learning rate is a number above 0"),
-        ({"grid": Grid(lrs=(0.1, float("nan")))}, "--lrs nan"),
-        ({"grid": Grid(lrs=(0.1, 0.3, 0.1))}, "--lrs names a rate twice"),
+        ({"data_settings": SweepDataSettings(validation=0.2)}, "give its share by --dev"),
+        ({"grid": SweepGrid(dev=1.0)}, "--dev 1 is a share: above 0 and less than 1"),
+        ({"grid": SweepGrid(dev=0.0)}, "--dev 0 is a share"),
+        ({"grid": SweepGrid(seeds=0)}, "--seeds 0: there is at least one"),
+        ({"grid": SweepGrid(lrs=(0.1,))}, "a sweep compares two rates or more"),
+        ({"grid": SweepGrid(lrs=())}, "a sweep compares two rates or more"),
+        ({"grid": SweepGrid(lrs=(0.1, -1.0))}, "--lrs -1: a learning rate is a number above 0"),
+        ({"grid": SweepGrid(lrs=(0.1, float("nan")))}, "--lrs nan"),
+        ({"grid": SweepGrid(lrs=(0.1, 0.3, 0.1))}, "--lrs names a rate twice"),
     ],
 )
 def test_settings_that_contradict_a_sweep(settings: dict[str, object], line: str) -> None:
@@ -146,36 +146,38 @@ def test_settings_that_contradict_a_sweep(settings: dict[str, object], line: str
 
 def test_no_grid_and_no_test_images() -> None:
     with pytest.raises(ConfigError, match="start from --weights, or say which"):
-        choose_rates(config(None), 1_009, 0.003)
+        choose_sweep_rates(config(None), 1_009, 0.003)
     asked = config(recipe=RecipeSettings(recipe="bit-finetune-pets"))
     with pytest.raises(ConfigError, match="bit-finetune-pets comes with one learning rate"):
-        choose_rates(asked, 1_009, 0.003)
+        choose_sweep_rates(asked, 1_009, 0.003)
     with pytest.raises(DataError, match="a sweep needs test images, as those that chose"):
-        decide(config(data_settings=SweepData(test=0.0)))
+        plan_sweep(config(data_settings=SweepDataSettings(test=0.0)))
 
 
-def cell(lr: float, accuracy: float | None) -> Cell:
-    return Cell(lr, f"lr-{lr:g}", accuracy, None if accuracy is None else 1.0, 97)
+def cell(lr: float, accuracy: float | None) -> SweepTrial:
+    return SweepTrial(lr, f"lr-{lr:g}", accuracy, None if accuracy is None else 1.0, 97)
 
 
 def test_the_most_accurate_rate_and_of_equal_ones_the_smallest() -> None:
     cells = [cell(0.001, 0.2), cell(0.003, 0.7), cell(0.01, 0.7), cell(0.03, 0.6)]
-    chosen, remarks = choose(cells)
+    chosen, remarks = choose_best_trial(cells)
     assert chosen.lr == 0.003
     assert "0.003, 0.01 are equally good on the dev images: the smallest is taken" in remarks
     assert not any("end of the grid" in remark for remark in remarks)
-    assert choose(cells[::-1])[0].lr == 0.003
+    assert choose_best_trial(cells[::-1])[0].lr == 0.003
 
 
 @pytest.mark.parametrize(("accuracies", "side"), [((0.5, 0.4), "lower"), ((0.4, 0.5), "higher")])
 def test_a_choice_at_the_end_of_the_grid_is_said(
     accuracies: tuple[float, float], side: str
 ) -> None:
-    _, remarks = choose([cell(lr, a) for lr, a in zip((0.1, 0.3), accuracies, strict=True)])
+    _, remarks = choose_best_trial(
+        [cell(lr, a) for lr, a in zip((0.1, 0.3), accuracies, strict=True)]
+    )
     assert remarks[-1] == f"it is at the end of the grid: {side} rates may be better still"
 
 
 def test_rates_that_diverged_are_lost() -> None:
-    assert choose([cell(0.1, 0.3), cell(0.3, None)])[0].lr == 0.1
+    assert choose_best_trial([cell(0.1, 0.3), cell(0.3, None)])[0].lr == 0.1
     with pytest.raises(Diverged, match=r"at every learning rate \(0\.1 0\.3\); try lower ones"):
-        choose([cell(0.1, None), cell(0.3, None)])
+        choose_best_trial([cell(0.1, None), cell(0.3, None)])

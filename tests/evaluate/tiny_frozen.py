@@ -11,17 +11,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.examples import ALL, Data, Examples
+from patchwords.data.examples import ALL, DatasetSplits, ImageDataset
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.evaluate.feature_cache import FeatureCache
 from patchwords.evaluate.features import Features
-from patchwords.evaluate.frozen import Frozen
-from patchwords.evaluate.train_test import TrainTest
+from patchwords.evaluate.frozen import ProbeFeatures
+from patchwords.evaluate.train_test import ProbeSplit
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Model, build
-from patchwords.model.initialise import initialise
+from patchwords.model.family import Model, build_model
+from patchwords.model.initialise import init_weights
 
 PREPROCESS = Preprocess(image_size=(8, 8), crop_fraction=1.0)
 CPU = Device(torch.device("cpu"), bf16=False)
@@ -41,17 +41,17 @@ def tiny(seed: int = 1) -> Model:
         image_size=(8, 8),
         position="relative",
     )
-    model = build(shape)
-    initialise(model, seed=seed)
+    model = build_model(shape)
+    init_weights(model, seed=seed)
     return model.eval()
 
 
 @functools.cache
-def digits() -> Data:
+def digits() -> DatasetSplits:
     return open_data("digits")
 
 
-def images(count: int, first: int = 0) -> Examples:
+def images(count: int, first: int = 0) -> ImageDataset:
     return digits().splits[ALL].select(range(first, first + count))
 
 
@@ -69,7 +69,7 @@ class Torn:
         return b"torn" if row in self.rows else self.reader(row)
 
 
-def torn(examples: Examples, places: Iterable[int]) -> Examples:
+def torn(examples: ImageDataset, places: Iterable[int]) -> ImageDataset:
     rows = [int(examples.rows[place]) for place in places]
     return replace(examples, reader=Torn(examples.reader, rows))
 
@@ -101,15 +101,15 @@ def blobs(count: int, width: int, classes: int, seed: int) -> tuple[np.ndarray, 
 
 def frozen_of(
     train: tuple[np.ndarray, np.ndarray], test: tuple[np.ndarray, np.ndarray], classes: int
-) -> Frozen:
+) -> ProbeFeatures:
     """As if a model had made these features of images."""
     names = tuple(f"class {i}" for i in range(classes))
 
-    def part(values: np.ndarray, labels: np.ndarray) -> tuple[Examples, Features]:
+    def part(values: np.ndarray, labels: np.ndarray) -> tuple[ImageDataset, Features]:
         n = len(labels)
         keys, none = [f"{i}.png" for i in range(n)], np.zeros(n, dtype=np.int64)
-        examples = Examples(names, labels, keys, none, lambda row: b"", np.arange(n))
+        examples = ImageDataset(names, labels, keys, none, lambda row: b"", np.arange(n))
         return examples, Features(np.arange(n), labels, values, [])
 
     (learned, train_features), (judged, test_features) = part(*train), part(*test)
-    return Frozen(TrainTest(learned, judged, "made up"), train_features, test_features, ())
+    return ProbeFeatures(ProbeSplit(learned, judged, "made up"), train_features, test_features, ())

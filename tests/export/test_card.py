@@ -9,16 +9,22 @@ from trees import LABELS, PREPROCESS
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.export.card import NAMES, Card
+from patchwords.export.card import METADATA_KEYS, ExportMetadata
 
-CARD = Card(LABELS, Preprocess.from_dict({**PREPROCESS, "image_size": [12, 20]}), "ViT-B/16")
+CARD = ExportMetadata(
+    LABELS, Preprocess.from_dict({**PREPROCESS, "image_size": [12, 20]}), "ViT-B/16"
+)
 
 
 def test_there_and_back() -> None:
-    for card in (CARD, Card(LABELS, CARD.preprocess), Card(LABELS, CARD.preprocess, None, "int8")):
+    for card in (
+        CARD,
+        ExportMetadata(LABELS, CARD.preprocess),
+        ExportMetadata(LABELS, CARD.preprocess, None, "int8"),
+    ):
         strings = card.to_strings()
-        assert Card.from_strings(strings, "a.onnx") == card
-        assert set(strings) <= set(NAMES)
+        assert ExportMetadata.from_strings(strings, "a.onnx") == card
+        assert set(strings) <= set(METADATA_KEYS)
         assert all(value.isascii() and value.isprintable() for value in strings.values())
 
 
@@ -42,6 +48,6 @@ def test_what_is_not_believed(change: dict[str, str | None], message: str) -> No
     strings = {**CARD.to_strings(), **change}
     left = {name: value for name, value in strings.items() if value is not None}
     with pytest.raises(WeightsError, match=message) as caught:
-        Card.from_strings(left, "a.onnx")
+        ExportMetadata.from_strings(left, "a.onnx")
     assert str(caught.value).startswith("a.onnx ")
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ import pytest
 from trees import LABELS
 
 from patchwords.errors import WeightsError
-from patchwords.export.engine import open_exported
+from patchwords.export.engine import open_exported_model
 from patchwords.weights.pretrained import Pretrained
 
 
@@ -22,14 +22,14 @@ def own(files: Path, tmp_path: Path) -> Path:
 
 def refused(path: Path, message: str) -> None:
     with pytest.raises(WeightsError, match=message) as caught:
-        open_exported(path)
+        open_exported_model(path)
     assert "\n" not in str(caught.value)
     assert str(path) in str(caught.value)
 
 
 @pytest.mark.parametrize("name", ["trees.onnx", "trees.xml"])
 def test_labels_and_preprocessing_come_along(files: Path, source: Pretrained, name: str) -> None:
-    exported = open_exported(files / name)
+    exported = open_exported_model(files / name)
     assert exported.labels == LABELS
     assert exported.preprocess == source.preprocess
     assert exported.card.architecture == "ViT-tiny/4"

@@ -12,7 +12,7 @@ from PIL import Image
 from trees import make
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.export.example import example
+from patchwords.export.example import write_example_program
 from patchwords.weights.pretrained import Pretrained
 
 ALONE = """\
@@ -44,14 +44,17 @@ def test_the_program_answers_as_pytorch(
     files: Path, source: Pretrained, photo: Path, name: str
 ) -> None:
     best = source.predict(photo)[0]
-    label, score = answer(example(files / name, source.preprocess, str(photo)))
+    label, score = answer(write_example_program(files / name, source.preprocess, str(photo)))
     assert label == best["label"]
     assert score == pytest.approx(best["score"], abs=5e-4)  # of a level in a few pixels
 
 
 def test_the_program_in_the_documentation() -> None:
     page = (Path(__file__).parents[2] / "docs" / "export.md").read_text()
-    assert f"```python\n{example(Path('photos.onnx'), Preprocess((224, 224)))}\n```" in page
+    assert (
+        f"```python\n{write_example_program(Path('photos.onnx'), Preprocess((224, 224)))}\n```"
+        in page
+    )
 
 
 @pytest.mark.parametrize(
@@ -65,7 +68,7 @@ def test_the_program_in_the_documentation() -> None:
 def test_every_preprocessing_is_written_out(photo: Path, preprocess: dict[str, object]) -> None:
     """The lines between opening the photo and asking the model."""
     source = make(**preprocess)
-    text = example(Path("a.onnx"), source.preprocess, str(photo))
+    text = write_example_program(Path("a.onnx"), source.preprocess, str(photo))
     lines = text[text.index("image = ") : text.index("logits = ")]
     found: dict[str, np.ndarray] = {}
     exec(f"import numpy as np\nfrom PIL import Image, ImageOps\n{lines}", found)

@@ -16,21 +16,21 @@ from trees import TINY, make, noise
 
 import patchwords.export.write as exporting
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.export.engine import open_exported
-from patchwords.export.packages import load
-from patchwords.export.verify import Difference
-from patchwords.export.write import export, files_of, put_in_place
+from patchwords.export.engine import open_exported_model
+from patchwords.export.packages import import_export_package
+from patchwords.export.verify import LogitDifference
+from patchwords.export.write import export_model, list_export_files, move_exported_files
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
 from patchwords.weights.pretrained import Pretrained
 
 WIDE = replace(TINY, image_size=(24, 40), patch_size=2)
 FAMILIES = {
     "relative, map": replace(TINY, position="relative", classifier="map"),
     # The root has both traps: standardised weights, and BiT's max-pooling over zeros.
-    "hybrid": replace(WIDE, trunk=replace(OFFICIAL, units=())),
-    "BiT": ResNetConfig(replace(BIT, units=(1,)), image_size=(24, 40), num_classes=7),
+    "hybrid": replace(WIDE, trunk=replace(HYBRID_TRUNK, units=())),
+    "BiT": ResNetConfig(replace(BIT_TRUNK, units=(1,)), image_size=(24, 40), num_classes=7),
 }
 
 
@@ -39,7 +39,7 @@ FAMILIES = {
 def test_scores_are_those_of_pytorch(
     files: Path, source: Pretrained, name: str, count: int
 ) -> None:
-    found = open_exported(files / name).scores(noise(count))
+    found = open_exported_model(files / name).scores(noise(count))
     assert (found.shape, found.dtype) == ((count, 7), np.float32)
     # Float32, summed in another order.
     np.testing.assert_allclose(found, source.scores(noise(count)), atol=2e-6)
@@ -49,7 +49,7 @@ def test_scores_are_those_of_pytorch(
 def test_other_families(config: ViTConfig, tmp_path: Path) -> None:
     source = make(config)
     before = {name: value.clone() for name, value in source.model.state_dict().items()}
-    written = export(source, tmp_path / "a.onnx", opset=18)
+    written = export_model(source, tmp_path / "a.onnx", opset=18)
     assert written.difference.largest < 1e-4 * written.difference.scale
     for name, value in source.model.state_dict().items():  # the model itself is left as it was
         torch.testing.assert_close(value, before[name], rtol=0, atol=0)
@@ -60,8 +60,10 @@ def test_other_families(config: ViTConfig, tmp_path: Path) -> None:
 
 
 def test_int8_is_near_and_smaller_and_says_so(files: Path, source: Pretrained) -> None:
-    exported = open_exported(files / "trees-int8.onnx")
-    assert exported.card == replace(open_exported(files / "trees.onnx").card, quantized="int8")
+    exported = open_exported_model(files / "trees-int8.onnx")
+    assert exported.card == replace(
+        open_exported_model(files / "trees.onnx").card, quantized="int8"
+    )
     difference = np.abs(exported.scores(noise(5)) - source.scores(noise(5))).max()
     assert 1e-5 < difference < 0.1  # 7 bits of each weight, 8 of each input
     graph = onnx.load(files / "trees-int8.onnx").graph
@@ -100,7 +102,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     (tmp_path / "a.onnx").write_text("the one before")
     monkeypatch.setattr(exporting, "write_onnx", write_another)
     with pytest.raises(WeightsError, match=r"differs from PyTorch by 0\.002 .* it is not kept"):
-        export(other, tmp_path / "a.onnx", overwrite=True)
+        export_model(other, tmp_path / "a.onnx", overwrite=True)
     assert [path.name for path in tmp_path.iterdir()] == ["a.onnx"]
     assert (tmp_path / "a.onnx").read_text() == "the one before"
 
@@ -116,7 +118,7 @@ def test_a_file_that_computes_something_else_is_not_left_behind(
     ],
 )
 def test_how_much_may_differ(largest: float, scale: float, kept: bool) -> None:
-    difference = Difference(largest, scale)
+    difference = LogitDifference(largest, scale)
     if kept:
         difference.refuse_large("the file")
         return
@@ -129,21 +131,21 @@ def test_both_files_are_put_in_place(tmp_path: Path, name: str) -> None:
     """As those of a model beyond 2 GB; what is written over leaves no weights behind."""
     made, target = tmp_path / "made", tmp_path / name
     made.mkdir()
-    for file in files_of(made / name):
+    for file in list_export_files(made / name):
         file.write_text("new")
-    for file in files_of(target):
+    for file in list_export_files(target):
         file.write_text("old")
-    assert put_in_place(made, target) == files_of(target)
-    assert [file.read_text() for file in files_of(target)] == ["new", "new"]
+    assert move_exported_files(made, target) == list_export_files(target)
+    assert [file.read_text() for file in list_export_files(target)] == ["new", "new"]
     (made / name).write_text("newer")
-    assert put_in_place(made, target) == (target,)
+    assert move_exported_files(made, target) == (target,)
     assert sorted(path.name for path in tmp_path.iterdir()) == [name, "made"]
 
 
 def test_what_is_refused_before_any_work(source: Pretrained, tmp_path: Path) -> None:
     def refused(path: str, message: str, of: Pretrained = source, **settings: object) -> None:
         with pytest.raises(ConfigError, match=message) as caught:
-            export(of, tmp_path / path, **settings)  # type: ignore[arg-type]
+            export_model(of, tmp_path / path, **settings)  # type: ignore[arg-type]
         assert "\n" not in str(caught.value)
 
     (tmp_path / "taken.onnx").write_text("mine")
@@ -175,11 +177,11 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ConfigError, match=rf"needs {package}.*pip install 'patchwords\[export\]'"):
-        export(source, tmp_path / name)
+        export_model(source, tmp_path / name)
 
 
 def test_openvino_reports_to_nobody() -> None:
-    load("openvino")
+    import_export_package("openvino")
     import openvino.tools.ovc.telemetry_utils as reporting
 
     assert reporting.tm.__name__ == "openvino.tools.ovc.telemetry_stub"

@@ -7,7 +7,7 @@ import torch
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, build
+from patchwords.model.family import ModelConfig, build_model
 from patchwords.weights.pretrained import Pretrained
 
 TINY = ViTConfig(
@@ -23,9 +23,9 @@ LABELS = ("ash", "birch", 'the "elm"', "Föhre", "<oak> & co", "a\nb", "木")
 PREPROCESS = {"crop_fraction": 0.8, "mean": [0.1, 0.2, 0.3], "std": [0.4, 0.5, 0.6]}
 
 
-def make(config: Config = TINY, **preprocess: object) -> Pretrained:
+def make(config: ModelConfig = TINY, **preprocess: object) -> Pretrained:
     """A model of this config with what it needs to answer for photos."""
-    model = drawn(build(config))
+    model = drawn(build_model(config))
     settings = {**PREPROCESS, "image_size": config.image_size, **preprocess}
     return Pretrained(model, Preprocess.from_dict(settings), LABELS, "ViT-tiny/4")
 

@@ -10,7 +10,7 @@ import torch
 from drawn import drawn
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet import ResNet
-from patchwords.model.variants import resolve
+from patchwords.model.variants import resolve_model
 from patchwords.model.vit import ViT
 
 TINY = ViTConfig(
@@ -43,7 +43,7 @@ def images() -> torch.Tensor:
 
 @pytest.fixture
 def resnet() -> ResNet:
-    config = resolve("BiT-R50x1").config.with_settings(units=(1, 1, 1, 1), num_classes=3)
+    config = resolve_model("BiT-R50x1").config.with_settings(units=(1, 1, 1, 1), num_classes=3)
     model = ResNet(config).eval()
     generator = torch.Generator().manual_seed(2)
     with torch.no_grad():

@@ -11,7 +11,7 @@ import torch
 
 from patchwords.errors import ConfigError, DataError
 from patchwords.inspect import attention
-from patchwords.inspect.distance import attention_distance, mean_distance, patch_distances
+from patchwords.inspect.distance import attention_distance, mean_head_distance, patch_distances
 from patchwords.model.attention import Attention
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
@@ -43,7 +43,7 @@ def test_a_planted_head_has_the_known_distance() -> None:
     for i in range(6):
         planted[0, 0, 1 + i, 1 + i // 3 * 3 + (i + 1) % 3] = 1.0
         planted[0, 1, 1 + i, 1 + i] = 1.0
-    found = mean_distance(planted, patch_distances((2, 3), 5), prefix=1)
+    found = mean_head_distance(planted, patch_distances((2, 3), 5), prefix=1)
     # of three places in a row two step 5 pixels, and the last goes back by 10
     assert found[0].tolist() == pytest.approx([(5 + 5 + 10) / 3, 0])
 
@@ -53,10 +53,10 @@ def test_the_class_token_is_left_out_and_rows_renormalised() -> None:
     a = torch.rand(1, 1, 7, 7, generator=generator, dtype=torch.float64).softmax(-1)
     between = patch_distances((2, 3), 5, a)
     expected = by_loops(a[0, 0].numpy(), (2, 3), 5, prefix=1)
-    assert mean_distance(a, between, 1).item() == pytest.approx(expected, abs=1e-12)
+    assert mean_head_distance(a, between, 1).item() == pytest.approx(expected, abs=1e-12)
     greedy = a.clone()
     greedy[..., 0] = 50 * greedy[..., 0]  # whatever the class token gets
-    assert mean_distance(greedy, between, 1).item() == pytest.approx(expected, abs=1e-12)
+    assert mean_head_distance(greedy, between, 1).item() == pytest.approx(expected, abs=1e-12)
 
 
 def follow(model: ViT, towards: list[int]) -> None:
@@ -126,7 +126,7 @@ def test_streamed_is_all_at_once(
     np.testing.assert_allclose(whole.pixels, expected, atol=1e-12)
     np.testing.assert_allclose(whole.mean, np.mean(expected, axis=0), atol=1e-12)
     np.testing.assert_allclose(whole.error, np.std(expected, axis=0, ddof=1) / 5**0.5, atol=1e-12)
-    monkeypatch.setattr(attention, "MOST_NUMBERS", 2 * 2 * 7 * 7)
+    monkeypatch.setattr(attention, "MAX_ATTENTION_ELEMENTS", 2 * 2 * 7 * 7)
     streamed = attention_distance(model, iter([images[:3], images[3:]]))
     np.testing.assert_allclose(streamed.pixels, whole.pixels, atol=1e-12)
     assert np.isnan(attention_distance(model, [images[:1]]).error).all()
@@ -151,7 +151,7 @@ def test_one_layer_of_few_images_is_in_memory(
         return made
 
     monkeypatch.setattr(Attention, "weights", watched)
-    monkeypatch.setattr(attention, "MOST_NUMBERS", 2 * 2 * 7 * 7)
+    monkeypatch.setattr(attention, "MAX_ATTENTION_ELEMENTS", 2 * 2 * 7 * 7)
     attention_distance(tiny(), [images])
     assert len(alive) == 3 * 3  # layers, portions
     assert largest == 2  # images at a time

@@ -10,7 +10,12 @@ import torch
 
 from patchwords.errors import ConfigError
 from patchwords.inspect import attention as module
-from patchwords.inspect.attention import attention_maps, check_heads, images_at_once, seen_from
+from patchwords.inspect.attention import (
+    attention_maps,
+    check_heads,
+    choose_chunk_size,
+    extract_query_map,
+)
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
 
@@ -60,8 +65,8 @@ def test_rectangles_keep_their_orientation() -> None:
     matrix = torch.zeros(7, 7)
     matrix[0, 1 + 1 * 3 + 2] = 1.0  # the class token looks at row 1, column 2 of 2 x 3
     matrix[1 + 0 * 3 + 1, 1 + 2] = 1.0  # row 0, column 1 looks at row 0, column 2
-    assert seen_from(matrix, (2, 3), 1).nonzero().tolist() == [[1, 2]]
-    assert seen_from(matrix, (2, 3), 1, (0, 1)).nonzero().tolist() == [[0, 2]]
+    assert extract_query_map(matrix, (2, 3), 1).nonzero().tolist() == [[1, 2]]
+    assert extract_query_map(matrix, (2, 3), 1, (0, 1)).nonzero().tolist() == [[0, 2]]
 
 
 def test_any_resolution_and_every_layer(tiny: Build) -> None:
@@ -74,9 +79,9 @@ def test_a_few_images_at_a_time_give_the_same(
 ) -> None:
     model = tiny()
     whole = attention_maps(model, images)
-    monkeypatch.setattr(module, "MOST_NUMBERS", 2 * 2 * 7 * 7)  # two images
-    assert images_at_once(model.config, (2, 3)) == 2
-    assert images_at_once(model.config, (9, 9)) == 1
+    monkeypatch.setattr(module, "MAX_ATTENTION_ELEMENTS", 2 * 2 * 7 * 7)  # two images
+    assert choose_chunk_size(model.config, (2, 3)) == 2
+    assert choose_chunk_size(model.config, (9, 9)) == 1
     # kernels may round otherwise for other batches
     torch.testing.assert_close(attention_maps(model, images), whole, atol=1e-12, rtol=0)
 

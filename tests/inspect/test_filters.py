@@ -10,7 +10,7 @@ import torch
 from sklearn.decomposition import PCA
 
 from patchwords.errors import ConfigError
-from patchwords.inspect.filters import filters_of, principal_filters
+from patchwords.inspect.filters import get_embedding_filters, principal_filters
 from patchwords.model.create import create_model
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
@@ -66,7 +66,7 @@ def test_a_resnet_and_a_hybrid_show_their_root_standardised(resnet: ResNet) -> N
     plain = (weight - weight.mean((1, 2, 3), keepdim=True)) / weight.std(
         (1, 2, 3), correction=0, keepdim=True
     )
-    torch.testing.assert_close(filters_of(resnet)[0].double(), plain, atol=1e-5, rtol=0)
+    torch.testing.assert_close(get_embedding_filters(resnet)[0].double(), plain, atol=1e-5, rtol=0)
     hybrid = create_model("R+ViT-Ti/16", image_size=64, depth=1)
     assert principal_filters(hybrid).components.shape == (28, 7, 7, 3)
 

@@ -95,7 +95,9 @@ def test_portions_are_of_all_layers(
     model = tiny()
     classes = [6, 2, 4, 0, 3]
     whole = gradient_rollout(model, images, classes)
-    monkeypatch.setattr(attention, "MOST_NUMBERS", 2 * 3 * 2 * 7 * 7)  # two images, three layers
+    monkeypatch.setattr(
+        attention, "MAX_ATTENTION_ELEMENTS", 2 * 3 * 2 * 7 * 7
+    )  # two images, three layers
     sizes = []
     forward = torch.nn.Conv2d.forward
     monkeypatch.setattr(

@@ -11,8 +11,8 @@ from sklearn.isotonic import IsotonicRegression
 
 from patchwords.errors import ConfigError
 from patchwords.inspect.positions import position_similarity
-from patchwords.inspect.structure import structure
-from patchwords.model.position import sincos2d
+from patchwords.inspect.structure import fit_position_structure
+from patchwords.model.position import posemb_sincos_2d
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
 
@@ -106,18 +106,20 @@ def table_of(rows: np.ndarray, columns: np.ndarray) -> np.ndarray:
 
 def test_a_table_of_rows_is_explained_by_rows() -> None:
     rows = np.eye(5, 16) + 0.3 * np.eye(5, 16, 1)
-    found = structure(table_of(rows, np.zeros((7, 16))))
+    found = fit_position_structure(table_of(rows, np.zeros((7, 16))))
     assert found.rows == pytest.approx(1)
     assert found.rows_and_columns == pytest.approx(1)
     assert found.columns < 0.05
-    other = structure(table_of(np.zeros((5, 16)), np.eye(7, 16) + 0.3 * np.eye(7, 16, 1)))
+    other = fit_position_structure(
+        table_of(np.zeros((5, 16)), np.eye(7, 16) + 0.3 * np.eye(7, 16, 1))
+    )
     assert other.columns == pytest.approx(1)
     assert other.rows < 0.05
 
 
 def test_the_sine_table_is_rows_and_columns_in_sum() -> None:
-    table = sincos2d(GRID, 32, torch.empty(0))[0].numpy()
-    found = structure(cosines(table, GRID))
+    table = posemb_sincos_2d(GRID, 32, torch.empty(0))[0].numpy()
+    found = fit_position_structure(cosines(table, GRID))
     assert found.rows_and_columns == pytest.approx(1, abs=1e-6)
     assert 0.2 < found.rows < 0.8
     assert 0.2 < found.columns < 0.8
@@ -125,17 +127,17 @@ def test_the_sine_table_is_rows_and_columns_in_sum() -> None:
 
 
 def test_a_random_table_has_no_structure() -> None:
-    found = structure(cosines(np.random.default_rng(0).normal(size=(35, 64)), GRID))
+    found = fit_position_structure(cosines(np.random.default_rng(0).normal(size=(35, 64)), GRID))
     assert max(found.rows, found.columns, found.rows_and_columns, found.distance) < 0.05
 
 
 def test_distance_counts_where_it_falls_and_not_where_it_rises() -> None:
     y, x = np.divmod(np.arange(35), 7)
     apart = np.hypot(y[:, None] - y, x[:, None] - x).reshape(*GRID, *GRID)
-    near = structure(np.exp(-apart))
+    near = fit_position_structure(np.exp(-apart))
     assert near.distance == pytest.approx(1)
     assert near.rows_and_columns < 0.9
-    far = structure(apart / 10)
+    far = fit_position_structure(apart / 10)
     assert far.distance == pytest.approx(0, abs=1e-9)
 
 
@@ -155,12 +157,12 @@ def test_shares_are_r_squared() -> None:
     ]:
         terms, *_ = np.linalg.lstsq(design[:, columns], s, rcond=None)
         expected = 1 - ((s - design[:, columns] @ terms) ** 2).sum() / ((s - s.mean()) ** 2).sum()
-        assert getattr(structure(values), name) == pytest.approx(expected, abs=1e-12)
+        assert getattr(fit_position_structure(values), name) == pytest.approx(expected, abs=1e-12)
     apart = np.hypot(down, across)
     fitted = IsotonicRegression(increasing=False).fit(apart, s - apart).predict(apart)
     expected = 1 - ((s - apart - fitted) ** 2).sum() / ((s - apart - (s - apart).mean()) ** 2).sum()
     falling = values - np.hypot(y[:, None] - y, x[:, None] - x).reshape(*GRID, *GRID)
-    assert structure(falling).distance == pytest.approx(expected, abs=1e-12)
+    assert fit_position_structure(falling).distance == pytest.approx(expected, abs=1e-12)
 
 
 def test_pairs_that_are_not_there_are_left_out() -> None:
@@ -168,10 +170,10 @@ def test_pairs_that_are_not_there_are_left_out() -> None:
     masked = values.copy()
     masked[:, :, 4] = np.nan  # as if no patch looked at the last row
     masked[4] = np.nan
-    assert structure(masked) == structure(values[:4, :, :4])
+    assert fit_position_structure(masked) == fit_position_structure(values[:4, :, :4])
 
 
 def test_nothing_to_explain() -> None:
     for equal in (np.full((2, 3, 2, 3), 0.3), np.ones((1, 1, 1, 1)), np.full((2, 3, 2, 3), np.nan)):
-        found = structure(equal)
+        found = fit_position_structure(equal)
         assert (found.rows, found.columns, found.rows_and_columns, found.distance) == (0, 0, 0, 0)

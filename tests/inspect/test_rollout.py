@@ -10,9 +10,9 @@ import torch
 
 from patchwords.errors import ConfigError
 from patchwords.inspect import attention
-from patchwords.inspect.attention import seen_from
-from patchwords.inspect.maps import maps_of
-from patchwords.inspect.rollout import attention_rollout, roll
+from patchwords.inspect.attention import extract_query_map
+from patchwords.inspect.maps import compute_saliency_maps
+from patchwords.inspect.rollout import attention_rollout, rollout_layers
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
 
@@ -31,7 +31,7 @@ def test_parity_with_numpy() -> None:
     """The deeper layer stands on the left: its tokens are made of those before it."""
     layers = random_attention(3)
     expected = np.broadcast_to(np.eye(7), (5, 7, 7))
-    for rolled, layer in zip(roll(layers), layers, strict=True):
+    for rolled, layer in zip(rollout_layers(layers), layers, strict=True):
         mixed = 0.5 * layer.numpy().mean(axis=1) + 0.5 * np.eye(7)
         expected = mixed / mixed.sum(-1, keepdims=True) @ expected
         np.testing.assert_allclose(rolled.numpy(), expected, atol=1e-14)
@@ -42,14 +42,14 @@ def test_a_path_through_two_layers() -> None:
     first, second = torch.eye(3)[None, None].repeat(2, 1, 1, 1, 1).unbind()
     first[0, 0, 1] = torch.tensor([0.0, 0.0, 1.0])
     second[0, 0, 0] = torch.tensor([0.0, 1.0, 0.0])
-    *_, rolled = roll([first, second])
+    *_, rolled = rollout_layers([first, second])
     assert rolled[0, 0].tolist() == [0.5, 0.25, 0.25]
 
 
 def test_identity_attention_gives_the_identity() -> None:
     same = torch.eye(7).expand(2, 3, 7, 7)
     for fusion in ("mean", "max", "min"):
-        for rolled in roll([same] * 4, fusion):
+        for rolled in rollout_layers([same] * 4, fusion):
             assert torch.equal(rolled, torch.eye(7).expand(2, 7, 7))
 
 
@@ -69,10 +69,10 @@ def test_fusions_differ_as_they_should() -> None:
     for fusion, fused in {"max": layer.numpy().max(1), "min": layer.numpy().min(1)}.items():
         mixed = fused + np.eye(7)
         expected = mixed / mixed.sum(-1, keepdims=True)
-        [rolled] = roll([layer], fusion)
+        [rolled] = rollout_layers([layer], fusion)
         np.testing.assert_allclose(rolled.numpy(), expected, atol=1e-14)
     with pytest.raises(ConfigError, match="unknown fusion 'median'"):
-        next(roll([layer], "median"))
+        next(rollout_layers([layer], "median"))
 
 
 def test_from_one_layer_to_another(tiny: Build, images: torch.Tensor) -> None:
@@ -84,7 +84,7 @@ def test_from_one_layer_to_another(tiny: Build, images: torch.Tensor) -> None:
         (0, 1, layers[:2]),
         (-1, 2, layers[2:]),
     ]:
-        *_, expected = roll(used)
+        *_, expected = rollout_layers(used)
         torch.testing.assert_close(attention_rollout(model, images, start, end), expected)
     with pytest.raises(ConfigError, match="rollout from layer 2 to 1"):
         attention_rollout(model, images, 2, 1)
@@ -97,7 +97,7 @@ def test_portions_and_half_precision(
 ) -> None:
     model = tiny()
     whole = attention_rollout(model, images)
-    monkeypatch.setattr(attention, "MOST_NUMBERS", 1)
+    monkeypatch.setattr(attention, "MAX_ATTENTION_ELEMENTS", 1)
     torch.testing.assert_close(attention_rollout(model, images), whole, atol=1e-12, rtol=0)
     with torch.autocast("cpu", torch.bfloat16):
         rough = attention_rollout(model.float(), images.float())
@@ -116,11 +116,11 @@ def test_no_attention_no_rollout(tiny: Build, images: torch.Tensor, resnet: ResN
 def test_the_maps_that_are_compared(tiny: Build, images: torch.Tensor, classifier: str) -> None:
     model = tiny(classifier=classifier)
     prefix = model.config.prefix
-    maps = maps_of(model, images)
+    maps = compute_saliency_maps(model, images)
     assert list(maps) == ["last layer", "rollout"]
     *_, (_, last) = model.attention(images)
-    expected = seen_from(last.mean(1), (2, 3), prefix)
+    expected = extract_query_map(last.mean(1), (2, 3), prefix)
     torch.testing.assert_close(maps["last layer"], expected)
-    expected = seen_from(attention_rollout(model, images), (2, 3), prefix)
+    expected = extract_query_map(attention_rollout(model, images), (2, 3), prefix)
     torch.testing.assert_close(maps["rollout"], expected)
-    assert list(maps_of(model, images, torch.zeros(5)))[-1] == "gradient rollout"
+    assert list(compute_saliency_maps(model, images, torch.zeros(5)))[-1] == "gradient rollout"

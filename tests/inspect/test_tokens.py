@@ -50,7 +50,7 @@ def test_parity_with_numpy(
     model = tiny(**settings)
     expected = by_hand(model, images)
     np.testing.assert_allclose(token_similarity(model, images).numpy(), expected, atol=1e-12)
-    monkeypatch.setattr(module, "MOST_NUMBERS", 2 * model.config.layers * 7 * 20)
+    monkeypatch.setattr(module, "MAX_ATTENTION_ELEMENTS", 2 * model.config.layers * 7 * 20)
     np.testing.assert_allclose(token_similarity(model, images).numpy(), expected, atol=1e-12)
 
 

@@ -12,14 +12,14 @@ from scipy.stats import ttest_1samp
 
 from patchwords.errors import ConfigError
 from patchwords.inspect.truth import (
-    Truth,
-    blurred,
-    mean_colour,
-    random_maps,
-    ranks,
-    truth_curves,
+    FaithfulnessCurves,
+    blur_images,
+    compute_faithfulness_curves,
+    fill_mean_colour,
+    make_random_maps,
+    rank_patches,
 )
-from patchwords.inspect.verdict import against_random, mean_and_error
+from patchwords.inspect.verdict import compare_with_random_maps, mean_and_standard_error
 from patchwords.model.create import create_model
 from patchwords.model.resnet import ResNet
 from patchwords.model.vit import ViT
@@ -50,7 +50,7 @@ def by_loops(
 def test_parity_with_a_loop(tiny: Build, images: torch.Tensor, steps: int) -> None:
     model = tiny()
     maps = torch.rand(5, 2, 3, generator=torch.Generator().manual_seed(5))
-    found = truth_curves(model, images, {"some": maps}, steps=steps)["some"]
+    found = compute_faithfulness_curves(model, images, {"some": maps}, steps=steps)["some"]
     assert found.deletion.shape == (5, steps + 1)
     for i, image in enumerate(images):
         order = maps[i].flatten().argsort(descending=True).tolist()
@@ -62,10 +62,12 @@ def test_parity_with_a_loop(tiny: Build, images: torch.Tensor, steps: int) -> No
 
 def test_areas_are_mean_probabilities() -> None:
     falling = np.array([[1.0, 0.5, 0.0, 0.0], [0.2, 0.2, 0.2, 0.2]])
-    truth = Truth(falling, falling[:, ::-1])
+    truth = FaithfulnessCurves(falling, falling[:, ::-1])
     # trapezoids of a third each: 0.75, 0.25 and 0
     np.testing.assert_allclose(truth.areas, [[1 / 3, 1 / 3], [0.2, 0.2]])
-    np.testing.assert_allclose(Truth(falling, 1 - falling).score, [2 / 3 - 1 / 3, 0.8 - 0.2])
+    np.testing.assert_allclose(
+        FaithfulnessCurves(falling, 1 - falling).score, [2 / 3 - 1 / 3, 0.8 - 0.2]
+    )
 
 
 def test_the_true_map_is_told_from_chance_and_its_reverse_too(tiny: Build) -> None:
@@ -77,22 +79,22 @@ def test_the_true_map_is_told_from_chance_and_its_reverse_too(tiny: Build) -> No
     with torch.no_grad():
         answers = model(images).argmax(-1)
         shares = model.head.linear(model.forward_features(images))  # [B, N, classes]
-        lost = model.head.linear(model.forward_features(mean_colour(images)))
+        lost = model.head.linear(model.forward_features(fill_mean_colour(images)))
     true = (shares - lost).gather(2, answers[:, None, None].expand(-1, 20, 1))[..., 0]
     maps = {"true": true.view(11, 4, 5), "false": -true.view(11, 4, 5)}
-    maps["random"] = random_maps(11, (4, 5))
-    curves = truth_curves(model, images, maps, steps=20)
-    assert against_random(curves["true"], curves["random"])["truer"] is True
-    worse = against_random(curves["false"], curves["random"])
+    maps["random"] = make_random_maps(11, (4, 5))
+    curves = compute_faithfulness_curves(model, images, maps, steps=20)
+    assert compare_with_random_maps(curves["true"], curves["random"])["truer"] is True
+    worse = compare_with_random_maps(curves["false"], curves["random"])
     assert worse["truer"] is False
     assert worse["high"] < 0
-    same = against_random(curves["random"], curves["random"])
+    same = compare_with_random_maps(curves["random"], curves["random"])
     assert (same["mean"], same["truer"]) == (0, False)
 
 
 def test_all_maps_begin_and_end_alike(tiny: Build, images: torch.Tensor) -> None:
     model = tiny()
-    a, b = truth_curves(
+    a, b = compute_faithfulness_curves(
         model, images, {"a": images[:, 0, ::3, ::3], "b": images[:, 1, ::3, ::3]}
     ).values()
     for curve in ("deletion", "insertion"):
@@ -104,28 +106,30 @@ def test_all_maps_begin_and_end_alike(tiny: Build, images: torch.Tensor) -> None
 
 def test_a_blurred_baseline(tiny: Build, images: torch.Tensor) -> None:
     model = tiny()
-    found = truth_curves(model, images, {"a": images[:, 0, ::3, ::3]}, baseline="blur")["a"]
-    expected = model(blurred(images, 3.0)).softmax(-1)
+    found = compute_faithfulness_curves(
+        model, images, {"a": images[:, 0, ::3, ::3]}, baseline="blur"
+    )["a"]
+    expected = model(blur_images(images, 3.0)).softmax(-1)
     answers = model(images).argmax(-1)
     expected = expected.gather(1, answers[:, None])[:, 0].detach().numpy()
     np.testing.assert_allclose(found.deletion[:, -1], expected, atol=1e-12)
     by_scipy = gaussian_filter(images.numpy(), (0, 0, 2.0, 2.0), mode="nearest", truncate=3.0)
-    np.testing.assert_allclose(blurred(images, 2.0).numpy(), by_scipy, atol=1e-12)
-    assert mean_colour(images)[3, 1, 4, 7].item() == pytest.approx(images[3, 1].mean().item())
+    np.testing.assert_allclose(blur_images(images, 2.0).numpy(), by_scipy, atol=1e-12)
+    assert fill_mean_colour(images)[3, 1, 4, 7].item() == pytest.approx(images[3, 1].mean().item())
 
 
 def test_ties_are_broken_by_chance_and_the_same_again() -> None:
-    rank = ranks(torch.tensor([[[3.0, 1.0], [2.0, 5.0]]]))
+    rank = rank_patches(torch.tensor([[[3.0, 1.0], [2.0, 5.0]]]))
     assert rank.tolist() == [[[1, 3], [2, 0]]]
-    flat = ranks(torch.zeros(1, 8, 8)).flatten()
+    flat = rank_patches(torch.zeros(1, 8, 8)).flatten()
     assert sorted(flat.tolist()) == list(range(64))
     assert flat.tolist() != list(range(64))
-    assert torch.equal(flat, ranks(torch.zeros(1, 8, 8)).flatten())
+    assert torch.equal(flat, rank_patches(torch.zeros(1, 8, 8)).flatten())
 
 
 def test_random_maps_depend_on_the_place_alone() -> None:
-    assert torch.equal(random_maps(5, (2, 3))[3], random_maps(9, (2, 3))[3])
-    assert len({float(m[0, 0]) for m in random_maps(9, (2, 3))}) == 9
+    assert torch.equal(make_random_maps(5, (2, 3))[3], make_random_maps(9, (2, 3))[3])
+    assert len({float(m[0, 0]) for m in make_random_maps(9, (2, 3))}) == 9
 
 
 def test_a_hybrid_deletes_the_pixels_below_a_patch() -> None:
@@ -135,8 +139,8 @@ def test_a_hybrid_deletes_the_pixels_below_a_patch() -> None:
     side = 64 // model.config.stride
     mask = torch.zeros(1, side, side)
     mask[0, 0, side - 1] = 1
-    found = truth_curves(model, image, {"corner": mask}, steps=side**2)["corner"]
-    changed = mean_colour(image).clone()
+    found = compute_faithfulness_curves(model, image, {"corner": mask}, steps=side**2)["corner"]
+    changed = fill_mean_colour(image).clone()
     stride = model.config.stride
     changed[:, :, :stride, -stride:] = image[:, :, :stride, -stride:]
     answer = model(image).argmax()
@@ -147,23 +151,25 @@ def test_a_hybrid_deletes_the_pixels_below_a_patch() -> None:
 
 def test_intervals_are_student_s() -> None:
     generator = np.random.default_rng(3)
-    a, b = (Truth(generator.random((13, 5)), generator.random((13, 5))) for _ in range(2))
-    found = against_random(a, b)
+    a, b = (
+        FaithfulnessCurves(generator.random((13, 5)), generator.random((13, 5))) for _ in range(2)
+    )
+    found = compare_with_random_maps(a, b)
     expected = ttest_1samp(a.score - b.score, 0).confidence_interval(0.95)
     assert (found["low"], found["high"]) == pytest.approx((expected.low, expected.high))
     assert found["standard_error"] == pytest.approx(np.std(a.score - b.score, ddof=1) / 13**0.5)
-    one = Truth(a.deletion[:1], a.insertion[:1])
-    alone = against_random(one, one)
+    one = FaithfulnessCurves(a.deletion[:1], a.insertion[:1])
+    alone = compare_with_random_maps(one, one)
     assert (alone["low"], alone["high"], alone["truer"]) == (None, None, None)
-    assert mean_and_error(np.array([0.5])) == {"mean": 0.5, "standard_error": None}
+    assert mean_and_standard_error(np.array([0.5])) == {"mean": 0.5, "standard_error": None}
 
 
 def test_refused(tiny: Build, images: torch.Tensor, resnet: ResNet) -> None:
     with pytest.raises(ConfigError, match=r"map 'a' of shape \[5, 3, 2\] is not \[5, 2, 3\]"):
-        truth_curves(tiny(), images, {"a": torch.zeros(5, 3, 2)})
+        compute_faithfulness_curves(tiny(), images, {"a": torch.zeros(5, 3, 2)})
     with pytest.raises(ConfigError, match="unknown baseline 'black'"):
-        truth_curves(tiny(), images, {}, baseline="black")
+        compute_faithfulness_curves(tiny(), images, {}, baseline="black")
     with pytest.raises(ConfigError, match="steps must be a whole number from 1 up"):
-        truth_curves(tiny(), images, {}, steps=0)
+        compute_faithfulness_curves(tiny(), images, {}, steps=0)
     with pytest.raises(ConfigError, match="a ResNet has no patches"):
-        truth_curves(resnet, torch.randn(1, 3, 32, 32), {})
+        compute_faithfulness_curves(resnet, torch.randn(1, 3, 32, 32), {})

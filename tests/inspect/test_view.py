@@ -13,10 +13,10 @@ from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, DataError
-from patchwords.inspect.codes import decode
-from patchwords.inspect.view import View, look, shape_of
+from patchwords.inspect.codes import decode_attention
+from patchwords.inspect.view import AttentionView, attention_view_shape, build_attention_view
 from patchwords.model.resnet import ResNet
-from patchwords.model.variants import resolve
+from patchwords.model.variants import resolve_model
 from patchwords.model.vit import ViT
 
 Build = Callable[..., ViT]
@@ -28,10 +28,10 @@ def pixels() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (6, 9, 3), dtype=np.uint8)
 
 
-def seen(model: Any, pixels: np.ndarray, **settings: Any) -> View:
+def seen(model: Any, pixels: np.ndarray, **settings: Any) -> AttentionView:
     height, width, channels = pixels.shape
     preprocess = Preprocess((height, width), channels=channels)  # type: ignore[arg-type]
-    return look(model, preprocess, pixels, photo="p.jpg", name="tiny", **settings)
+    return build_attention_view(model, preprocess, pixels, photo="p.jpg", name="tiny", **settings)
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap"])
@@ -44,7 +44,7 @@ def test_it_is_the_models(tiny: Build, pixels: np.ndarray, mixer: str, classifie
         expected = np.stack([a[0].numpy() for _, a in model.attention(images)])  # [L, K, T, T]
         scores = model(images)[0].softmax(-1).numpy()
     assert view.codes.shape == expected.shape
-    worst = np.abs(decode(view.codes) - expected).max()
+    worst = np.abs(decode_attention(view.codes) - expected).max()
     assert worst == pytest.approx(view.error, abs=1e-6)  # float32 sums of another batch
     assert 0 < worst < 0.012
     assert (view.grid, view.prefix, view.heads) == ((2, 3), model.config.prefix, 2)
@@ -62,19 +62,19 @@ def test_the_mean_of_the_heads(tiny: Build, pixels: np.ndarray) -> None:
     every, mean = seen(model, pixels, heads="all"), seen(model, pixels, heads="mean")
     assert mean.codes.shape == (3, 1, 7, 7)
     assert mean.heads == 2
-    expected = decode(every.codes).mean(1, keepdims=True)
+    expected = decode_attention(every.codes).mean(1, keepdims=True)
     assert max(mean.error, every.error) < 0.006
-    np.testing.assert_allclose(decode(mean.codes), expected, atol=0.006)
+    np.testing.assert_allclose(decode_attention(mean.codes), expected, atol=0.006)
     assert seen(model, pixels).answers == ()
 
 
 def test_auto_goes_by_size() -> None:
-    base, large = (resolve(name).config for name in ("ViT-B/16", "ViT-L/16"))
-    assert shape_of(base, (14, 14)) == (12, 12, 197)
-    assert shape_of(large, (14, 14)) == (24, 1, 197)
-    assert shape_of(large, (14, 14), "all") == (24, 16, 197)
-    assert shape_of(base, (24, 24)) == (12, 1, 577)
-    assert shape_of(base, (14, 14), "mean") == (12, 1, 197)
+    base, large = (resolve_model(name).config for name in ("ViT-B/16", "ViT-L/16"))
+    assert attention_view_shape(base, (14, 14)) == (12, 12, 197)
+    assert attention_view_shape(large, (14, 14)) == (24, 1, 197)
+    assert attention_view_shape(large, (14, 14), "all") == (24, 16, 197)
+    assert attention_view_shape(base, (24, 24)) == (12, 1, 577)
+    assert attention_view_shape(base, (14, 14), "mean") == (12, 1, 197)
 
 
 def test_grey_photos(tiny: Build, pixels: np.ndarray) -> None:

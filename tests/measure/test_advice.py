@@ -8,26 +8,26 @@ import pytest
 
 from patchwords.errors import ConfigError
 from patchwords.measure.advice import (
-    choose_checkpointing,
-    choose_compile,
-    choose_parts,
-    choose_setting,
-    choose_workers,
-    what_binds,
+    find_bottleneck,
+    recommend_batch_setting,
+    recommend_checkpointing,
+    recommend_compile,
+    recommend_grad_accum,
+    recommend_workers,
 )
-from patchwords.measure.clock import Speed
-from patchwords.measure.input import InputSpeed, worker_counts
+from patchwords.measure.clock import ThroughputResult
+from patchwords.measure.input import LoaderThroughput, list_worker_counts
 
 
-def speeds(precision: str, table: dict[int, float | None]) -> list[Speed]:
+def speeds(precision: str, table: dict[int, float | None]) -> list[ThroughputResult]:
     return [
-        Speed(precision, batch, speed, skipped=None if speed else "does not fit")
+        ThroughputResult(precision, batch, speed, skipped=None if speed else "does not fit")
         for batch, speed in table.items()
     ]
 
 
-def chosen(*rows: list[Speed]) -> tuple[str, int]:
-    setting, advice = choose_setting([*chain(*rows)], "training", "--batch-size")
+def chosen(*rows: list[ThroughputResult]) -> tuple[str, int]:
+    setting, advice = recommend_batch_setting([*chain(*rows)], "training", "--batch-size")
     assert [choice.name for choice in advice] == ["--precision", "--batch-size"]
     assert [choice.value for choice in advice] == [setting.precision, setting.batch]
     return setting.precision, setting.batch
@@ -67,27 +67,27 @@ def test_precisions_are_compared_at_the_batches_that_both_have() -> None:
 
 def test_the_reason_has_the_numbers() -> None:
     rows = speeds("bf16", {2: 950.0, 8: 1000.0}) + speeds("fp32", {2: 500.0, 8: 400.0})
-    _, (precision, batch) = choose_setting(rows, "training", "images at a time")
+    _, (precision, batch) = recommend_batch_setting(rows, "training", "images at a time")
     assert precision.why == "2.00 x the speed of fp32"
     assert batch.why == "950 images/s, 95% of the speed of 8, in less memory"
-    _, (precision, batch) = choose_setting(speeds("bf16", {8: 1.234}), "training", "x")
+    _, (precision, batch) = recommend_batch_setting(speeds("bf16", {8: 1.234}), "training", "x")
     assert precision.why == "the only one that was measured"
     assert batch.why == "1.23 images/s, the fastest that was tried"
 
 
 def test_where_nothing_was_tried_nothing_is_advised() -> None:
     with pytest.raises(ConfigError, match="no training was measured: does not fit; try a smaller"):
-        choose_setting(speeds("bf16", {32: None}), "training", "x")
+        recommend_batch_setting(speeds("bf16", {32: None}), "training", "x")
 
 
 @pytest.mark.parametrize(("batch", "at_once", "parts"), [(512, 32, 16), (512, 500, 2), (32, 64, 1)])
 def test_the_recipes_batch_is_cut_into_parts(batch: int, at_once: int, parts: int) -> None:
-    assert choose_parts(batch, at_once).value == parts
+    assert recommend_grad_accum(batch, at_once).value == parts
 
 
 def workers(table: dict[int, float], training: float, cuda: bool) -> object:
-    rows = [InputSpeed(count, speed, 3) for count, speed in table.items()]
-    return choose_workers(rows, training, cuda).value
+    rows = [LoaderThroughput(count, speed, 3) for count, speed in table.items()]
+    return recommend_workers(rows, training, cuda).value
 
 
 def test_the_fewest_workers_that_keep_training_fed() -> None:
@@ -110,15 +110,15 @@ def test_of_equally_fast_ones_the_fewest_workers() -> None:
 
 
 def test_what_is_slower_binds() -> None:
-    assert what_binds(reading=99.0, training=100.0).value == "input"
-    assert what_binds(reading=100.0, training=100.0).value == "compute"
+    assert find_bottleneck(reading=99.0, training=100.0).value == "input"
+    assert find_bottleneck(reading=100.0, training=100.0).value == "compute"
 
 
 def test_what_is_not_measured_follows_the_device_and_the_memory() -> None:
-    assert choose_compile(cuda=True).value == "yes"
-    assert choose_compile(cuda=False).value == "no"
-    assert choose_checkpointing(True, 8).value == "yes"
-    assert choose_checkpointing(False, 8).value == "no"
+    assert recommend_compile(cuda=True).value == "yes"
+    assert recommend_compile(cuda=False).value == "no"
+    assert recommend_checkpointing(True, 8).value == "yes"
+    assert recommend_checkpointing(False, 8).value == "no"
 
 
 @pytest.mark.parametrize(
@@ -126,4 +126,4 @@ def test_what_is_not_measured_follows_the_device_and_the_memory() -> None:
     [(1, [0, 1]), (2, [0, 1, 2]), (7, [0, 1, 2, 4]), (64, [0, 1, 2, 4, 8])],
 )
 def test_workers_are_tried_up_to_the_cores(cores: int, counts: list[int]) -> None:
-    assert worker_counts(cores) == counts
+    assert list_worker_counts(cores) == counts

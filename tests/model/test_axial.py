@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from patchwords.model.attention import Attention
-from patchwords.model.axial import AxialAttention, Axis, line_of
+from patchwords.model.axial import AxialAttention, Axis, get_line_grid
 from patchwords.model.relative import RelativePositions
 from patchwords.model.vit import ViT
 
@@ -21,7 +21,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def axial_attention(axis: Axis, relative: bool = True) -> AxialAttention:
     """Two heads of width 7, every parameter drawn."""
-    positions = RelativePositions(line_of(axis, GRID), 0, 7, "bilinear-corners")
+    positions = RelativePositions(get_line_grid(axis, GRID), 0, 7, "bilinear-corners")
     attention = AxialAttention(14, 2, axis, positions if relative else None).double()
     for seed, parameter in enumerate(attention.parameters()):
         parameter.data = drawn(*parameter.shape, seed=seed)

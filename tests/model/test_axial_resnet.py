@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.nn.functional import relu
 
-from patchwords.model.axial_resnet import AxisAttention, stretched
-from patchwords.model.trunk import PostUnit, Trunk
+from patchwords.model.axial_resnet import PositionSensitiveAxialAttention, resize_axis_table
+from patchwords.model.trunk import PostActBottleneck, Trunk
 from patchwords.model.trunk_config import AXIAL_HEADS, TrunkConfig
 
 Array = np.ndarray
@@ -16,8 +16,8 @@ AXIAL = TrunkConfig((2, 1), spatial="axial")
 C, ROWS, COLUMNS = 32, 5, 7  # 8 heads of width 4, of 2 for queries
 
 
-def attention(axis: int, length: int, seed: int = 0) -> AxisAttention:
-    return randomised(AxisAttention(C, axis, length).double(), seed)
+def attention(axis: int, length: int, seed: int = 0) -> PositionSensitiveAxialAttention:
+    return randomised(PositionSensitiveAxialAttention(C, axis, length).double(), seed)
 
 
 def randomised(module: Any, seed: int = 0) -> Any:
@@ -65,7 +65,9 @@ def source(line: Array, kernel: Array, tables: Array, norms: dict[str, Array]) -
     return result
 
 
-def folded(kernel: Array, tables: Array, norms: dict[str, Array], n: int) -> AxisAttention:
+def folded(
+    kernel: Array, tables: Array, norms: dict[str, Array], n: int
+) -> PositionSensitiveAxialAttention:
     """Our weights of the same map."""
     dv = C // AXIAL_HEADS
     dq, scale = dv // 2, (dv // 2) ** 0.5  # ours divides by it
@@ -88,7 +90,7 @@ def folded(kernel: Array, tables: Array, norms: dict[str, Array], n: int) -> Axi
             tables[2 * dq :] * norms["table_factor"][:, None],
         ]
     ).T
-    ours = AxisAttention(C, axis=3, length=n).double()
+    ours = PositionSensitiveAxialAttention(C, axis=3, length=n).double()
     with torch.no_grad():
         ours.qkv.weight.copy_(torch.from_numpy(weight))
         ours.qkv.bias.copy_(torch.from_numpy(bias))
@@ -140,17 +142,17 @@ def test_a_line_sees_itself_only_and_all_of_it(axis: int) -> None:
 
 def test_tables_are_stretched_linearly_with_ends_and_middle_kept() -> None:
     table = torch.randn(9, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
-    assert stretched(table, 5) is table
+    assert resize_axis_table(table, 5) is table
     for length in (2, 3, 4, 8, 13):
-        found = stretched(table, length)
+        found = resize_axis_table(table, length)
         offsets = np.linspace(-4, 4, 2 * length - 1)
         for column in range(3):
             expected = np.interp(offsets, np.arange(-4, 5), table[:, column].numpy())
             assert abs(found[:, column].numpy() - expected).max() < 1e-12
         assert torch.equal(found[[0, -1]], table[[0, -1]])
         torch.testing.assert_close(found[length - 1], table[4], atol=1e-12, rtol=0)
-    assert torch.equal(stretched(table, 1), table[4:5])
-    assert torch.equal(stretched(table[4:5], 3), table[4:5].expand(5, 3))
+    assert torch.equal(resize_axis_table(table, 1), table[4:5])
+    assert torch.equal(resize_axis_table(table[4:5], 3), table[4:5].expand(5, 3))
 
 
 def test_tables_span_the_map_that_enters_the_unit() -> None:
@@ -166,7 +168,7 @@ def test_tables_span_the_map_that_enters_the_unit() -> None:
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_unit_is_height_then_width_then_the_mean_of_two_by_two(stride: int) -> None:
-    unit = randomised(PostUnit(AXIAL, 64, 32, stride, (ROWS, COLUMNS)).double())
+    unit = randomised(PostActBottleneck(AXIAL, 64, 32, stride, (ROWS, COLUMNS)).double())
     x = feature_map(64)
     y = unit.rows(unit.columns(relu(unit.norm1(unit.conv1(x)))))
     if stride == 2:  # odd sides: the last row and column are halves of a window
@@ -193,7 +195,7 @@ def test_another_size_takes_stretched_tables_and_gradients_reach_them() -> None:
 
 def test_parameters_of_a_unit() -> None:
     def count(spatial: Any) -> int:
-        unit = PostUnit(TrunkConfig(spatial=spatial), 256, 64, 1, (ROWS, COLUMNS))
+        unit = PostActBottleneck(TrunkConfig(spatial=spatial), 256, 64, 1, (ROWS, COLUMNS))
         return sum(parameter.numel() for parameter in unit.parameters())
 
     # In place of 9 c^2: twice 2 c^2 + 2 c, and tables of (2 n - 1) rows of c / 4.

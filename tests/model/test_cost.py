@@ -9,9 +9,15 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from patchwords.errors import ConfigError
-from patchwords.model.cost import breakdown, forward_macs, macs, parameters, training_flops
-from patchwords.model.family import Config, Model, build
-from patchwords.model.variants import list_models, resolve
+from patchwords.model.cost import (
+    compute_training_flops,
+    count_forward_macs,
+    count_macs,
+    count_parameters,
+    group_part_costs,
+)
+from patchwords.model.family import Model, ModelConfig, build_model
+from patchwords.model.variants import list_models, resolve_model
 
 PUBLISHED_PARAMETERS = [
     ("Ti/16", {}, 5_717_416),
@@ -121,20 +127,22 @@ SHAPES: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
 ]
 
 
-def config_of(name: str, image_size: tuple[int, int], settings: dict[str, Any]) -> Config:
-    return resolve(name).config.with_settings(num_classes=7, image_size=image_size, **settings)
+def config_of(name: str, image_size: tuple[int, int], settings: dict[str, Any]) -> ModelConfig:
+    return resolve_model(name).config.with_settings(
+        num_classes=7, image_size=image_size, **settings
+    )
 
 
-def on_meta(config: Config) -> Model:
+def on_meta(config: ModelConfig) -> Model:
     with torch.device("meta"):
-        return build(config)
+        return build_model(config)
 
 
 def numel(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def counted_macs(config: Config, image_size: tuple[int, int], whole: bool = False) -> float:
+def counted_macs(config: ModelConfig, image_size: tuple[int, int], whole: bool = False) -> float:
     """By torch's counter, from shapes alone; `whole`: of all tokens in every block."""
     model = on_meta(config).eval()
     images = torch.zeros(1, config.channels, *image_size, device="meta")
@@ -149,13 +157,13 @@ def counted_macs(config: Config, image_size: tuple[int, int], whole: bool = Fals
 def test_parameters_are_the_published_ones(
     name: str, settings: dict[str, Any], published: int
 ) -> None:
-    assert parameters(resolve(name).config.with_settings(**settings)) == published
+    assert count_parameters(resolve_model(name).config.with_settings(**settings)) == published
 
 
 @pytest.mark.parametrize("name", list_models())
 def test_parameters_of_every_model_by_name_are_those_of_its_module(name: str) -> None:
-    config = resolve(name).config
-    assert parameters(config) == numel(on_meta(config))
+    config = resolve_model(name).config
+    assert count_parameters(config) == numel(on_meta(config))
 
 
 @pytest.mark.parametrize(("name", "image_size", "settings"), SHAPES)
@@ -163,12 +171,14 @@ def test_parameters_by_formula_are_those_of_the_module(
     name: str, image_size: tuple[int, int], settings: dict[str, Any]
 ) -> None:
     config = config_of(name, image_size, settings)
-    assert parameters(config) == numel(on_meta(config))
+    assert count_parameters(config) == numel(on_meta(config))
 
 
 @pytest.mark.parametrize(("name", "image_size", "published"), PUBLISHED_GMACS)
 def test_macs_are_the_published_ones(name: str, image_size: int, published: float) -> None:
-    assert macs(resolve(name).config, image_size) / 1e9 == pytest.approx(published, rel=1.3e-3)
+    assert count_macs(resolve_model(name).config, image_size) / 1e9 == pytest.approx(
+        published, rel=1.3e-3
+    )
 
 
 @pytest.mark.parametrize(("name", "image_size", "settings"), SHAPES)
@@ -179,34 +189,35 @@ def test_macs_agree_with_torchs_counter(
     larger = (image_size[0] + 64, image_size[1] + 64)
     size = image_size if settings.get("mixer") == "mlp" else larger  # a token MLP has one size
     # The query of attention pooling is projected once for the batch, as the formula has it.
-    assert counted_macs(config, size, whole=True) == macs(config, size)
-    assert counted_macs(config, size) == forward_macs(config, size)
+    assert counted_macs(config, size, whole=True) == count_macs(config, size)
+    assert counted_macs(config, size) == count_forward_macs(config, size)
 
 
 def test_macs_refuse_what_the_model_refuses() -> None:
     with pytest.raises(ConfigError, match="does not divide"):
-        macs(resolve("B/16").config, 100)
+        count_macs(resolve_model("B/16").config, 100)
 
 
 @pytest.mark.parametrize("name", ["B/16", "R50+ViT-B/16", "R50x1"])
 def test_the_breakdown_is_the_whole(name: str) -> None:
-    config = resolve(name).config
-    parts = [part for same in breakdown(config).values() for part in same]
-    assert sum(part.parameters for part in parts) == parameters(config)
-    assert sum(part.macs for part in parts) == macs(config)
+    config = resolve_model(name).config
+    parts = [part for same in group_part_costs(config).values() for part in same]
+    assert sum(part.parameters for part in parts) == count_parameters(config)
+    assert sum(part.macs for part in parts) == count_macs(config)
 
 
 def test_the_breakdown_names_modules() -> None:
-    config = resolve("R50+ViT-B/16").config
+    config = resolve_model("R50+ViT-B/16").config
     model = on_meta(config)
     found = {
-        name: sum(part.parameters for part in same) for name, same in breakdown(config).items()
+        name: sum(part.parameters for part in same)
+        for name, same in group_part_costs(config).items()
     }
     assert found["stage 3"] == numel(model.trunk.stages[2])
     assert found["root"] == numel(model.trunk.root)
     assert found["MLP"] == sum(numel(b.mlp) + numel(b.norm2) for b in model.encoder.blocks)
-    assert [len(same) for same in breakdown(config).values()][:4] == [1, 3, 4, 9]
+    assert [len(same) for same in group_part_costs(config).values()][:4] == [1, 3, 4, 9]
 
 
 def test_training_takes_six_operations_a_product() -> None:
-    assert training_flops(1_000, 7) == 42_000
+    assert compute_training_flops(1_000, 7) == 42_000

@@ -10,9 +10,9 @@ from torch.nn import functional
 
 from memory_peak import measured_peak
 from patchwords.model import kernels
-from patchwords.model.cost import activation_bytes
+from patchwords.model.cost import estimate_activation_bytes
 from patchwords.model.create import create_model
-from patchwords.model.variants import resolve
+from patchwords.model.variants import resolve_model
 
 # Name, batch, settings. 48 pixels are 12 x 12 patches.
 STEPS: list[tuple[str, int, dict[str, Any]]] = [
@@ -42,7 +42,7 @@ def like_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     Attention is fused there.
     """
-    monkeypatch.setattr(kernels, "writes_out", lambda q: False)
+    monkeypatch.setattr(kernels, "uses_written_out_attention", lambda q: False)
     for place, name in ((functional, "group_norm"), (functional, "layer_norm")):
         exact(monkeypatch, place, name)
     exact(monkeypatch, torch.Tensor, "softmax")
@@ -68,7 +68,7 @@ def test_activation_memory_is_near_the_measured_peak(
     model = create_model(name, num_classes=7, **depth, **settings)
     images = torch.randn(batch, 3, *model.config.image_size)
     # 15 %: allocators and kernels differ between versions; here the two are within 13 %.
-    estimate = activation_bytes(model.config, batch, bytes_per_value=2 if mixed else 4)
+    estimate = estimate_activation_bytes(model.config, batch, bytes_per_value=2 if mixed else 4)
     assert estimate == pytest.approx(measured_peak(model, images, mixed), rel=0.15)
 
 
@@ -77,7 +77,7 @@ def test_activation_memory_is_near_the_measured_peak(
 def test_activation_memory_grows_with_the_batch_and_the_image(
     name: str, bytes_per_value: int
 ) -> None:
-    config = resolve(name).config
-    of = [activation_bytes(config, batch, None, bytes_per_value) for batch in (1, 2, 64)]
+    config = resolve_model(name).config
+    of = [estimate_activation_bytes(config, batch, None, bytes_per_value) for batch in (1, 2, 64)]
     assert of[0] < of[1] < of[2] <= 64 * of[0]
-    assert activation_bytes(config, 2, 448, bytes_per_value) > 3 * of[1] / 2
+    assert estimate_activation_bytes(config, 2, 448, bytes_per_value) > 3 * of[1] / 2

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 
-from patchwords.model.dropout import Dropout, draw_mask
+from patchwords.model.dropout import Dropout, sample_dropout_mask
 
 N = 1_000_003  # not a multiple of the four values in a draw
 
@@ -15,7 +15,7 @@ N = 1_000_003  # not a multiple of the four values in a draw
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_values_are_dropped_with_the_probability_and_the_mean_is_kept(p: float) -> None:
     torch.manual_seed(0)
-    mask = draw_mask(torch.empty(N), p)
+    mask = sample_dropout_mask(torch.empty(N), p)
     error = math.sqrt(p * (1 - p) / N)  # standard deviation of the share that is dropped
     assert abs(float((mask == 0).double().mean()) - p) < 5 * error + 2**-17
     assert abs(float(mask.double().mean()) - 1) < 5 * error / (1 - p)
@@ -25,7 +25,7 @@ def test_values_are_dropped_with_the_probability_and_the_mean_is_kept(p: float) 
 
 def test_neighbours_are_independent() -> None:
     torch.manual_seed(0)
-    dropped = (draw_mask(torch.empty(N), 0.5) == 0).double() - 0.5
+    dropped = (sample_dropout_mask(torch.empty(N), 0.5) == 0).double() - 0.5
     for distance in (1, 2, 3, 4, 5, 8):  # within a draw of 64 bits, and across
         product = float((dropped[distance:] * dropped[:-distance]).mean())
         assert abs(product) < 5 * 0.25 / math.sqrt(N)

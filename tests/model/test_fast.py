@@ -13,10 +13,10 @@ from torch.nn.functional import scaled_dot_product_attention
 from patchwords.model import kernels
 from patchwords.model.create import create_model
 from patchwords.model.family import Model
-from patchwords.model.fast import PackedBlock, can_pack, for_inference
-from patchwords.model.kernels import WrittenOut
+from patchwords.model.fast import PackedBlock, pack_for_inference, supports_packed_linear
+from patchwords.model.kernels import WrittenOutAttention
 
-pytestmark = pytest.mark.skipif(not can_pack(), reason="this torch has no oneDNN")
+pytestmark = pytest.mark.skipif(not supports_packed_linear(), reason="this torch has no oneDNN")
 
 KINDS: list[tuple[str, dict[str, Any]]] = [
     ("ViT-mu/4", {}),
@@ -52,14 +52,14 @@ def images_like(model: Model, batch: int = 5, size: tuple[int, int] = (20, 12)) 
 @torch.inference_mode()
 def test_the_copy_answers_as_the_model(name: str, settings: dict[str, Any]) -> None:
     model = shaken(name, **settings)
-    fast, images = for_inference(model), images_like(model)
+    fast, images = pack_for_inference(model), images_like(model)
     # float32: sums of a few hundred products in another order.
     torch.testing.assert_close(fast(images), model(images), rtol=1e-4, atol=1e-5)
     features = model.forward_features(images)
     torch.testing.assert_close(fast.forward_features(images), features, rtol=1e-4, atol=1e-4)
     for around in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=around):
-            rounded = for_inference(model, bf16=True)(images).float()
+            rounded = pack_for_inference(model, bf16=True)(images).float()
         # bfloat16 has 8 bits: 0.4 % at each of some tens of roundings.
         assert (rounded - model(images)).norm() < 0.05 * model(images).norm()
 
@@ -68,22 +68,24 @@ def test_blocks_are_packed_where_they_are_of_the_usual_kind() -> None:
     def packed(model: nn.Module) -> int:
         return sum(isinstance(module, PackedBlock) for module in model.modules())
 
-    assert packed(for_inference(shaken("ViT-mu/4", depth=3))) == 3
-    assert packed(for_inference(shaken("ViT-mu/4", position="relative"))) == 0
-    assert packed(for_inference(shaken("ViT-mu/4", mixer="axial", depth=2))) == 0
+    assert packed(pack_for_inference(shaken("ViT-mu/4", depth=3))) == 3
+    assert packed(pack_for_inference(shaken("ViT-mu/4", position="relative"))) == 0
+    assert packed(pack_for_inference(shaken("ViT-mu/4", mixer="axial", depth=2))) == 0
 
 
 @torch.inference_mode()
 def test_other_image_sizes() -> None:
     model = shaken("ViT-mu/4")
     images = images_like(model, 61, (28, 24))  # 2,623 tokens: not all at once
-    torch.testing.assert_close(for_inference(model)(images), model(images), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(
+        pack_for_inference(model)(images), model(images), rtol=1e-4, atol=1e-5
+    )
 
 
 def test_the_model_is_left_as_it_was() -> None:
     model = shaken("R26+ViT-mu/16", patch_size=1, units=(1, 1, 1), dropout=0.1).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    fast = for_inference(model, bf16=True)
+    fast = pack_for_inference(model, bf16=True)
     assert not fast.training
     assert all(module.training for module in model.modules())
     assert before.keys() == model.state_dict().keys()
@@ -97,9 +99,9 @@ def test_the_model_is_left_as_it_was() -> None:
 def test_what_cannot_be_packed_is_returned_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     model = shaken("ViT-mu/4")
     double = copy.deepcopy(model).double()
-    assert for_inference(double) is double
-    monkeypatch.setattr("patchwords.model.fast.can_pack", lambda: False)
-    assert for_inference(model) is model
+    assert pack_for_inference(double) is double
+    monkeypatch.setattr("patchwords.model.fast.supports_packed_linear", lambda: False)
+    assert pack_for_inference(model) is model
 
 
 def drawn(first: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
@@ -115,9 +117,9 @@ def drawn(first: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
 def test_attention_written_out_is_the_fused_one(
     first: int | None, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "MATRIX_BYTES", at_once)
+    monkeypatch.setattr(kernels, "ATTENTION_CHUNK_BYTES", at_once)
     inputs = drawn(first)
-    found, wanted = WrittenOut.apply(*inputs), scaled_dot_product_attention(*inputs)
+    found, wanted = WrittenOutAttention.apply(*inputs), scaled_dot_product_attention(*inputs)
     torch.testing.assert_close(found, wanted)
     torch.testing.assert_close(kernels.attend_plainly(*inputs), wanted)
     upstream = torch.linspace(-1, 1, wanted.numel(), dtype=torch.float64).view_as(wanted)
@@ -126,7 +128,7 @@ def test_attention_written_out_is_the_fused_one(
 
 
 def test_gradients_of_attention_are_those_of_finite_differences() -> None:
-    assert torch.autograd.gradcheck(WrittenOut.apply, drawn(first=3))
+    assert torch.autograd.gradcheck(WrittenOutAttention.apply, drawn(first=3))
 
 
 def test_a_bias_takes_part() -> None:
@@ -140,7 +142,7 @@ def test_a_bias_takes_part() -> None:
 
 def test_attention_is_written_out_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[torch.dtype] = []
-    monkeypatch.setattr(WrittenOut, "apply", lambda q, k, v: calls.append(q.dtype) or v)
+    monkeypatch.setattr(WrittenOutAttention, "apply", lambda q, k, v: calls.append(q.dtype) or v)
     for dtype in (torch.float32, torch.bfloat16, torch.float64):
         kernels.attend(*(x.to(dtype) for x in drawn()))
     assert calls == [torch.bfloat16]

@@ -7,7 +7,7 @@ import torch
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 from patchwords.model.trunk_config import TrunkConfig
 from patchwords.model.vit import ViT
 
@@ -54,7 +54,7 @@ def little(patch_size: int = 1, image_size: tuple[int, int] = (24, 40)) -> ViT:
     vit = ViTConfig(width=10, depth=2, heads=2, mlp_width=23, channels=2, num_classes=7)
     model = hybrid(vit, (1, 1), patch_size, image_size=image_size)
     model = model.double().to_empty(device="cpu").eval()
-    initialise(model, seed=0)
+    init_weights(model, seed=0)
     with torch.no_grad():
         model.head.linear.weight.normal_(generator=torch.Generator().manual_seed(1))
     return model

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from patchwords.model.create import create_model
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 
 
 def parameters_of(**settings: object) -> dict[str, torch.Tensor]:
@@ -118,11 +118,11 @@ def test_a_parameter_without_a_rule_is_an_error() -> None:
     model = create_model("mu/16")
     model.register_parameter("gate", torch.nn.Parameter(torch.zeros(3)))
     with pytest.raises(LookupError, match="0 rules initialise the parameter 'gate'"):
-        initialise(model, seed=0)
+        init_weights(model, seed=0)
 
 
 def test_the_same_weights_in_every_precision() -> None:
     double = create_model("mu/16").double()
-    initialise(double, seed=0)
+    init_weights(double, seed=0)
     for one, two in zip(double.parameters(), create_model("mu/16").parameters(), strict=True):
         assert torch.equal(one.float(), two)

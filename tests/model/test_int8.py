@@ -17,11 +17,25 @@ from patchwords.errors import ConfigError
 from patchwords.model import int8
 from patchwords.model.create import create_model
 from patchwords.model.encoder import Block
-from patchwords.model.int8 import Int8Linear, QuantisedBlock, as_bytes, quantised, spread, why_not
-from patchwords.model.ranges import Ranges, ranges_of, shapes_of, widen
+from patchwords.model.int8 import (
+    Int8Linear,
+    QuantisedBlock,
+    find_int8_obstacle,
+    quantise_model,
+    round_to_uint8,
+    smooth_scales,
+)
+from patchwords.model.ranges import (
+    ActivationRanges,
+    collect_activation_ranges,
+    list_range_shapes,
+    widen_range,
+)
 from patchwords.model.vit import ViT
 
-here = pytest.mark.skipif(why_not() is not None, reason=f"no int8 here: {why_not()}")
+here = pytest.mark.skipif(
+    find_int8_obstacle() is not None, reason=f"no int8 here: {find_int8_obstacle()}"
+)
 SIZE = (20, 12)
 
 
@@ -61,7 +75,7 @@ def smoothing(magnitudes: Tensor, weight: Tensor) -> Tensor:
     return (magnitudes.double() / weight.abs().amax(0)).sqrt()
 
 
-def simulated(block: Block, ranges: Ranges, x: Tensor) -> Tensor:
+def simulated(block: Block, ranges: ActivationRanges, x: Tensor) -> Tensor:
     """[B, T, D] -> [B, T, D], float64: every rounding of the block, written out."""
     block = copy.deepcopy(block).double()
     attention: Any = block.attention
@@ -99,7 +113,7 @@ def test_a_block_is_every_rounding_written_out(dtype: torch.dtype, tolerance: fl
     model = shaken(gelu="tanh", heads=4, norm_eps=0.1)
     ranges = {
         name.removeprefix("blocks.0."): value
-        for name, value in ranges_of(model, [images(7)]).items()
+        for name, value in collect_activation_ranges(model, [images(7)]).items()
         if name.startswith("blocks.0.")
     }
     block = cast(Block, model.encoder.blocks[0])
@@ -140,12 +154,12 @@ def test_a_dense_layer_of_bytes(form: str) -> None:
 
 def test_bytes_around_128() -> None:
     x = torch.tensor([-1000.0, -128.6, -127.5, -0.4, 0.0, 0.6, 1.5, 126.9, 127.6, 1e9])
-    assert as_bytes(x.clone()).tolist() == [0, 0, 0, 128, 128, 129, 130, 255, 255, 255]
+    assert round_to_uint8(x.clone()).tolist() == [0, 0, 0, 128, 128, 129, 130, 255, 255, 255]
 
 
 def test_channels_are_brought_nearer_to_one_another() -> None:
     magnitudes, weight = torch.tensor([4.0, 0.25, 0.0]), torch.tensor([[1.0, -4, 2], [0.5, 1, -2]])
-    smooth, scale = spread(magnitudes, weight)
+    smooth, scale = smooth_scales(magnitudes, weight)
     assert smooth[:2].tolist() == [2.0, 0.25]
     assert scale == 2.0 / 127
     assert smooth[2] > 0  # a channel that was never anything: no division by zero
@@ -161,14 +175,14 @@ def test_one_wild_channel_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
         cast(Any, block).norm2.weight[7] *= 40
         cast(Any, block).attention.qkv.weight[:, 5] /= 40
         cast(Any, block).mlp.fc1.weight[:, 7] /= 40
-    wanted, ranges = model(images()), ranges_of(model, [images()])
-    smoothed = apart(quantised(model, ranges, torch.float32)(images()), wanted)
+    wanted, ranges = model(images()), collect_activation_ranges(model, [images()])
+    smoothed = apart(quantise_model(model, ranges, torch.float32)(images()), wanted)
 
     def as_they_are(magnitudes: Tensor, weight: Tensor) -> tuple[Tensor, float]:
         return torch.ones_like(magnitudes), float(magnitudes.max()) / 127
 
-    monkeypatch.setattr(int8, "spread", as_they_are)
-    assert smoothed < 0.5 * apart(quantised(model, ranges, torch.float32)(images()), wanted)
+    monkeypatch.setattr(int8, "smooth_scales", as_they_are)
+    assert smoothed < 0.5 * apart(quantise_model(model, ranges, torch.float32)(images()), wanted)
 
 
 @here
@@ -187,9 +201,12 @@ def test_one_wild_channel_costs_little(monkeypatch: pytest.MonkeyPatch) -> None:
 @torch.inference_mode()
 def test_the_copy_answers_nearly_as_the_model(settings: dict[str, Any]) -> None:
     model = shaken(**settings)
-    wanted, ranges = model(images()), ranges_of(model, [images(3), images(5, seed=2)])
+    wanted, ranges = (
+        model(images()),
+        collect_activation_ranges(model, [images(3), images(5, seed=2)]),
+    )
     for dtype in (torch.float32, torch.bfloat16):
-        copy = quantised(model, ranges, dtype)
+        copy = quantise_model(model, ranges, dtype)
         assert isinstance(copy, ViT)
         assert all(isinstance(block, QuantisedBlock) for block in copy.encoder.blocks)
         for autocast in (False, True):
@@ -204,7 +221,7 @@ def test_hybrids_and_other_image_sizes() -> None:
     hybrid = create_model("R26+ViT-mu/16", num_classes=5, patch_size=1, units=(1, 1, 1)).eval()
     cast(Any, hybrid).head.linear.weight.normal_(0, 0.1)
     x = torch.rand(2, 3, 32, 48, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    copy = quantised(hybrid, ranges_of(hybrid, [x]), torch.float32)
+    copy = quantise_model(hybrid, collect_activation_ranges(hybrid, [x]), torch.float32)
     assert apart(copy(x), hybrid(x)) < 0.05
 
 
@@ -212,7 +229,7 @@ def test_hybrids_and_other_image_sizes() -> None:
 @torch.inference_mode()
 def test_blocks_leave_their_input_alone() -> None:
     model = shaken(depth=3)
-    copy = cast(ViT, quantised(model, ranges_of(model, [images()])))
+    copy = cast(ViT, quantise_model(model, collect_activation_ranges(model, [images()])))
     whole = copy.forward_intermediates(images())
     alone = [copy.forward_intermediates(images(), [layer])[layer] for layer in range(3)]
     assert all(torch.equal(whole[layer], alone[layer]) for layer in range(3))
@@ -222,10 +239,10 @@ def test_blocks_leave_their_input_alone() -> None:
 def test_the_model_is_left_as_it_was() -> None:
     model = shaken(depth=2, dropout=0.1).train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    ranges = ranges_of(model.eval(), [images()])
+    ranges = collect_activation_ranges(model.eval(), [images()])
     kept = {name: value.clone() for name, value in ranges.items()}
     model.train()
-    copy = quantised(model, ranges)
+    copy = quantise_model(model, ranges)
     assert not copy.training
     assert all(module.training for module in model.modules())
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
@@ -239,8 +256,8 @@ def test_ranges_are_those_of_all_images() -> None:
     """By the model's own parts, a block at a time."""
     model = shaken(depth=2, position="2d", position_at="every")
     batches = [images(3), 2 * images(2, seed=2)]
-    ranges = ranges_of(model, batches)
-    assert {name: tuple(value.shape) for name, value in ranges.items()} == shapes_of(model)
+    ranges = collect_activation_ranges(model, batches)
+    assert {name: tuple(value.shape) for name, value in ranges.items()} == list_range_shapes(model)
     tables = model.positions(model.config.grid, batches[0])
     assert tables is not None
     normed, bent = [], []
@@ -257,10 +274,10 @@ def test_ranges_are_those_of_all_images() -> None:
 
 
 def test_a_range_only_widens() -> None:
-    found: Ranges = {}
+    found: ActivationRanges = {}
     for ends in ([-0.1, 2.0], [-0.17, 3.0], [-0.05, 1.0]):
-        widen(found, "blocks.3.gelu", torch.tensor(ends))
-        widen(found, "blocks.3.norm1", torch.tensor(ends).abs())
+        widen_range(found, "blocks.3.gelu", torch.tensor(ends))
+        widen_range(found, "blocks.3.norm1", torch.tensor(ends).abs())
     torch.testing.assert_close(found["blocks.3.gelu"], torch.tensor([-0.17, 3.0]))
     torch.testing.assert_close(found["blocks.3.norm1"], torch.tensor([0.17, 3.0]))
 
@@ -273,7 +290,7 @@ def test_the_range_of_what_attention_gathers() -> None:
     block.attention.out.weight.copy_(torch.eye(model.config.width))
     block.attention.out.bias.zero_()
     y = block.attention(block.norm1(model.tokens(images())), model.config.grid)
-    found = ranges_of(model, [images()])["blocks.0.gathered"]
+    found = collect_activation_ranges(model, [images()])["blocks.0.gathered"]
     torch.testing.assert_close(found, y.abs().amax((0, 1)))
 
 
@@ -304,7 +321,7 @@ def test_a_trained_model_gives_the_same_answers(digits: tuple[ViT, Tensor, Tenso
     unseen = pixels[1197:]
     answers = model(unseen).argmax(1)
     assert (answers == labels[1197:]).double().mean() > 0.6  # it has learned
-    copy = quantised(model, ranges_of(model, [pixels[:256]]))
+    copy = quantise_model(model, collect_activation_ranges(model, [pixels[:256]]))
     assert (copy(unseen).argmax(1) == answers).double().mean() >= 0.98
 
 
@@ -318,7 +335,10 @@ def test_a_trained_model_gives_the_same_answers(digits: tuple[ViT, Tensor, Tenso
 )
 def test_other_models_are_refused(name: str, settings: dict[str, Any], line: str) -> None:
     model = create_model(name, num_classes=7, image_size=SIZE, **settings).eval()
-    for action in (lambda: ranges_of(model, [images()]), lambda: int8.require_usual(model)):
+    for action in (
+        lambda: collect_activation_ranges(model, [images()]),
+        lambda: int8.require_usual(model),
+    ):
         with pytest.raises(ConfigError, match=line) as caught:
             action()
         assert "\n" not in str(caught.value)
@@ -327,21 +347,21 @@ def test_other_models_are_refused(name: str, settings: dict[str, Any], line: str
 @here
 def test_what_is_quantised_already_or_in_double_is_refused() -> None:
     model = shaken()
-    ranges = ranges_of(model, [images()])
+    ranges = collect_activation_ranges(model, [images()])
     with pytest.raises(ConfigError, match="int8 is for blocks of plain attention"):
-        quantised(quantised(model, ranges), ranges)
+        quantise_model(quantise_model(model, ranges), ranges)
     with pytest.raises(ConfigError, match="a whole model in float32 on the CPU"):
-        quantised(copy.deepcopy(model).double(), ranges)
+        quantise_model(copy.deepcopy(model).double(), ranges)
 
 
 def test_ranges_of_nothing_and_of_broken_weights_are_refused() -> None:
     with pytest.raises(ConfigError, match="there is no image to find the ranges"):
-        ranges_of(shaken(), [])
+        collect_activation_ranges(shaken(), [])
     model = shaken()
     with torch.no_grad():
         cast(Any, model.encoder.blocks[0]).mlp.fc1.bias[0] = float("nan")
     with pytest.raises(ConfigError, match=r"blocks\.0\.gelu is not finite"):
-        ranges_of(model, [images()])
+        collect_activation_ranges(model, [images()])
 
 
 @pytest.mark.parametrize(
@@ -353,11 +373,11 @@ def test_sums_overflow_without_vnni(
     capabilities: dict[str, bool], works: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
-    monkeypatch.setattr(int8, "can_pack", lambda: True)
+    monkeypatch.setattr(int8, "supports_packed_linear", lambda: True)
     if works:
-        assert why_not() is None
+        assert find_int8_obstacle() is None
     else:
         with pytest.raises(ConfigError, match="this processor has no VNNI"):
             int8.require_int8(shaken())
-    monkeypatch.setattr(int8, "can_pack", lambda: False)
-    assert why_not() == "this build of torch is without oneDNN"
+    monkeypatch.setattr(int8, "supports_packed_linear", lambda: False)
+    assert find_int8_obstacle() == "this build of torch is without oneDNN"

@@ -8,7 +8,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from patchwords.errors import ConfigError
 from patchwords.model import local
 from patchwords.model.attention import Attention
-from patchwords.model.local import LocalAttention, WindowPositions, block_mask
+from patchwords.model.local import LocalAttention, WindowRelativePositions, block_mask
 
 # Sides that the blocks of a window divide, that they do not, and a window as wide as the grid.
 CASES = [((5, 7), 3), ((5, 7), 5), ((6, 9), 3), ((3, 11), 3), ((2, 3), 1)]
@@ -21,7 +21,7 @@ def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
 
 def local_attention(window: int, relative: bool) -> LocalAttention:
     """Three heads of width 4, every parameter drawn."""
-    positions = WindowPositions(window, 4) if relative else None
+    positions = WindowRelativePositions(window, 4) if relative else None
     attention = LocalAttention(12, 3, window, positions).double()
     for seed, parameter in enumerate(attention.parameters()):
         parameter.data = drawn(*parameter.shape, seed=seed)

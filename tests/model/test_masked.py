@@ -10,11 +10,11 @@ import torch
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
 from patchwords.model.create import create_model
-from patchwords.model.family import build
-from patchwords.model.initialise import initialise
-from patchwords.model.masked import Corruption, MaskedViT, corrupt, refuse_unfit
+from patchwords.model.family import build_model
+from patchwords.model.initialise import init_weights
+from patchwords.model.masked import MaskedViT, PatchCorruption, check_maskable, corrupt_patches
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
 from patchwords.model.vit import ViT
 
 IMAGES, OUTPUTS = 3, 13
@@ -25,7 +25,7 @@ VIT = ViTConfig(  # 3x5 patches of 4
 
 def learner(config: ViTConfig = VIT, seed: int = 0) -> MaskedViT:
     vit = ViT(config)
-    initialise(vit, 0)
+    init_weights(vit, 0)
     model = MaskedViT(vit, OUTPUTS, seed).double()
     torch.nn.init.normal_(
         model.prediction.weight, generator=torch.Generator().manual_seed(1)
@@ -33,13 +33,13 @@ def learner(config: ViTConfig = VIT, seed: int = 0) -> MaskedViT:
     return model.eval()
 
 
-def corruption() -> Corruption:
+def corruption() -> PatchCorruption:
     """Of each image, patches 1, 4, 7 and 11: masked, patch 2's, masked, kept."""
     sources = torch.arange(15).repeat(IMAGES, 1)
     sources[:, 4] = 2
     masked = torch.zeros(IMAGES, 15, dtype=torch.bool)
     masked[:, [1, 7]] = True
-    return Corruption(torch.tensor([[1, 4, 7, 11]]).repeat(IMAGES, 1), sources, masked)
+    return PatchCorruption(torch.tensor([[1, 4, 7, 11]]).repeat(IMAGES, 1), sources, masked)
 
 
 def pictures(seed: int = 5) -> torch.Tensor:
@@ -101,7 +101,7 @@ def test_every_kind_of_vit_sees_nothing_of_a_masked_patch(settings: dict[str, ob
 
 def test_what_is_not_corrupted_passes_to_the_bit() -> None:
     patches = torch.randn(IMAGES, 15, 14)
-    given = corrupt(patches, corruption(), torch.ones(1, 1, 14))
+    given = corrupt_patches(patches, corruption(), torch.ones(1, 1, 14))
     untouched = [place for place in range(15) if place not in (1, 4, 7)]
     assert torch.equal(given[:, untouched], patches[:, untouched])
     assert torch.equal(given[:, 4], patches[:, 2])
@@ -110,7 +110,7 @@ def test_what_is_not_corrupted_passes_to_the_bit() -> None:
 
 def test_nothing_corrupted_is_the_plain_vit() -> None:
     model, images = learner(), pictures()
-    nothing = Corruption(
+    nothing = PatchCorruption(
         torch.arange(15).repeat(IMAGES, 1),
         torch.arange(15).repeat(IMAGES, 1),
         torch.zeros(IMAGES, 15, dtype=torch.bool),
@@ -152,9 +152,9 @@ def test_all_but_the_head_learns() -> None:
 
 
 REFUSED = {
-    "a ResNet has none": ResNetConfig(trunk=replace(BIT, units=(1, 1)), image_size=(16, 16)),
+    "a ResNet has none": ResNetConfig(trunk=replace(BIT_TRUNK, units=(1, 1)), image_size=(16, 16)),
     "would hide nothing from a hybrid": VIT.with_settings(
-        trunk=replace(OFFICIAL, units=(1,)), patch_size=1, image_size=16
+        trunk=replace(HYBRID_TRUNK, units=(1,)), patch_size=1, image_size=16
     ),
     "mixer 'identity' never looks at": VIT.with_settings(mixer="identity", position="none"),
     "an image of 12x12 is one patch of 12": VIT.with_settings(patch_size=12, image_size=12),
@@ -164,8 +164,8 @@ REFUSED = {
 @pytest.mark.parametrize("line", REFUSED)
 def test_models_that_cannot_learn_so_are_refused(line: str) -> None:
     with pytest.raises(ConfigError, match=line):
-        refuse_unfit(REFUSED[line])
-    model = build(REFUSED[line])
+        check_maskable(REFUSED[line])
+    model = build_model(REFUSED[line])
     if isinstance(model, ViT):
         with pytest.raises(ConfigError, match=line):
             MaskedViT(model, OUTPUTS)

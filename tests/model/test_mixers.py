@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
 from patchwords.model.encoder import Block
-from patchwords.model.mixers import Identity, Pooling, TokenMLP
+from patchwords.model.mixers import IdentityMixer, PoolingMixer, TokenMLP
 from patchwords.model.vit import ViT
 
 Tiny = Callable[..., ViT]
@@ -50,13 +50,13 @@ def test_pooling_is_the_mean_of_neighbours_minus_the_patch(grid: tuple[int, int]
     for y, column in np.ndindex(*grid):
         near = x[:, max(y - 1, 0) : y + 2, max(column - 1, 0) : column + 2].numpy()
         expected[:, y, column] = near.mean((1, 2)) - x[:, y, column].numpy()
-    found = Pooling()(x.flatten(1, 2), grid)
+    found = PoolingMixer()(x.flatten(1, 2), grid)
     np.testing.assert_allclose(found.unflatten(1, grid).numpy(), expected, atol=1e-14)
 
 
 def test_identity_leaves_a_block_with_the_norm_alone(tiny: Tiny) -> None:
     x = drawn(2, 20, 10)
-    assert Identity()(x, (4, 5)) is x
+    assert IdentityMixer()(x, (4, 5)) is x
     block: Any = tiny(mixer="identity").encoder.blocks[1]
     y = x + block.norm1(x)
     assert torch.equal(block(x, (4, 5)), y + block.mlp(block.norm2(y)))

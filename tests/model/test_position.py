@@ -9,12 +9,12 @@ import torch
 
 from patchwords.errors import ConfigError
 from patchwords.model.position import (
-    by_coordinates,
-    resize_parameters,
+    concat_axis_embeddings,
+    posemb_sincos_2d,
+    resize_position_parameters,
     resize_positions,
-    sincos2d,
 )
-from patchwords.model.resize import METHODS, resize_line
+from patchwords.model.resize import RESIZE_METHODS, resize_position_line
 from patchwords.model.vit import ViT
 
 Tiny = Callable[..., ViT]
@@ -26,7 +26,7 @@ def table(prefix: int, rows: int, columns: int, width: int = 5) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RESIZE_METHODS)
 def test_the_same_grid_is_the_identity(method: str) -> None:
     positions = table(1, 3, 7)
     assert torch.equal(resize_positions(positions, (3, 7), (3, 7), 1, method), positions)
@@ -54,7 +54,7 @@ def test_rows_and_columns_are_not_confused() -> None:
     torch.testing.assert_close(resized, expected)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RESIZE_METHODS)
 def test_a_constant_stays_constant(method: str) -> None:
     resized = resize_positions(torch.full((1, 12, 2), 0.7), (3, 4), (8, 3), 0, method)
     # The weights of each new point add to 1; float32 sums of up to 16 of them.
@@ -66,13 +66,13 @@ def test_bicubic_looks_at_all_patches_when_it_shrinks() -> None:
     positions = torch.eye(12).view(1, 12, 12)  # 1 x 12 grid, one-hot
     seen = {
         method: (resize_positions(positions, (1, 12), (1, 3), 0, method).abs().sum(1) > 1e-6).sum()
-        for method in METHODS
+        for method in RESIZE_METHODS
     }
     assert seen["bicubic-antialias"] == 12
     assert seen["bilinear-corners"] < 12
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RESIZE_METHODS)
 def test_half_precision_is_resized_in_single(method: str) -> None:
     positions = table(1, 3, 4).bfloat16()
     resized = resize_positions(positions, (3, 4), (5, 7), 1, method)
@@ -104,14 +104,16 @@ def test_two_tables_meet_at_each_patch(tiny: Tiny, classifier: str) -> None:
     assert np.array_equal(found[0].detach().numpy(), np.stack(places))
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RESIZE_METHODS)
 @pytest.mark.parametrize("new", [(7, 6), (3, 11), (4, 9)])
 def test_resizing_two_tables_is_resizing_the_grid(new: tuple[int, int], method: str) -> None:
     generator = torch.Generator().manual_seed(0)
     rows = torch.randn(2, 4, 3, generator=generator, dtype=torch.float64)
     columns = torch.randn(2, 5, 3, generator=generator, dtype=torch.float64)
-    apart = by_coordinates(resize_line(rows, new[0], method), resize_line(columns, new[1], method))
-    whole = resize_positions(by_coordinates(rows, columns), (4, 5), new, 0, method)
+    apart = concat_axis_embeddings(
+        resize_position_line(rows, new[0], method), resize_position_line(columns, new[1], method)
+    )
+    whole = resize_positions(concat_axis_embeddings(rows, columns), (4, 5), new, 0, method)
     torch.testing.assert_close(apart, whole, atol=1e-12, rtol=0)
 
 
@@ -121,10 +123,10 @@ def test_the_sine_table_is_that_of_big_vision() -> None:
     omega = 1 / 10_000 ** (np.arange(5) / 4)
     y, x = y.reshape(-1, 1) * omega, x.reshape(-1, 1) * omega
     expected = np.concatenate([np.sin(x), np.cos(x), np.sin(y), np.cos(y)], axis=1)
-    found = sincos2d((3, 7), 20, torch.empty(0, dtype=torch.float64))
+    found = posemb_sincos_2d((3, 7), 20, torch.empty(0, dtype=torch.float64))
     np.testing.assert_allclose(found[0].numpy(), expected, atol=1e-15)
-    assert sincos2d((2, 2), 4, torch.empty(0)).isfinite().all()  # a single frequency
-    half = sincos2d((3, 7), 20, torch.empty(0, dtype=torch.bfloat16))
+    assert posemb_sincos_2d((2, 2), 4, torch.empty(0)).isfinite().all()  # a single frequency
+    half = posemb_sincos_2d((3, 7), 20, torch.empty(0, dtype=torch.bfloat16))
     assert torch.equal(half, found.float().bfloat16())
 
 
@@ -139,7 +141,7 @@ def test_the_sine_table_has_no_parameters_and_is_made_for_the_grid_at_hand(
     assert found is not None
     prefix = int(classifier == "token")
     assert found.dtype == torch.float64
-    assert torch.equal(found[:, prefix:], sincos2d((2, 7), 12, images))
+    assert torch.equal(found[:, prefix:], posemb_sincos_2d((2, 7), 12, images))
     assert not found[:, :prefix].any()
     assert torch.equal(model.tokens(images), tokens_alone(model, images) + found)
 
@@ -216,7 +218,7 @@ def test_resized_weights_are_the_model_that_resized_at_every_call(
     model = tiny(**settings)
     config = model.config.with_settings(image_size=size)
     other = ViT(config).double().eval()
-    other.load_state_dict(resize_parameters(model.state_dict(), model.config, config))
+    other.load_state_dict(resize_position_parameters(model.state_dict(), model.config, config))
     generator = torch.Generator().manual_seed(1)
     images = torch.randn(2, 2, *size, generator=generator, dtype=torch.float64)
     logits = model(images)
@@ -228,7 +230,7 @@ def test_resized_weights_are_the_model_that_resized_at_every_call(
 def test_an_equal_grid_leaves_all_weights_alone(tiny: Tiny, settings: dict[str, Any]) -> None:
     model = tiny(**settings)
     weights = model.state_dict()
-    same = resize_parameters(weights, model.config, model.config)
+    same = resize_position_parameters(weights, model.config, model.config)
     assert list(same) == list(weights)
     assert all(torch.equal(same[name], weights[name]) for name in weights)
 
@@ -237,5 +239,5 @@ def test_the_token_mlp_cannot_be_resized(tiny: Tiny) -> None:
     model = tiny(mixer="mlp")
     other = model.config.with_settings(image_size=(15, 12))  # as many patches, in another grid
     with pytest.raises(ConfigError, match=r"4x5 patches .* 5x4: image size 12x15") as e:
-        resize_parameters(model.state_dict(), model.config, other)
+        resize_position_parameters(model.state_dict(), model.config, other)
     assert "\n" not in str(e.value)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from patchwords.model.attention import Attention
-from patchwords.model.relative import RelativePositions, fold_offsets, resize_offsets
+from patchwords.model.relative import RelativePositions, fold_relative_table, resize_relative_table
 
 
 def drawn(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -85,8 +85,8 @@ def test_spreading_and_folding_undo_each_other(grid: tuple[int, int]) -> None:
         for dx in range(1 - columns, columns):
             place = table[dy * columns + dx + rows * columns - 1]
             spread[dy + rows - 1, dx + columns - 1] = place
-    assert torch.equal(fold_offsets(spread), table)
-    assert resize_offsets(table, grid, grid, "bilinear-corners") is table
+    assert torch.equal(fold_relative_table(spread), table)
+    assert resize_relative_table(table, grid, grid, "bilinear-corners") is table
 
 
 @pytest.mark.parametrize("grid", [(2, 3), (1, 5), (5, 1), (4, 7)])
@@ -100,13 +100,13 @@ def test_folding_is_the_mean_over_all_pairs_of_patches(grid: tuple[int, int]) ->
             found.setdefault(i - j, []).append(spread[y - y2 + rows - 1, x - x2 + columns - 1])
     means = [torch.stack(found[offset]).mean(0) for offset in sorted(found)]
     assert len(means) == 2 * rows * columns - 1
-    torch.testing.assert_close(fold_offsets(spread), torch.stack(means), atol=1e-12, rtol=0)
+    torch.testing.assert_close(fold_relative_table(spread), torch.stack(means), atol=1e-12, rtol=0)
 
 
 def test_a_line_is_interpolated_along_its_offsets() -> None:
     """The ends stay at the ends, and so does offset 0 in the middle."""
     table = drawn(2 * 4 - 1, 2)
-    resized = resize_offsets(table, (1, 4), (1, 6), "bilinear-corners")
+    resized = resize_relative_table(table, (1, 4), (1, 6), "bilinear-corners")
     at = np.linspace(0, 6, 11)
     expected = np.stack([np.interp(at, np.arange(7), column) for column in table.numpy().T], -1)
     np.testing.assert_allclose(resized.numpy(), expected, atol=1e-12)
@@ -117,7 +117,7 @@ def test_a_line_is_interpolated_along_its_offsets() -> None:
 @pytest.mark.parametrize("new", [(7, 3), (2, 2), (5, 11), (1, 1)])
 def test_a_constant_stays_constant(new: tuple[int, int], method: str) -> None:
     table = torch.full((2 * 15 - 1, 2), 0.7, dtype=torch.float64)
-    resized = resize_offsets(table, (3, 5), new, method)
+    resized = resize_relative_table(table, (3, 5), new, method)
     expected = torch.full((2 * new[0] * new[1] - 1, 2), 0.7, dtype=torch.float64)
     torch.testing.assert_close(resized, expected, atol=1e-12, rtol=0)
 
@@ -126,14 +126,14 @@ def test_down_is_not_confused_with_across() -> None:
     """A table of dy, the same at every dx, stays one: only the middle of two dy is in between."""
     rows, columns = 3, 5
     spread = torch.arange(1.0 - rows, rows)[:, None, None].expand(-1, 2 * columns - 1, 1)
-    table = fold_offsets(spread.double())
-    resized = resize_offsets(table, (rows, columns), (5, 5), "bilinear-corners")[:, 0]
+    table = fold_relative_table(spread.double())
+    resized = resize_relative_table(table, (rows, columns), (5, 5), "bilinear-corners")[:, 0]
     # Straight down by n of 5 rows was n/2 of 3: offsets n * 5, of which every pair has dx = 0.
     torch.testing.assert_close(resized[24::5], torch.arange(5.0).double() / 2)
 
 
 def test_half_precision_is_resized_in_single() -> None:
     table = drawn(2 * 15 - 1, 2).bfloat16()
-    resized = resize_offsets(table, (3, 5), (4, 7), "bilinear-corners")
-    exact = resize_offsets(table.float(), (3, 5), (4, 7), "bilinear-corners")
+    resized = resize_relative_table(table, (3, 5), (4, 7), "bilinear-corners")
+    exact = resize_relative_table(table.float(), (3, 5), (4, 7), "bilinear-corners")
     assert torch.equal(resized, exact.bfloat16())

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 from patchwords.model.resnet import ResNet
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, TrunkConfig
+from patchwords.model.trunk_config import BIT_TRUNK, TrunkConfig
 
 transformers = pytest.importorskip("transformers")
 
@@ -159,7 +159,7 @@ def test_reset_head(pictures: Tensor) -> None:
 
 def test_a_fresh_model_gives_the_heads_bias(pictures: Tensor) -> None:
     model = tiny(head_bias=-3.0)
-    initialise(model, seed=0)
+    init_weights(model, seed=0)
     assert model(pictures).eq(-3).all()
 
 
@@ -203,7 +203,7 @@ R50, R101, R152, R200 = (3, 4, 6, 3), (3, 4, 23, 3), (3, 8, 36, 3), (3, 24, 36, 
     ],
 )
 def test_parameters_are_those_of_bit(units: Any, width_factor: int, millions: str) -> None:
-    trunk = TrunkConfig(**{**vars(BIT), "units": units, "width_factor": width_factor})
+    trunk = TrunkConfig(**{**vars(BIT_TRUNK), "units": units, "width_factor": width_factor})
     with torch.device("meta"):
         model = ResNet(ResNetConfig(trunk))
     count = sum(parameter.numel() for parameter in model.parameters())

@@ -4,8 +4,8 @@ import plain_resnet
 import pytest
 import torch
 
-from patchwords.model.std_conv import StdConv, margins, standardised
-from patchwords.model.trunk_config import OFFICIAL, TrunkConfig
+from patchwords.model.std_conv import StdConv, compute_padding, standardise_weight
+from patchwords.model.trunk_config import HYBRID_TRUNK, TrunkConfig
 
 FORMS = ["std+1e-5", "var+1e-8", "var+1e-10"]
 
@@ -19,7 +19,7 @@ def kernels(scale: float = 1.0, dtype: torch.dtype = torch.float64) -> torch.Ten
 @pytest.mark.parametrize("scale", [1.0, 1e-5])  # at 1e-5 the small numbers weigh as much
 def test_weights_are_standardised_over_all_but_outputs(form: str, scale: float) -> None:
     weight = kernels(scale)
-    found = standardised(weight, form)
+    found = standardise_weight(weight, form)
     expected = torch.from_numpy(plain_resnet.standardise(weight.numpy(), form))
     # The mean is 1e-16 of the weights off; divided by 1e-5 of them that is 1e-11.
     torch.testing.assert_close(found, expected, atol=1e-10, rtol=0)
@@ -29,7 +29,7 @@ def test_weights_are_standardised_over_all_but_outputs(form: str, scale: float) 
 
 
 def test_the_forms_differ_where_weights_are_small() -> None:
-    first, second, third = (standardised(kernels(1e-5), form) for form in FORMS)
+    first, second, third = (standardise_weight(kernels(1e-5), form) for form in FORMS)
     assert (first - second).abs().max() > 0.1
     assert (first - third).abs().max() > 0.1
     assert (second - third).abs().max() > 0.1
@@ -39,7 +39,7 @@ def test_the_forms_differ_where_weights_are_small() -> None:
 @pytest.mark.parametrize("value", [0.0, 0.7])
 def test_a_constant_kernel_gives_zeros_and_finite_gradients(form: str, value: float) -> None:
     weight = torch.full((3, 5, 3, 3), value, dtype=torch.float64, requires_grad=True)
-    found = standardised(weight, form)
+    found = standardise_weight(weight, form)
     assert found.abs().max() < 1e-9
     (found * kernels()[:3]).sum().backward()
     assert weight.grad is not None
@@ -50,16 +50,16 @@ def test_a_constant_kernel_gives_zeros_and_finite_gradients(form: str, value: fl
 def test_statistics_are_taken_in_float32(form: str) -> None:
     exact = kernels(dtype=torch.float32)
     with torch.autocast("cpu", torch.bfloat16):
-        assert torch.equal(standardised(exact, form), standardised(exact, form).float())
-        inside = standardised(exact, form)
-    assert torch.equal(inside, standardised(exact, form))
+        assert torch.equal(standardise_weight(exact, form), standardise_weight(exact, form).float())
+        inside = standardise_weight(exact, form)
+    assert torch.equal(inside, standardise_weight(exact, form))
     half = exact.bfloat16()
-    expected = standardised(half.float(), form).bfloat16()
-    assert torch.equal(standardised(half, form), expected)
+    expected = standardise_weight(half.float(), form).bfloat16()
+    assert torch.equal(standardise_weight(half, form), expected)
 
 
 def test_each_forward_pass_sees_the_weights_as_they_are() -> None:
-    conv = StdConv(OFFICIAL, 5, 7, 3).double()
+    conv = StdConv(HYBRID_TRUNK, 5, 7, 3).double()
     x = torch.ones(2, 5, 4, 6, dtype=torch.float64).cumsum(3)
     before = conv(x)
     with torch.no_grad():
@@ -85,8 +85,8 @@ def test_margins(
     sides: tuple[int, int], size: int, stride: int, expected: tuple[int, int, int, int]
 ) -> None:
     x = torch.empty(1, 1, *sides, device="meta")
-    assert margins(x, size, stride, "same") == expected
-    assert margins(x, size, stride, "symmetric") == (size // 2,) * 4
+    assert compute_padding(x, size, stride, "same") == expected
+    assert compute_padding(x, size, stride, "symmetric") == (size // 2,) * 4
 
 
 @pytest.mark.parametrize("padding", ["same", "symmetric"])

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import pytest
 
-from patchwords.model.table6 import DATA_SETS, TABLE6, Row
-from patchwords.model.variants import resolve
+from patchwords.model.table6 import TABLE6, TABLE6_DATA_SETS, Table6Row
+from patchwords.model.variants import resolve_model
 
 SLIP = next(row for row in TABLE6 if row.doubt)
 
 
-def id_of(row: Row) -> str:
+def id_of(row: Table6Row) -> str:
     return f"{row.model} {row.epochs}"
 
 
 @pytest.mark.parametrize("row", [row for row in TABLE6 if not row.doubt], ids=id_of)
-def test_the_printed_exaflops_are_counted(row: Row) -> None:
+def test_the_printed_exaflops_are_counted(row: Table6Row) -> None:
     # A printed number stands for all that round to it: 55 for 54.5 to 55.5.
     counted = row.counted()
     nearest = min(max(counted, row.exaflops - 0.5), row.exaflops + 0.5)
@@ -34,9 +34,9 @@ def test_one_printed_number_contradicts_another() -> None:
 def test_the_table_has_every_row_of_the_paper() -> None:
     assert len(TABLE6) == 18
     for row in TABLE6:
-        assert resolve(row.model).name == row.model
+        assert resolve_model(row.model).name == row.model
         assert row.epochs in (7, 14)
-        assert len(row.accuracies) == len(DATA_SETS)
+        assert len(row.accuracies) == len(TABLE6_DATA_SETS)
 
 
 @pytest.mark.parametrize("name", ["ViT-L/16", "BiT-R152x2", "R50+ViT-L/16"])

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn.functional import relu
 
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 from patchwords.model.resnet import ResNet
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk import Trunk
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
 
 FORMS = ("post", "pre")
 STANDARDISE = ("std+1e-5", "var+1e-8", "var+1e-10")
@@ -67,13 +67,13 @@ def test_trunk_is_the_official_formula(
         assert_is_the_formula(config, *sides)
 
 
-@pytest.mark.parametrize("base", [OFFICIAL, BIT], ids=["official", "bit"])
+@pytest.mark.parametrize("base", [HYBRID_TRUNK, BIT_TRUNK], ids=["official", "bit"])
 @pytest.mark.parametrize("sides", [(1, 1), (1, 9), (6, 2)])
 def test_images_from_one_pixel_up(base: TrunkConfig, sides: tuple[int, int]) -> None:
     assert_is_the_formula(TrunkConfig(**{**vars(base), "units": (1, 1)}), *sides)
 
 
-@pytest.mark.parametrize("base", [OFFICIAL, BIT], ids=["official", "bit"])
+@pytest.mark.parametrize("base", [HYBRID_TRUNK, BIT_TRUNK], ids=["official", "bit"])
 def test_the_root_alone(base: TrunkConfig) -> None:
     config = TrunkConfig(**{**vars(base), "units": ()})
     assert_is_the_formula(config, 29, 34)
@@ -142,7 +142,7 @@ def names_under(parameters: dict[str, nn.Parameter], prefix: str) -> set[str]:
 
 def fresh(trunk: TrunkConfig) -> ResNet:
     model = ResNet(ResNetConfig(trunk, channels=2, num_classes=7))
-    initialise(model, seed=5)
+    init_weights(model, seed=5)
     return model.double()
 
 

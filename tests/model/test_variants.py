@@ -6,10 +6,16 @@ import pytest
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.names import LETTERS, WORDS
+from patchwords.model.names import SIZE_LETTERS, SIZE_WORDS
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL
-from patchwords.model.variants import UNITS, USUAL_PATCHES, VARIANTS, list_models, resolve
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
+from patchwords.model.variants import (
+    LISTED_PATCH_SIZES,
+    RESNET_UNITS,
+    VIT_VARIANTS,
+    list_models,
+    resolve_model,
+)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +67,13 @@ from patchwords.model.variants import UNITS, USUAL_PATCHES, VARIANTS, list_model
 def test_every_spelling_of_a_vit(
     name: str, canonical: str, image_size: int, gelu: str, norm_eps: float
 ) -> None:
-    variant = resolve(name)
+    variant = resolve_model(name)
     config = variant.config
     assert variant.name == canonical
     assert config.image_size == (image_size, image_size)
     assert (config.gelu, config.norm_eps) == (gelu, norm_eps)
     letter = canonical.removeprefix("ViT-").split("/")[0]
-    assert (config.width, config.depth, config.mlp_width, config.heads) == VARIANTS[letter]
+    assert (config.width, config.depth, config.mlp_width, config.heads) == VIT_VARIANTS[letter]
 
 
 # What timm's hybrids and BiTs have of their own: vision_transformer_hybrid.py, resnetv2.py.
@@ -116,10 +122,10 @@ def test_every_spelling_of_a_hybrid(
     units: tuple[int, ...],
     numerics: dict[str, str | float],
 ) -> None:
-    variant = resolve(name)
+    variant = resolve_model(name)
     assert variant.name == canonical
     letter, stride = canonical.split("ViT-")[1].split("/")
-    width, depth, mlp_width, heads = VARIANTS[letter]
+    width, depth, mlp_width, heads = VIT_VARIANTS[letter]
     expected = ViTConfig(
         patch_size=1 if units else 8,
         width=width,
@@ -127,7 +133,7 @@ def test_every_spelling_of_a_hybrid(
         heads=heads,
         mlp_width=mlp_width,
         image_size=(image_size, image_size),
-        trunk=replace(OFFICIAL, units=units, width_factor=2 if "x2" in canonical else 1),
+        trunk=replace(HYBRID_TRUNK, units=units, width_factor=2 if "x2" in canonical else 1),
     )
     assert variant.config == expected.with_settings(**numerics)
     # The number is the stride, but for the root alone, whose model is /32 whatever its name says.
@@ -157,33 +163,35 @@ def test_every_spelling_of_a_hybrid(
 def test_every_spelling_of_a_bit(
     name: str, canonical: str, image_size: int, numerics: dict[str, str]
 ) -> None:
-    variant = resolve(name)
+    variant = resolve_model(name)
     assert variant.name == canonical
     depth, factor = canonical.removeprefix("BiT-R").split("x")
-    expected = ResNetConfig(trunk=BIT, image_size=(image_size, image_size)).with_settings(
-        units=UNITS[int(depth)], width_factor=int(factor), **numerics
+    expected = ResNetConfig(trunk=BIT_TRUNK, image_size=(image_size, image_size)).with_settings(
+        units=RESNET_UNITS[int(depth)], width_factor=int(factor), **numerics
     )
     assert variant.config == expected
 
 
 @pytest.mark.parametrize("name", ["Axial-ViT-B/16", "AxialViT-B/16", "axial_vit_b_16"])
 def test_every_spelling_of_an_axial_vit(name: str) -> None:
-    variant = resolve(name)
+    variant = resolve_model(name)
     assert variant.name == "Axial-ViT-B/16"
-    assert variant.config == resolve("B/16").config.with_settings(mixer="axial", classifier="gap")
+    assert variant.config == resolve_model("B/16").config.with_settings(
+        mixer="axial", classifier="gap"
+    )
     assert variant.config.layers == 24
 
 
 @pytest.mark.parametrize("name", ["AxialResNet-50", "AxialResNet50", "axial_resnet_50"])
 def test_every_spelling_of_an_axial_resnet(name: str) -> None:
-    variant = resolve(name)
+    variant = resolve_model(name)
     assert variant.name == "AxialResNet-50"
-    trunk = ResNetConfig(trunk=OFFICIAL).with_settings(units=(3, 4, 6, 3), spatial="axial")
+    trunk = ResNetConfig(trunk=HYBRID_TRUNK).with_settings(units=(3, 4, 6, 3), spatial="axial")
     assert variant.config == trunk
 
 
 def test_layers_of_a_resnet_make_its_number() -> None:
-    for depth, units in UNITS.items():
+    for depth, units in RESNET_UNITS.items():
         assert 3 * sum(units) + 2 == depth
 
 
@@ -208,7 +216,7 @@ def test_layers_of_a_resnet_make_its_number() -> None:
 )
 def test_unknown_names_get_a_hint(name: str, hint: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(name)
+        resolve_model(name)
     assert hint in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -226,23 +234,23 @@ def test_unknown_names_get_a_hint(name: str, hint: str) -> None:
 )
 def test_names_of_no_model_are_refused_with_what_there_is(name: str, would_do: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        resolve(name)
+        resolve_model(name)
     assert would_do in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_the_tables_are_complete_and_every_row_builds() -> None:
-    assert tuple(VARIANTS) == LETTERS
-    assert set(USUAL_PATCHES) == set(VARIANTS)
-    assert set(WORDS.values()) <= set(VARIANTS)
+    assert tuple(VIT_VARIANTS) == SIZE_LETTERS
+    assert set(LISTED_PATCH_SIZES) == set(VIT_VARIANTS)
+    assert set(SIZE_WORDS.values()) <= set(VIT_VARIANTS)
     names = list_models()
     assert len(set(names)) == len(names)
     for name in names:
-        assert resolve(name).name == name
+        assert resolve_model(name).name == name
 
 
 def test_tokens_of_the_hybrids_are_the_papers() -> None:
-    tokens = {name: resolve(name).config.tokens for name in list_models("R*+ViT*")}
+    tokens = {name: resolve_model(name).config.tokens for name in list_models("R*+ViT*")}
     assert tokens.pop("R50+ViT-B/16") == tokens.pop("R50+ViT-L/16") == 14 * 14 + 1
     assert set(tokens.values()) == {7 * 7 + 1}
 

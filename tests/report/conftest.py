@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from fabricated_run import NASTY, fabricate
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 
 
 @pytest.fixture
-def run(tmp_path: Path) -> tuple[Path, Examples]:
+def run(tmp_path: Path) -> tuple[Path, ImageDataset]:
     folder = tmp_path / "nasty"
     return folder, fabricate(folder, NASTY)

@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.evaluate.classify import Predictions, write_predictions
-from patchwords.evaluate.metrics import summarise
+from patchwords.evaluate.metrics import compute_classification_metrics
 
 NASTY = ("<b>bold</b>", 'a "quoted" & $class$', "</style><script>alert(1)</script>", "plain")
 
@@ -29,7 +29,7 @@ class Pictures:
         return file.getvalue()
 
 
-def fabricate(folder: Path, classes: tuple[str, ...], n: int = 60) -> Examples:
+def fabricate(folder: Path, classes: tuple[str, ...], n: int = 60) -> ImageDataset:
     """Write a whole run folder and give its held-out images."""
     folder.mkdir(parents=True, exist_ok=True)
     random = np.random.default_rng(2)
@@ -38,14 +38,14 @@ def fabricate(folder: Path, classes: tuple[str, ...], n: int = 60) -> Examples:
     logits = random.normal(size=(n, k)) + 1.5 * np.eye(k)[labels]
     probabilities = (np.exp(logits) / np.exp(logits).sum(1, keepdims=True)).astype(np.float32)
     keys = [f"{classes[label]}/{i}.jpg" for i, label in enumerate(labels)]
-    examples = Examples(classes, labels, keys, np.ones(n), Pictures(), np.arange(n))
+    examples = ImageDataset(classes, labels, keys, np.ones(n), Pictures(), np.arange(n))
     predictions = Predictions(np.arange(n), labels, probabilities, [])
     write_predictions(folder / "predictions.csv", examples, predictions, classes)
     per_class = np.bincount(labels, minlength=k).tolist()
     write_json(
         folder / "evaluation.json",
         {
-            **summarise(labels, probabilities, classes),
+            **compute_classification_metrics(labels, probabilities, classes),
             "split": "test",
             "selected": False,
             "skipped": [{"path": "<u>torn</u>.jpg", "reason": "truncated <here>"}],

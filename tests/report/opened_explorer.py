@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from browser import Browser
-from patchwords.inspect.view import View
+from patchwords.inspect.view import AttentionView
 from patchwords.report.explorer.page import write_explorer
 
 FIRST = "explorer.panels[0]"
@@ -23,7 +23,7 @@ def open_file(browser: Browser, path: Path) -> str:
 class Page:
     """An explorer that is open."""
 
-    def __init__(self, browser: Browser, path: Path, *views: View) -> None:
+    def __init__(self, browser: Browser, path: Path, *views: AttentionView) -> None:
         self.browser = browser
         browser.faults.clear()
         there = open_file(browser, write_explorer(path, views))
@@ -73,7 +73,7 @@ class Page:
     def said(self) -> str:
         return self.browser.text(".shown")
 
-    def colour(self, row: int, column: int, view: View) -> list[int]:
+    def colour(self, row: int, column: int, view: AttentionView) -> list[int]:
         """RGB in the map of the first panel."""
         pixel = f"{FIRST}.map.getContext('2d').getImageData({column}, {row}, 1, 1).data"
         return self.numbers(pixel).tolist()[:3]

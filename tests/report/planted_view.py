@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from patchwords.inspect.codes import encode
-from patchwords.inspect.view import View
+from patchwords.inspect.codes import encode_attention
+from patchwords.inspect.view import AttentionView
 
 
 def plant(
@@ -20,14 +20,14 @@ def plant(
     spread: float = 1.0,
     kept: int | None = None,
     seed: int = 0,
-) -> View:
+) -> AttentionView:
     """Logits are normal, of this deviation: peaked as trained ones are, and no two alike."""
     rng = np.random.default_rng(seed)
     tokens = prefix + grid[0] * grid[1]
     codes = []
     for _ in range(layers):
         a = np.exp(rng.normal(0, spread, (kept or heads, tokens, tokens)).astype(np.float32))
-        codes.append(encode(a / a.sum(-1, keepdims=True)))
+        codes.append(encode_attention(a / a.sum(-1, keepdims=True)))
     pixels = rng.integers(0, 256, (grid[0] * patch, grid[1] * patch, 3), dtype=np.uint8)
     answers = (("daisy", 0.75), ("<b>tulip</b>", 0.2))
-    return View(photo, model, pixels, grid, prefix, heads, np.stack(codes), 0.004, answers)
+    return AttentionView(photo, model, pixels, grid, prefix, heads, np.stack(codes), 0.004, answers)

@@ -10,9 +10,9 @@ import pytest
 from fabricated_run import fabricate, write_json
 
 from patchwords.cli import main
-from patchwords.evaluate.metrics import wilson
-from patchwords.report.html import plain
-from patchwords.report.run import read_run
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.report.html import replace_surrogates
+from patchwords.report.run import read_run_data
 from patchwords.report.write import write_report
 
 
@@ -35,7 +35,7 @@ def runs(tmp_path: Path) -> list[Path]:
 
 
 def page(runs: list[Path]) -> str:
-    return write_report(runs[0], None, [read_run(run) for run in runs[1:]]).read_text()
+    return write_report(runs[0], None, [read_run_data(run) for run in runs[1:]]).read_text()
 
 
 def test_two_runs_are_told_apart_by_their_images(runs: list[Path]) -> None:
@@ -48,7 +48,7 @@ def test_two_runs_are_told_apart_by_their_images(runs: list[Path]) -> None:
     assert "exact p 0.021, mid-p 0.012." in text  # 2 (1 + 10) / 2^10, 2 (1 + 10 / 2) / 2^10
     assert 'href="#beside"' in text
     assert "<scratch>" not in text
-    assert text.count(plain("&lt;scratch&gt;")) >= 3
+    assert text.count(replace_surrogates("&lt;scratch&gt;")) >= 3
 
 
 @pytest.mark.parametrize("turned", [False, True])
@@ -100,7 +100,9 @@ def other_images(run: Path) -> None:
 
 def with_accuracy(run: Path, right: int, n: int) -> tuple[float, float, float]:
     path = run / "evaluation.json"
-    shares = dict(zip(("value", "low", "high"), (right / n, *wilson(right, n)), strict=True))
+    shares = dict(
+        zip(("value", "low", "high"), (right / n, *wilson_interval(right, n)), strict=True)
+    )
     write_json(path, {**json.loads(path.read_text()), "accuracy": shares})
     return shares["value"], shares["low"], shares["high"]
 

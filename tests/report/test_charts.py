@@ -9,17 +9,30 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.report.charts import MOST_POINTS, Frame, Series, line_chart, series_of, ticks
-from patchwords.report.diagrams import pixel_map
-from patchwords.report.html import Markup, join, tag
-from patchwords.report.run import Run
-from patchwords.report.words import big, chance, percent, plural, rate
+from patchwords.report.charts import (
+    MAX_LINE_POINTS,
+    ChartFrame,
+    ChartSeries,
+    choose_ticks,
+    line_chart,
+    make_series,
+)
+from patchwords.report.diagrams import confusion_pixel_map
+from patchwords.report.html import Markup, join_markup, tag
+from patchwords.report.run import RunData
+from patchwords.report.words import (
+    format_compact,
+    format_learning_rate,
+    format_percent,
+    format_probability,
+    pluralise,
+)
 
 NBSP = "\N{NO-BREAK SPACE}"
 
 
 def test_a_frame_maps_the_corners_of_the_data_to_those_of_the_drawing() -> None:
-    frame = Frame(x=(0, 10), y=(1, 3), width=100, height=50, left=7, right=3, top=5, bottom=11)
+    frame = ChartFrame(x=(0, 10), y=(1, 3), width=100, height=50, left=7, right=3, top=5, bottom=11)
     assert (frame.across(0), frame.across(10)) == (7, 97)
     assert (frame.down(1), frame.down(3)) == (39, 5)
 
@@ -35,13 +48,13 @@ def test_a_frame_maps_the_corners_of_the_data_to_those_of_the_drawing() -> None:
     ],
 )
 def test_ticks_are_round_and_inside(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == pytest.approx(expected)
+    assert choose_ticks(low, high) == pytest.approx(expected)
 
 
 def test_long_lines_are_averaged_in_buckets_that_keep_their_extremes() -> None:
-    rows = [{"step": i, "loss": float(i % 2)} for i in range(3 * MOST_POINTS + 2)]
-    points = series_of(rows, "loss", "training").points
-    assert len(points) <= MOST_POINTS
+    rows = [{"step": i, "loss": float(i % 2)} for i in range(3 * MAX_LINE_POINTS + 2)]
+    points = make_series(rows, "loss", "training").points
+    assert len(points) <= MAX_LINE_POINTS
     assert {(p.y, p.low, p.high, p.rows) for p in points[:-1]} == {(0.5, 0.0, 1.0, 4)}
     assert sum(p.rows for p in points) == len(rows)
 
@@ -53,15 +66,17 @@ def test_rows_without_a_finite_value_are_left_out() -> None:
         {"step": 3},
         {"step": 4, "loss": 1.0},
     ]
-    assert [p.x for p in series_of(rows, "loss", "training").points] == [4]
-    assert series_of([], "loss", "training").points == []
+    assert [p.x for p in make_series(rows, "loss", "training").points] == [4]
+    assert make_series([], "loss", "training").points == []
 
 
 def test_a_chart_of_one_point_or_of_zeros_is_drawn() -> None:
     for value in (0.0, 3.5):
-        one = series_of([{"step": 0, "lr": value}], "lr", "rate")
+        one = make_series([{"step": 0, "lr": value}], "lr", "rate")
         assert "nan" not in line_chart([one], "rate", str)
-    flat = Series("flat", series_of([{"step": s, "lr": 0} for s in range(3)], "lr", "x").points)
+    flat = ChartSeries(
+        "flat", make_series([{"step": s, "lr": 0} for s in range(3)], "lr", "x").points
+    )
     assert "inf" not in line_chart([flat], "flat", str)
 
 
@@ -72,12 +87,12 @@ def test_a_continued_run_keeps_the_last_row_of_a_step(tmp_path: object) -> None:
         {"kind": "train", "step": 2, "loss": 3.0},  # logged again after a crash
         {"kind": "evaluation", "step": 2, "loss": 9.0},
     ]
-    run = Run(folder=tmp_path, metrics=metrics)  # type: ignore[arg-type]
+    run = RunData(folder=tmp_path, metrics=metrics)  # type: ignore[arg-type]
     assert [row["loss"] for row in run.rows("train")] == [1.0, 3.0]
 
 
 def test_the_pixel_map_marks_mistakes_by_their_share_of_the_row() -> None:
-    uri = pixel_map([[3, 1], [0, 0]])
+    uri = confusion_pixel_map([[3, 1], [0, 0]])
     image = Image.open(io.BytesIO(base64.b64decode(uri.split(",")[1])))
     alpha = np.asarray(image)[..., 3]
     assert alpha.tolist() == [[round(255 * 0.75**0.5), round(255 * 0.5)], [0, 0]]
@@ -88,7 +103,7 @@ def test_plain_text_is_escaped_and_markup_is_not() -> None:
     assert tag("line", x1=1.23456, stroke_width=2, hidden=None) == (
         '<line x1="1.23" stroke-width="2"></line>'
     )
-    assert join("a", None, 3, "\udcff") == "a3?"
+    assert join_markup("a", None, 3, "\udcff") == "a3?"
 
 
 @pytest.mark.parametrize(
@@ -102,15 +117,15 @@ def test_plain_text_is_escaped_and_markup_is_not() -> None:
     ],
 )
 def test_percent_does_not_round_some_to_all(value: float, shown: str) -> None:
-    assert percent(value) == f"{shown}{NBSP}%"
+    assert format_percent(value) == f"{shown}{NBSP}%"
 
 
 def test_words() -> None:
-    assert percent(None) == percent(float("nan")) == "\N{EN DASH}"
-    assert chance(0.99997) == f">99.9{NBSP}%"
-    assert chance(0.0) == f"<0.1{NBSP}%"
-    assert [big(n) for n in (5_717_416, 1.254e9, 53)] == ["5.72 M", "1.25 G", "53"]
-    assert [rate(y) for y in (0, 0.00025, 0.0003, 0.005, 0.03)] == [
+    assert format_percent(None) == format_percent(float("nan")) == "\N{EN DASH}"
+    assert format_probability(0.99997) == f">99.9{NBSP}%"
+    assert format_probability(0.0) == f"<0.1{NBSP}%"
+    assert [format_compact(n) for n in (5_717_416, 1.254e9, 53)] == ["5.72 M", "1.25 G", "53"]
+    assert [format_learning_rate(y) for y in (0, 0.00025, 0.0003, 0.005, 0.03)] == [
         *("0", "2.5e-4", "3e-4", "5e-3", "0.03"),
     ]
-    assert [plural(n, "class", "classes") for n in (1, 1200)] == ["1 class", "1,200 classes"]
+    assert [pluralise(n, "class", "classes") for n in (1, 1200)] == ["1 class", "1,200 classes"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwords.report.curves import LOOKS, Curve, Panel, draw_panels
+from patchwords.report.curves import LINE_STYLES, Curve, Panel, draw_panels
 
 
 def panel(title: str, curves: int) -> Panel:
@@ -26,5 +26,5 @@ def test_the_same_numbers_give_the_same_bytes() -> None:
 
 
 def test_more_lines_than_looks_are_drawn() -> None:
-    drawn = draw_panels([panel("a", len(LOOKS) + 2)], "b")["curves.svg"].decode()
-    assert f"<!-- $model {len(LOOKS) + 1} -->" in drawn
+    drawn = draw_panels([panel("a", len(LINE_STYLES) + 2)], "b")["curves.svg"].decode()
+    assert f"<!-- $model {len(LINE_STYLES) + 1} -->" in drawn

@@ -16,14 +16,14 @@ from planted_view import plant
 from browser import CHROMIUM, Browser, browsing
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
-from patchwords.inspect.codes import decode
-from patchwords.inspect.distance import mean_distance, patch_distances
+from patchwords.inspect.codes import decode_attention
+from patchwords.inspect.distance import mean_head_distance, patch_distances
 from patchwords.inspect.rollout import attention_rollout
-from patchwords.inspect.view import look
+from patchwords.inspect.view import build_attention_view
 from patchwords.model.config import ViTConfig
 from patchwords.model.vit import ViT
 from patchwords.report.explorer.page import write_explorer
-from patchwords.report.words import TO
+from patchwords.report.words import RANGE_DASH
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium on this machine to open the page in"
@@ -50,7 +50,7 @@ def test_numbers_are_those_of_numpy(browser: Browser, tmp_path: Path, prefix: in
     """Rows of heads and of their mean, rollout of every depth and token, distances in pixels."""
     view = plant(prefix=prefix, grid=(3, 5))
     page = Page(browser, tmp_path / "p.html", view)
-    attention = decode(view.codes)
+    attention = decode_attention(view.codes)
     tokens = attention.shape[-1]
     seen = f"{FIRST}.attention"
     for layer, head, query in ((0, 0, 0), (1, 1, tokens - 1), (2, 0, 7)):
@@ -68,7 +68,7 @@ def test_numbers_are_those_of_numpy(browser: Browser, tmp_path: Path, prefix: in
         np.testing.assert_allclose(whole, expected.mean(0), **PARITY)
     between = patch_distances((3, 5), 4)
     for layer in range(3):
-        expected = mean_distance(torch.from_numpy(attention[layer][None]), between, prefix)[0]
+        expected = mean_head_distance(torch.from_numpy(attention[layer][None]), between, prefix)[0]
         found = page.numbers(f"[0, 1].map(head => {seen}.distance({layer}, head))")
         np.testing.assert_allclose(found, expected, rtol=1e-5)
 
@@ -80,12 +80,12 @@ def test_rollout_is_the_models(browser: Browser, tmp_path: Path) -> None:
     model = drawn(ViT(config.with_settings(num_classes=2)))
     pixels = np.random.default_rng(0).integers(0, 256, (12, 20, 3), dtype=np.uint8)
     preprocess = Preprocess((12, 20))
-    view = look(model, preprocess, pixels, photo="p", name="m", labels=("a", "b"))
+    view = build_attention_view(model, preprocess, pixels, photo="p", name="m", labels=("a", "b"))
     images = preprocess.normalise(torch.from_numpy(pixels).permute(2, 0, 1)[None])
     expected = attention_rollout(model, images)[0].numpy()
     with torch.no_grad():
         exact = np.stack([a[0].mean(0).numpy() for _, a in model.attention(images)])  # [L, T, T]
-    off = np.abs(decode(view.codes).mean(1) - exact).sum(-1).max(-1)  # [L]
+    off = np.abs(decode_attention(view.codes).mean(1) - exact).sum(-1).max(-1)  # [L]
     page = Page(browser, tmp_path / "p.html", view)
     rows = f"Array.from({{length: 16}}, (_, q) => [...{FIRST}.attention.rollout(3, q)])"
     found = page.numbers(rows)
@@ -98,7 +98,7 @@ def test_the_pointer_chooses_the_patch(browser: Browser, tmp_path: Path) -> None
     page = Page(browser, tmp_path / "p.html", view)
     assert "the class token" in page.said()
     page.hover(0.5, 0.9)
-    weights = decode(view.codes)[2].mean(0)[1 + 1 * 5 + 4]
+    weights = decode_attention(view.codes)[2].mean(0)[1 + 1 * 5 + 4]
     best = int(weights[1:].argmax())
     said = page.said()
     assert "Layer 3 of 3, mean of 2 heads: the patch at row 2, column 5" in said
@@ -174,7 +174,7 @@ def test_sliders_maps_and_dots(browser: Browser, tmp_path: Path) -> None:
     assert browser.text(".distance") == f"{far:.1f} pixels"
     browser.click("[name=mode][value=rollout]")
     page.settle()
-    browser.until(f"`${{{names}}}` === 'none,1,1{TO}2,1{TO}3'")
+    browser.until(f"`${{{names}}}` === 'none,1,1{RANGE_DASH}2,1{RANGE_DASH}3'")
     browser.click(".strip button:nth-child(3)")
     page.settle()
     assert "Rollout through layers 1 to 2 of 3" in page.said()
@@ -205,7 +205,7 @@ def test_two_models_and_two_photos(browser: Browser, tmp_path: Path) -> None:
     )
     browser.until("explorer.panels[1].view.photo === 1")
     page.settle()
-    attention = decode(views[3].codes)[2, 0].mean(0)
+    attention = decode_attention(views[3].codes)[2, 0].mean(0)
     np.testing.assert_allclose(page.numbers("explorer.panels[1].weights"), attention, **PARITY)
     page.key("v")
     assert browser.value("document.querySelectorAll('.panel').length") == 1

@@ -18,7 +18,7 @@ from planted_view import plant
 
 from patchwords.errors import ConfigError
 from patchwords.report.explorer import page
-from patchwords.report.explorer.page import colours, render, write_explorer
+from patchwords.report.explorer.page import list_viridis_stops, render_explorer, write_explorer
 
 
 class Parts(HTMLParser):
@@ -54,7 +54,7 @@ class Parts(HTMLParser):
 
 def test_attention_is_in_the_page_and_comes_out_again() -> None:
     views = [plant(), plant("rose.jpg", layers=2, seed=1, prefix=0)]
-    parts = Parts(render(views))
+    parts = Parts(render_explorer(views))
     for i, view in enumerate(views):
         codes = gzip.decompress(base64.b64decode(parts.script(f"codes-{i}")))
         assert codes == view.codes.tobytes()
@@ -71,12 +71,12 @@ def test_base_at_224_is_below_6_megabytes() -> None:
     """Logits of deviation 1 leave the codes most even, so the least can be saved on them."""
     view = plant(layers=12, heads=12, grid=(14, 14), patch=16)
     assert view.codes.size == 5_588_496  # 12 x 12 x 197 x 197
-    size = len(render([view]).encode())
+    size = len(render_explorer([view]).encode())
     assert 5_000_000 < size < 6_000_000
 
 
 def test_only_its_own_script_and_style_may_run() -> None:
-    text = render([plant()])
+    text = render_explorer([plant()])
     parts = Parts(text)
     policy = dict(rule.split(" ", 1) for rule in parts.metas["Content-Security-Policy"].split("; "))
     [script] = [text for given, text in parts.found["script"] if given.get("type") == "module"]
@@ -92,14 +92,14 @@ def test_only_its_own_script_and_style_may_run() -> None:
 
 def test_nothing_is_loaded() -> None:
     """The one address in the page names what SVG is."""
-    text = render([plant()])
+    text = render_explorer([plant()])
     assert set(re.findall(r"https?://[^\"'` )]*", text)) == {"http://www.w3.org/2000/svg"}
     assert not re.search(r"<(link|iframe|img|base)\b|import\s|@import|url\(", text)
 
 
 def test_names_cannot_break_out() -> None:
     nasty = "</script><script>alert(1)</script>.jpg"
-    text = render([plant(nasty, model="<i>&\u2028")])
+    text = render_explorer([plant(nasty, model="<i>&\u2028")])
     parts = Parts(text)
     assert json.loads(parts.script("views"))["photos"] == [nasty]
     assert "<script>alert" not in text
@@ -116,12 +116,12 @@ def test_the_same_views_give_the_same_page(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_the_page_says_of_precision() -> None:
     views = [plant(), replace(plant("b.jpg"), error=0.0123)]
-    assert "than 1.2 percentage points" in Parts(render(views)).script("views")
+    assert "than 1.2 percentage points" in Parts(render_explorer(views)).script("views")
 
 
 def test_the_map_rises_in_grey() -> None:
     """Luminance by Rec. 709: a brighter grey is always a larger weight, by steps that are seen."""
-    stops = np.array(colours()).reshape(-1, 3) / 255
+    stops = np.array(list_viridis_stops()).reshape(-1, 3) / 255
     assert len(stops) == page.STOPS
     linear = np.where(stops <= 0.04045, stops / 12.92, ((stops + 0.055) / 1.055) ** 2.4)
     lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
@@ -134,16 +134,16 @@ def test_the_map_rises_in_grey() -> None:
 def test_every_photo_for_every_model() -> None:
     for views in ([], [plant("a"), plant("b"), plant("a", "other")], [plant("a"), plant("a")]):
         with pytest.raises(ConfigError, match="each photo once for each model") as raised:
-            render(views)
+            render_explorer(views)
         assert "\n" not in str(raised.value)
 
 
 def test_too_much_for_a_browser(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(page, "MOST_NUMBERS", 1535)  # one less than 3 x 2 x 16 x 16
+    monkeypatch.setattr(page, "MAX_PAGE_WEIGHTS", 1535)  # one less than 3 x 2 x 16 x 16
     with pytest.raises(ConfigError, match="fewer photos"):
-        render([plant()])
-    monkeypatch.setattr(page, "MOST_NUMBERS", 1536)
-    assert render([plant()])
+        render_explorer([plant()])
+    monkeypatch.setattr(page, "MAX_PAGE_WEIGHTS", 1536)
+    assert render_explorer([plant()])
 
 
 def test_a_place_that_cannot_be_written(tmp_path: Path) -> None:

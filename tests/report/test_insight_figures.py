@@ -6,23 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from patchwords.inspect.distance import Distances
-from patchwords.inspect.filters import Filters
+from patchwords.inspect.distance import AttentionDistances
+from patchwords.inspect.filters import PrincipalFilters
 from patchwords.inspect.positions import PositionSimilarity
-from patchwords.inspect.structure import Structure
-from patchwords.inspect.truth import Truth
+from patchwords.inspect.structure import PositionStructure
+from patchwords.inspect.truth import FaithfulnessCurves
 from patchwords.report import gazes
-from patchwords.report.gazes import Gaze, draw_heads, draw_maps, framed
+from patchwords.report.gazes import (
+    PhotoAttention,
+    draw_attention_maps,
+    draw_head_maps,
+    frame_query_patch,
+)
 from patchwords.report.insight import (
-    draw_distance,
-    draw_filters,
-    draw_positions,
-    draw_tokens,
-    draw_truth,
+    draw_attention_distance,
+    draw_faithfulness,
+    draw_filter_components,
+    draw_position_similarity,
+    draw_token_similarity,
     shown,
     tiles_of,
 )
-from patchwords.report.sheet import DARKEST, overlay
+from patchwords.report.sheet import MIN_OVERLAY_LIGHT, overlay_map
 
 RANDOM = np.random.default_rng(0)
 
@@ -37,10 +42,10 @@ def words(figure: dict[str, bytes], name: str) -> str:
 
 @pytest.mark.parametrize("channels", [1, 3, 4])
 def test_filters(channels: int) -> None:
-    filters = Filters(
+    filters = PrincipalFilters(
         RANDOM.normal(size=(9, 5, 5, channels)), np.full(9, 0.04), "patch embedding", 11
     )
-    found = words(draw_filters(filters), "filters")
+    found = words(draw_filter_components(filters), "filters")
     assert "The first 9 principal components of the 11 filters of the patch embedding" in found
     assert found.count("4.0%") == 9
     assert "36%" in found
@@ -59,8 +64,8 @@ def test_positions(tables: int, titled: list[str]) -> None:
     values = RANDOM.uniform(-1, 1, size=(tables, 2, 3, 2, 3)).astype(np.float32)
     values[:, 0, 0, 1, 1] = np.nan
     similarity = PositionSimilarity(values, tuple(range(tables)), offsets=tables > 1)
-    shares = [Structure(0.11, 0.22, 0.33, 0.44)] * tables
-    found = words(draw_positions(similarity, shares), "positions")
+    shares = [PositionStructure(0.11, 0.22, 0.33, 0.44)] * tables
+    found = words(draw_position_similarity(similarity, shares), "positions")
     assert "rows 11%, columns 22%, both 33%, distance 44%" in found
     assert all(title in found for title in titled)
     assert ("offset" in found) == (tables > 1)
@@ -79,8 +84,8 @@ def test_tiles_stand_where_their_patch_does() -> None:
 
 @pytest.mark.parametrize("n", [1, 5])
 def test_distance(n: int) -> None:
-    distances = Distances((0, 2, 5), RANDOM.uniform(10, 90, size=(n, 3, 4)), 71.0)
-    found = words(draw_distance(distances, (96, 160)), "distance")
+    distances = AttentionDistances((0, 2, 5), RANDOM.uniform(10, 90, size=(n, 3, 4)), 71.0)
+    found = words(draw_attention_distance(distances, (96, 160)), "distance")
     assert "a head that looks everywhere alike" in found
     assert f"{'1 image' if n == 1 else '5 images'} of 96x160 pixels" in found
     assert ("standard error" in found) == (n > 1)
@@ -88,7 +93,7 @@ def test_distance(n: int) -> None:
 
 @pytest.mark.parametrize("prefix", [0, 1])
 def test_tokens(prefix: int) -> None:
-    found = words(draw_tokens(RANDOM.uniform(size=(3, 14, 2, 3)), prefix), "tokens")
+    found = words(draw_token_similarity(RANDOM.uniform(size=(3, 14, 2, 3)), prefix), "tokens")
     assert "3 images" in found
     assert ("there is no class token" in found) == (prefix == 0)
 
@@ -96,31 +101,36 @@ def test_tokens(prefix: int) -> None:
 @pytest.mark.parametrize(("baseline", "said"), [("mean", "mean colour"), ("blur", "blurred")])
 def test_truth(baseline: str, said: str) -> None:
     curves = {
-        name: Truth(np.full((4, 6), value), np.full((4, 6), value + 0.5))
+        name: FaithfulnessCurves(np.full((4, 6), value), np.full((4, 6), value + 0.5))
         for name, value in {"rollout": 0.125, "random": 0.25}.items()
     }
-    found = words(draw_truth(curves, baseline), "truth")
+    found = words(draw_faithfulness(curves, baseline), "truth")
     for text in ("rollout (0.125)", "rollout (0.625)", "random (0.250)", "4 images", said):
         assert text in found
-    words(draw_truth({"rollout": Truth(np.ones((1, 3)), np.ones((1, 3)))}, baseline), "truth")
+    words(
+        draw_faithfulness(
+            {"rollout": FaithfulnessCurves(np.ones((1, 3)), np.ones((1, 3)))}, baseline
+        ),
+        "truth",
+    )
 
 
-def gaze() -> Gaze:
+def gaze() -> PhotoAttention:
     maps = {"last layer": np.array([[0.1, 0.2, 0.3]]), "rollout": np.array([[0.0, 0.0, 1.0]])}
-    return Gaze("$a.jpg", np.full((4, 12, 3), 0.5), "roses 81%", maps)
+    return PhotoAttention("$a.jpg", np.full((4, 12, 3), 0.5), "roses 81%", maps)
 
 
 @pytest.mark.parametrize(("prefix", "said"), [(0, "no class token"), (1, "from the class token")])
 def test_maps(prefix: int, said: str) -> None:
-    found = words(draw_maps([gaze(), gaze()], prefix), "maps")
+    found = words(draw_attention_maps([gaze(), gaze()], prefix), "maps")
     for text in ("2 photos", said, "$a.jpg", "roses 81%", "most 0.3", "last layer", "rollout"):
         assert text in found
 
 
 def test_heads_of_many_and_of_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gazes, "MOST_HEADS", 2)  # so that three take two rows
+    monkeypatch.setattr(gazes, "MAX_HEADS_PER_ROW", 2)  # so that three take two rows
     attention = RANDOM.uniform(size=(2, 3, 2, 3))
-    figure = draw_heads(gaze(), attention, [0, 4], [5, 7, 11], 1, (1, 2))
+    figure = draw_head_maps(gaze(), attention, [0, 4], [5, 7, 11], 1, (1, 2))
     found = words(figure, "heads")
     for head in (5, 7, 11):
         assert f"layer 0 head {head} " in found
@@ -131,14 +141,14 @@ def test_heads_of_many_and_of_a_patch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_overlay_is_bright_where_the_map_is() -> None:
     picture = np.full((5, 7, 3), 0.5)
-    seen = overlay(picture, np.array([[0.0, 0.0, 4.0]]))
+    seen = overlay_map(picture, np.array([[0.0, 0.0, 4.0]]))
     assert seen[2, 6, 0] == pytest.approx(0.5)
-    assert seen[2, 0, 0] == pytest.approx(0.5 * DARKEST)
-    assert np.isfinite(overlay(picture, np.zeros((2, 3)))).all()
+    assert seen[2, 0, 0] == pytest.approx(0.5 * MIN_OVERLAY_LIGHT)
+    assert np.isfinite(overlay_map(picture, np.zeros((2, 3)))).all()
 
 
 def test_the_query_is_framed() -> None:
-    marked = framed(np.full((8, 12, 3), 0.25), (2, 3), (1, 2))
+    marked = frame_query_patch(np.full((8, 12, 3), 0.25), (2, 3), (1, 2))
     assert (marked[4:8, 8:12] == 0.25).all()
     assert (marked[3, 7:] == 1).all()
     assert (marked[2, 6:] == 0).all()
@@ -147,5 +157,5 @@ def test_the_query_is_framed() -> None:
 
 def test_the_same_numbers_give_the_same_bytes() -> None:
     torch.manual_seed(0)
-    first, second = (draw_maps([gaze()], 1) for _ in range(2))
+    first, second = (draw_attention_maps([gaze()], 1) for _ in range(2))
     assert first == second

@@ -14,12 +14,12 @@ from fabricated_run import NASTY, write_json
 from PIL import Image
 from test_page import Page
 
-from patchwords.data.examples import Examples
-from patchwords.report.pictures import Album
-from patchwords.report.run import read_run
-from patchwords.report.write import render
+from patchwords.data.examples import ImageDataset
+from patchwords.report.pictures import RunImages
+from patchwords.report.run import read_run_data
+from patchwords.report.write import render_report
 
-Given = tuple[Path, Examples]
+Given = tuple[Path, ImageDataset]
 SHARES = {"rows": 0.31, "columns": 0.23, "rows_and_columns": 0.57, "distance": 0.71}
 BESIDE = {"mean": 0.125, "standard_error": 0.01, "low": 0.0625, "high": 0.1875, "truer": True}
 NOT_TOLD = BESIDE | {"low": -0.0625, "truer": False}
@@ -86,7 +86,7 @@ def put(folder: Path, results: dict[str, Any], arrays: dict[str, np.ndarray]) ->
 
 
 def page(run: Given) -> Page:
-    return Page(render(read_run(run[0]), Album.of(run[1])))
+    return Page(render_report(read_run_data(run[0]), RunImages.of(run[1])))
 
 
 def the_section(page: Page) -> str:
@@ -159,7 +159,7 @@ def test_pictures_have_the_numbers_in_them(run: Given) -> None:
 
 def test_an_answer_is_right_or_wrong_as_predictions_say(run: Given) -> None:
     results, arrays = insight()
-    rows = read_run(run[0]).predictions
+    rows = read_run_data(run[0]).predictions
     wrong = next(row for row in rows if row.correct is False)
     right = next(row for row in rows if row.correct)
     results["maps"]["paths"] = [wrong.path, right.path]

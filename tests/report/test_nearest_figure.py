@@ -7,32 +7,33 @@ from dataclasses import replace
 import numpy as np
 
 from patchwords.report.nearest import (
-    Company,
-    Neighbour,
-    Searched,
-    caption,
-    draw_nearest,
-    ending,
-    title,
+    NearestImage,
+    PhotoNeighbours,
+    SearchSummary,
+    draw_nearest_images,
+    format_nearest_caption,
+    format_neighbour_title,
+    truncate_start,
 )
 
 RANDOM = np.random.default_rng(0)
-SEARCHED = Searched("flowers/", "the training split", 1203, 0, 1203, 2, 0.71249)
+SEARCHED = SearchSummary("flowers/", "the training split", 1203, 0, 1203, 2, 0.71249)
 
 
 def picture() -> np.ndarray:
     return RANDOM.uniform(size=(5, 7, 3))
 
 
-def company(*similarities: float) -> Company:
+def company(*similarities: float) -> PhotoNeighbours:
     near = [
-        Neighbour(f"{i}.png", picture(), f"rose {i}", value) for i, value in enumerate(similarities)
+        NearestImage(f"{i}.png", picture(), f"rose {i}", value)
+        for i, value in enumerate(similarities)
     ]
-    return Company("new/photo.jpg", picture(), near)
+    return PhotoNeighbours("new/photo.jpg", picture(), near)
 
 
 def test_it_is_drawn_as_png_and_svg() -> None:
-    found = draw_nearest([company(0.91, 0.83), company(0.66, 0.5)], SEARCHED)
+    found = draw_nearest_images([company(0.91, 0.83), company(0.66, 0.5)], SEARCHED)
     assert sorted(found) == ["nearest.png", "nearest.svg"]
     drawn = found["nearest.svg"].decode()
     for words in ("the photo", "photo.jpg", "rose 0", "0.910", "0.500"):
@@ -40,7 +41,7 @@ def test_it_is_drawn_as_png_and_svg() -> None:
 
 
 def test_the_caption_says_what_was_searched() -> None:
-    said = caption([company(0.91, 0.83)], SEARCHED)
+    said = format_nearest_caption([company(0.91, 0.83)], SEARCHED)
     assert said.startswith(
         "1 photo, on the left, and beside each the 2 images of flowers/ (the training split) whose "
         "features are nearest to its own, among 1,203 images: label and cosine above each"
@@ -53,27 +54,31 @@ def test_the_caption_says_what_was_searched() -> None:
 
 def test_the_caption_says_what_is_less_than_was_asked() -> None:
     some = replace(SEARCHED, images=990, skipped=10, of=5000, asked=6, by_chance=None)
-    said = caption([company(0.91, 0.83)], some)
+    said = format_nearest_caption([company(0.91, 0.83)], some)
     assert "the 2 images (6 were asked for) of flowers/" in said
     assert "among 990 images, drawn of 5,000 (10 more cannot be read): label" in said
     assert "by chance" not in said
     # those that cannot be read are no draw
-    assert "drawn of" not in caption([company(0.9, 0.8)], replace(some, of=1000))
+    assert "drawn of" not in format_nearest_caption([company(0.9, 0.8)], replace(some, of=1000))
 
 
 def test_the_photo_itself_is_told() -> None:
-    assert "At 1.000 it is the photo itself" in caption([company(0.9), company(0.9996)], SEARCHED)
+    assert "At 1.000 it is the photo itself" in format_nearest_caption(
+        [company(0.9), company(0.9996)], SEARCHED
+    )
 
 
 def test_above_a_picture() -> None:
     near = company(0.87654).neighbours[0]
-    assert title(near) == "rose 0\n0.877"
-    assert title(replace(near, label=None)) == "no label\n0.877"
-    assert title(replace(near, picture=None)) == "it is gone\n0.877"
-    assert draw_nearest([Company("a", picture(), [replace(near, picture=None)])], SEARCHED)
+    assert format_neighbour_title(near) == "rose 0\n0.877"
+    assert format_neighbour_title(replace(near, label=None)) == "no label\n0.877"
+    assert format_neighbour_title(replace(near, picture=None)) == "it is gone\n0.877"
+    assert draw_nearest_images(
+        [PhotoNeighbours("a", picture(), [replace(near, picture=None)])], SEARCHED
+    )
 
 
 def test_of_a_long_name_the_end_is_shown() -> None:
-    assert ending("train-00000-of-00001.parquet:2499") == "…0001.parquet:2499"
-    assert len(ending("train-00000-of-00001.parquet:2499")) == 18
-    assert ending("18 letters and.jpg") == "18 letters and.jpg"
+    assert truncate_start("train-00000-of-00001.parquet:2499") == "…0001.parquet:2499"
+    assert len(truncate_start("train-00000-of-00001.parquet:2499")) == 18
+    assert truncate_start("18 letters and.jpg") == "18 letters and.jpg"

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from fabricated_run import NASTY, fabricate, write_json
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError
-from patchwords.report.pictures import Album
-from patchwords.report.run import FILES, NEEDED, read_run
-from patchwords.report.write import CONTENTS, render, write_report
+from patchwords.report.pictures import RunImages
+from patchwords.report.run import REQUIRED_KEYS, RUN_FILES, read_run_data
+from patchwords.report.write import PAGE_CONTENTS, render_report, write_report
 
-Given = tuple[Path, Examples]
+Given = tuple[Path, ImageDataset]
 VOID = {"img", "br", "meta", "col", "input", "link", "hr"}
 
 
@@ -50,16 +50,16 @@ class Page(HTMLParser):
         return " ".join(words.split()) in " ".join(self.words.split())
 
 
-def page_of(folder: Path, examples: Examples | None = None) -> Page:
-    return Page(render(read_run(folder), Album.of(examples)))
+def page_of(folder: Path, examples: ImageDataset | None = None) -> Page:
+    return Page(render_report(read_run_data(folder), RunImages.of(examples)))
 
 
 def test_all_sections_are_there_and_linked(run: Given) -> None:
     page = page_of(*run)
     identities = {attributes.get("id") for _, attributes in page.tags} - {None}
     links = {attributes["href"] for tag, attributes in page.tags if tag == "a"}
-    assert links == {f"#{place}" for place in CONTENTS}
-    assert set(CONTENTS) <= identities
+    assert links == {f"#{place}" for place in PAGE_CONTENTS}
+    assert set(PAGE_CONTENTS) <= identities
 
 
 def test_one_file_that_loads_nothing(run: Given) -> None:
@@ -166,14 +166,14 @@ def test_an_image_that_is_gone_leaves_a_card_with_the_reason(tmp_path: Path) -> 
     assert page_of(folder, examples).has("No picture: gone.jpg")
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", RUN_FILES)
 def test_a_missing_or_damaged_file_is_told_and_the_rest_is_shown(run: Given, name: str) -> None:
     folder, examples = run
     (folder / name).unlink()
     page = page_of(folder, examples)
     assert page.has("This report is not complete.")
-    assert page.has(f"{name} is not there, so {FILES[name]} cannot be shown.")
-    if name in NEEDED:
+    assert page.has(f"{name} is not there, so {RUN_FILES[name]} cannot be shown.")
+    if name in REQUIRED_KEYS:
         write_json(folder / name, {"images": 3})
         assert page_of(folder, examples).has(f"{name} cannot be read (it has no ")
     (folder / name).write_text("{[\x00" if name != "predictions.csv" else "path,label\nx,y\n")

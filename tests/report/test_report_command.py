@@ -12,9 +12,9 @@ import pytest
 from fabricated_run import fabricate, write_json
 from PIL import Image
 
-from patchwords.commands.report import Report, run
+from patchwords.commands.report import ReportCommand, run_report
 from patchwords.data.open import open_data
-from patchwords.data.split import fingerprint
+from patchwords.data.split import fingerprint_dataset
 from patchwords.errors import DataError
 
 
@@ -35,7 +35,7 @@ def photos(tmp_path: Path) -> Path:
     (tmp_path / "run/predictions.csv").write_text("\n".join([header, *rows]) + "\n")
     path = tmp_path / "run/environment.json"
     environment = json.loads(path.read_text())
-    seen = {"source": str(folder), "fingerprint": fingerprint(open_data(str(folder)))}
+    seen = {"source": str(folder), "fingerprint": fingerprint_dataset(open_data(str(folder)))}
     write_json(path, {**environment, "data": seen})
     return folder
 
@@ -44,7 +44,7 @@ def test_the_page_is_written_with_pictures(
     photos: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = photos.parent / "run"
-    assert run(Report(str(folder))) == 0
+    assert run_report(ReportCommand(str(folder))) == 0
     assert capsys.readouterr().out.strip() == str(folder / "report.html")
     assert (folder / "report.html").read_text().count("data:image/png") == 6
 
@@ -58,7 +58,7 @@ def test_other_data_gives_no_pictures_and_says_so(
     else:
         Image.new("RGB", (5, 5)).save(photos / "cat" / "new.png")
     folder = photos.parent / "run"
-    assert run(Report(str(folder))) == 0
+    assert run_report(ReportCommand(str(folder))) == 0
     assert "without pictures: " in capsys.readouterr().err
     page = (folder / "report.html").read_text()
     assert "the images were not at hand" in page
@@ -67,7 +67,7 @@ def test_other_data_gives_no_pictures_and_says_so(
 
 def test_no_run_is_the_users_mistake(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no run folder"):
-        run(Report(str(tmp_path / "nowhere")))
+        run_report(ReportCommand(str(tmp_path / "nowhere")))
 
 
 def test_the_command_loads_no_torch() -> None:

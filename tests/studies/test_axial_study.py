@@ -9,24 +9,24 @@ from typing import Any
 
 import pytest
 
-from patchwords.model.cost import macs, parameters
-from patchwords.studies.bench import Bench
-from patchwords.studies.contents import Rows, Text
-from patchwords.studies.cost import cost_of, training_in
+from patchwords.model.cost import count_macs, count_parameters
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.contents import PageTable, PageText
+from patchwords.studies.cost import build_trial_workload, estimate_trial_cost
 from patchwords.studies.paper import answering, axial, axial_page
-from patchwords.studies.paper.axial_numbers import macs_of
-from patchwords.studies.study import SCALES, VERB, Cell, Scale, ScaleName
+from patchwords.studies.paper.axial_numbers import compute_macs_per_image
+from patchwords.studies.study import SCALES, VERB, Scale, ScaleName, Trial
 
 
-def bench_of(scale: ScaleName | Scale, folder: Path = Path("nowhere")) -> Bench:
+def bench_of(scale: ScaleName | Scale, folder: Path = Path("nowhere")) -> StudyContext:
     one = scale if isinstance(scale, Scale) else axial.STUDY.scales[scale]
-    return Bench(folder, one, "somewhere", None, "cpu", "fp32")
+    return StudyContext(folder, one, "somewhere", None, "cpu", "fp32")
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_control_costs_what_the_axes_cost(scale: ScaleName) -> None:
     bench = bench_of(scale)
-    costs = {cell.name: cost_of(cell, bench) for cell in bench.scale.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.cells(1)}
     assert costs[axial.DEEP].macs == pytest.approx(costs[axial.AXIAL_MANY].macs, rel=0.01)
     assert costs[axial.AXIAL_MANY].macs > 1.7 * costs[axial.VIT_MANY].macs
     assert costs[axial.CLOCK].flops == 0
@@ -41,9 +41,9 @@ def test_the_full_scale_has_the_models_of_the_figure() -> None:
     """Parameters of the doc of models: 171,620,584 with 1,000 classes; here 18,000."""
     bench = bench_of("full")
     cells = {cell.name: cell for cell in bench.scale.cells(1)}
-    big = training_in(cells[axial.AXIAL_MANY], bench)
+    big = build_trial_workload(cells[axial.AXIAL_MANY], bench)
     assert big is not None
-    assert parameters(big.config) - 171_620_584 == 17_000 * 769
+    assert count_parameters(big.config) - 171_620_584 == 17_000 * 769
     assert {axial_page.model_of({"grid": axial.FULL_GRID}, name) for name in axial.MODELS} == {
         "vit-b32-jft",
         "vit-b16-jft",
@@ -61,16 +61,20 @@ def test_the_speeds_are_of_the_models_that_are_trained(monkeypatch: pytest.Monke
 
     def at_once(subject: Any, seconds: float) -> list[Any]:
         config = subject.create().config if len(asked) < len(axial.MODELS) else subject.shape
-        asked.append((macs(config.with_settings(num_classes=10)), subject.inference_batches[0]))
+        asked.append(
+            (count_macs(config.with_settings(num_classes=10)), subject.inference_batches[0])
+        )
         row = type("Row", (), {"images_per_second": float(len(asked))})
         return [row]
 
-    monkeypatch.setattr(answering, "speeds", at_once)
+    monkeypatch.setattr(answering, "measure_inference_speeds", at_once)
     monkeypatch.setattr(axial, "ROUNDS", 3)
     bench = bench_of("mini")
     [clock] = [cell for cell in bench.scale.cells(1) if cell.name == axial.CLOCK]
     found = axial.measure(clock, bench)
-    trained = [cost_of(cell, bench).macs for cell in bench.scale.cells(1) if cell != clock]
+    trained = [
+        estimate_trial_cost(cell, bench).macs for cell in bench.scale.cells(1) if cell != clock
+    ]
     assert asked == [(one, axial.IMAGES) for one in trained] * axial.ROUNDS
     middle = 1 + len(trained)  # of 1, 8 and 15, for the first
     assert found == {axial.rate_of(name): middle + i for i, name in enumerate(axial.MODELS)}
@@ -78,7 +82,7 @@ def test_the_speeds_are_of_the_models_that_are_trained(monkeypatch: pytest.Monke
 
 def test_a_tiny_model_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(axial, "SECONDS", 0.01)
-    monkeypatch.setattr(answering, "matrix_peak", lambda device: 1e12)
+    monkeypatch.setattr(answering, "measure_matmul_peak", lambda device: 1e12)
     own = {"model": "ViT-mu/4", "image_size": (8,)}
     scale = replace(
         axial.MINI, settings={}, grid={"one": own, axial.CLOCK: {VERB: "none"}}, verb="finetune"
@@ -103,7 +107,7 @@ def numbers() -> dict[str, dict[str, float | None]]:
 def test_slower_is_counted_for_a_multiplication() -> None:
     labels = axial.choose(axial.MINI_GRID, {})
     assert set(labels) == set(axial.MODELS)
-    assert macs_of(numbers()[axial.RESNET]) == 100
+    assert compute_macs_per_image(numbers()[axial.RESNET]) == 100
     read = axial.read(labels, numbers())
     assert read[axial.SLOWER] == pytest.approx(math.log2(5000 / 800))
     assert read[axial.rate_of(axial.RESNET)] == 50
@@ -138,9 +142,9 @@ def made_up(seeds: int) -> dict[str, Any]:
 
 def test_the_page_has_what_each_costs_and_what_the_axes_bring() -> None:
     text, table, beyond = axial.tables(made_up(3))
-    assert isinstance(text, Text)
-    assert isinstance(table, Rows)
-    assert isinstance(beyond, Text)
+    assert isinstance(text, PageText)
+    assert isinstance(table, PageTable)
+    assert isinstance(beyond, PageText)
     assert "on some processor" in text.text
     assert ("AxialResNet: AxialResNet-14", "9", "0.0", "0.0") in table.rows
     assert beyond.text.endswith("which the figure lacks: +0.0 (+0.0 to +0.0).")
@@ -155,5 +159,5 @@ def test_the_figure_is_drawn_without_what_diverged() -> None:
 
 
 def test_a_cell_that_trains_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(axial, "measure_training", lambda cell, bench: {"steps": 1.0})
-    assert axial.measure(Cell("a", 0, {VERB: "finetune"}), bench_of("mini")) == {"steps": 1.0}
+    monkeypatch.setattr(axial, "train_and_measure", lambda cell, bench: {"steps": 1.0})
+    assert axial.measure(Trial("a", 0, {VERB: "finetune"}), bench_of("mini")) == {"steps": 1.0}

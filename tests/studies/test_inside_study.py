@@ -11,16 +11,32 @@ import numpy as np
 import pytest
 from tiny_study import DIGITS, SETTINGS, go
 
-from patchwords.evaluate.beginning import drawn
+from patchwords.evaluate.beginning import redraw_initial_weights
 from patchwords.inspect.filters import principal_filters
-from patchwords.studies.contents import contents
-from patchwords.studies.page import markdown
+from patchwords.studies.contents import build_page_blocks
+from patchwords.studies.page import render_markdown_page
 from patchwords.studies.paper import inside
-from patchwords.studies.paper.inside import MINI, ROWS, STUDY, at, rows_of
-from patchwords.studies.paper.inside_measure import ARRAYS, distances_of, heads, low_frequencies
-from patchwords.studies.paper.inside_pictures import PANELS, UNITS, over_depth, over_training
+from patchwords.studies.paper.inside import (
+    MINI,
+    ROWS,
+    STUDY,
+    compute_stage_values,
+    make_stage_label,
+)
+from patchwords.studies.paper.inside_measure import (
+    ARRAYS_FILE,
+    compute_low_frequency_share,
+    name_head_distances,
+    parse_head_distances,
+)
+from patchwords.studies.paper.inside_pictures import (
+    PANEL_UNITS,
+    PANELS,
+    build_depth_panels,
+    build_stage_curves,
+)
 from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
-from patchwords.train.journal import read_rows
+from patchwords.train.journal import read_metrics
 from patchwords.weights.store import from_pretrained
 
 SIDE = 6
@@ -37,19 +53,25 @@ def wave(down: int, across: int) -> np.ndarray:
 )
 def test_a_wave_is_low_or_high(down: int, across: int, share: float) -> None:
     filters = np.array([-1.0, 0.5, 2.0])[:, None, None, None] * wave(down, across)
-    assert low_frequencies(filters) == pytest.approx(share)
+    assert compute_low_frequency_share(filters) == pytest.approx(share)
 
 
 def test_the_mean_filter_is_taken_away_and_noise_has_a_quarter() -> None:
     noise = np.random.default_rng(0).normal(size=(500, 3, SIDE, SIDE))
-    assert low_frequencies(noise) == pytest.approx(0.25, abs=0.01)
-    assert low_frequencies(noise + 100 * wave(0, 0)) == pytest.approx(low_frequencies(noise))
+    assert compute_low_frequency_share(noise) == pytest.approx(0.25, abs=0.01)
+    assert compute_low_frequency_share(noise + 100 * wave(0, 0)) == pytest.approx(
+        compute_low_frequency_share(noise)
+    )
 
 
 def test_heads_are_told_by_their_distance() -> None:
-    numbers = heads(np.array([[0.9, 0.2], [0.5, 0.7], [0.8, 0.6]]))
+    numbers = name_head_distances(np.array([[0.9, 0.2], [0.5, 0.7], [0.8, 0.6]]))
     assert numbers["layer 1, head 1"] == 0.2
-    assert distances_of({"x": 1, **numbers}).tolist() == [[0.2, 0.9], [0.5, 0.7], [0.6, 0.8]]
+    assert parse_head_distances({"x": 1, **numbers}).tolist() == [
+        [0.2, 0.9],
+        [0.5, 0.7],
+        [0.6, 0.8],
+    ]
 
 
 def test_the_rows_of_a_stage() -> None:
@@ -57,24 +79,24 @@ def test_the_rows_of_a_stage() -> None:
     numbers = {
         **{"accuracy": 0.5, "low frequencies": 0.3, "by distance": 0.4},
         **{"by rows and columns": 0.6, "rollout": 0.05},
-        **heads(np.array([[0.9, 0.2], [0.1, 0.1], [0.8, 0.6]])),
+        **name_head_distances(np.array([[0.9, 0.2], [0.1, 0.1], [0.8, 0.6]])),
     }
-    found = rows_of(numbers)
+    found = compute_stage_values(numbers)
     assert set(found) == set(ROWS)
     assert found[inside.NEAREST] == 0.2
     assert found[inside.FARTHEST] == 0.9
     assert found[inside.BEYOND] == pytest.approx(0.15)
     assert found[inside.DEEPER] == pytest.approx(0.7 - 0.55)
-    assert rows_of({"accuracy": None}) == {}
+    assert compute_stage_values({"accuracy": None}) == {}
 
 
 def test_claims_and_panels_are_about_rows_that_there_are() -> None:
-    labels = {at(row, stage) for row in ROWS for stage in STAGES}
+    labels = {make_stage_label(row, stage) for row in ROWS for stage in STAGES}
     for claim in STUDY.claims:
         assert {*claim.more, *claim.less} <= labels
     drawn_rows = [row for rows in PANELS.values() for row in rows.values()]
     assert set(drawn_rows) == set(ROWS) - {inside.BEYOND}
-    assert set(UNITS) == set(PANELS)
+    assert set(PANEL_UNITS) == set(PANELS)
 
 
 def test_every_stage_is_a_share_of_one_training() -> None:
@@ -120,7 +142,7 @@ def test_a_short_run_is_the_beginning_of_a_long_one(folder: Path) -> None:
     """Else the stages would not be those of one training."""
     losses = []
     for place in sorted((folder / "shared").glob("*-0"), key=lambda one: int(one.name[:-2])):
-        rows = read_rows(place / "run" / "metrics.jsonl")
+        rows = read_metrics(place / "run" / "metrics.jsonl")
         losses.append([row["loss"] for row in rows if row["kind"] == "train"])
     assert [len(some) for some in losses] == [3, 10, 30, 100]
     for shorter in losses[:-1]:
@@ -129,22 +151,28 @@ def test_a_short_run_is_the_beginning_of_a_long_one(folder: Path) -> None:
 
 def test_the_untrained_model_has_the_weights_that_training_began_with(folder: Path) -> None:
     model = from_pretrained(folder / "shared" / "1-0" / "run" / "model").model
-    with np.load(folder / "cells" / f"{UNTRAINED}-0" / ARRAYS) as arrays:
+    with np.load(folder / "cells" / f"{UNTRAINED}-0" / ARRAYS_FILE) as arrays:
         assert np.array_equal(
-            arrays["filters"], principal_filters(drawn(model.config, 0)).components
+            arrays["filters"], principal_filters(redraw_initial_weights(model.config, 0)).components
         )
-    with np.load(folder / "cells" / "100-0" / ARRAYS) as arrays:
+    with np.load(folder / "cells" / "100-0" / ARRAYS_FILE) as arrays:
         last = from_pretrained(folder / "shared" / "100-0" / "run" / "model").model
         assert np.array_equal(arrays["filters"], principal_filters(last).components)
 
 
 def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
     values = {one["label"]: one["values"][0] for one in results["labels"]}
-    assert list(values) == [at(row, stage) for stage in STAGES for row in ROWS]
-    assert values[at(inside.ACCURACY)] > 0.4 > values[at(inside.ACCURACY, UNTRAINED)]
-    assert values[at(inside.ROLLOUT, UNTRAINED)] == 0  # the head is 0: nothing changes the answer
+    assert list(values) == [make_stage_label(row, stage) for stage in STAGES for row in ROWS]
+    assert (
+        values[make_stage_label(inside.ACCURACY)]
+        > 0.4
+        > values[make_stage_label(inside.ACCURACY, UNTRAINED)]
+    )
+    assert (
+        values[make_stage_label(inside.ROLLOUT, UNTRAINED)] == 0
+    )  # the head is 0: nothing changes the answer
     # attention is nearly even before training: all heads look about as far
-    assert values[at(inside.NEAREST, UNTRAINED)] == pytest.approx(1, abs=0.25)
+    assert values[make_stage_label(inside.NEAREST, UNTRAINED)] == pytest.approx(1, abs=0.25)
     assert results["compute"]["trainings"] == 4
 
 
@@ -154,7 +182,7 @@ def test_its_page_and_its_pictures(folder: Path, results: dict[str, Any]) -> Non
     assert pictures == [
         *("inside", "inside-distance", "inside-filters", "inside-positions", "inside-rollout"),
     ]
-    page = markdown(STUDY.title, contents(STUDY, results, pictures, "command"))
+    page = render_markdown_page(STUDY.title, build_page_blocks(STUDY, results, pictures, "command"))
     assert "| untrained | 1 % | 10 % | 30 % | 100 % |" in page
     assert "(inside-rollout.png)" in page
     assert STUDY.draw_kept(folder / "gone", results) == {}  # of a study whose cells were deleted
@@ -162,13 +190,13 @@ def test_its_page_and_its_pictures(folder: Path, results: dict[str, Any]) -> Non
 
 def test_what_diverged_is_not_drawn(results: dict[str, Any]) -> None:
     cells = [{"name": stage, "accuracy": None} for stage in STAGES]
-    assert over_depth({"cells": cells}) == []
-    nearest, mean, farthest = over_depth(results)
+    assert build_depth_panels({"cells": cells}) == []
+    nearest, mean, farthest = build_depth_panels(results)
     assert [curve.label for curve in nearest.curves] == list(STAGES)
     for low, middle, high in zip(nearest.curves, mean.curves, farthest.curves, strict=True):
         assert low.y[0] < middle.y[0] < high.y[0]
-    values = {at(inside.ACCURACY, stage): [0.5, None] for stage in STAGES}
-    own, before = over_training(values, {"accuracy": inside.ACCURACY})
+    values = {make_stage_label(inside.ACCURACY, stage): [0.5, None] for stage in STAGES}
+    own, before = build_stage_curves(values, {"accuracy": inside.ACCURACY})
     assert own.y == before.y == [50] * 4
-    values[at(inside.ACCURACY, "1 %")] = [None, None]
-    assert over_training(values, {"accuracy": inside.ACCURACY}) == []
+    values[make_stage_label(inside.ACCURACY, "1 %")] = [None, None]
+    assert build_stage_curves(values, {"accuracy": inside.ACCURACY}) == []

@@ -7,53 +7,70 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.cost import Cost, cost_of
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.cost import TrialCost, estimate_trial_cost
 from patchwords.studies.paper import masked_patches
-from patchwords.studies.paper.masked_patches import LABELS, LONG, MASKED, PAPER, SHORT, STUDY, USUAL
-from patchwords.studies.study import ScaleName, Table
-from patchwords.studies.verdict import judge
-from patchwords.train.named_recipe import find as find_recipe
+from patchwords.studies.paper.masked_patches import (
+    LONG_SCRATCH,
+    MASKED_OBJECTIVES,
+    PAPER,
+    PAPER_OBJECTIVE,
+    SHORT_SCRATCH,
+    STUDY,
+    SUPERVISED,
+)
+from patchwords.studies.study import ScaleName, ValuesByLabel
+from patchwords.studies.verdict import judge_claim
+from patchwords.train.named_recipe import find_recipe
 
 
-def costs(scale: ScaleName) -> dict[str, Cost]:
-    bench = Bench(Path("nowhere"), STUDY.scales[scale], "data", "transfer")
+def costs(scale: ScaleName) -> dict[str, TrialCost]:
+    bench = StudyContext(Path("nowhere"), STUDY.scales[scale], "data", "transfer")
     every = [*bench.scale.pretrainings(1), *bench.scale.cells(1)]
-    return {("before " if cell.shared else "") + cell.name: cost_of(cell, bench) for cell in every}
+    return {
+        ("before " if cell.shared else "") + cell.name: estimate_trial_cost(cell, bench)
+        for cell in every
+    }
 
 
 def test_the_long_training_from_scratch_has_seen_as_many_images_as_both() -> None:
     found = costs("mini")
-    for name in (LABELS, *MASKED):
-        assert found[f"before {name}"].images + found[name].images == found[LONG].images
-        assert found[name].images == found[SHORT].images
-        assert found[name].parameters == found[SHORT].parameters  # the same model
+    for name in (SUPERVISED, *MASKED_OBJECTIVES):
+        assert found[f"before {name}"].images + found[name].images == found[LONG_SCRATCH].images
+        assert found[name].images == found[SHORT_SCRATCH].images
+        assert found[name].parameters == found[SHORT_SCRATCH].parameters  # the same model
 
 
 def test_the_papers_setting() -> None:
     """1 million steps for masked patches (B.1.2), 7 epochs of JFT for labels (Table 3)."""
     found = costs("full")
-    assert found[f"before {USUAL}"].steps == 1_000_000
-    assert found[f"before {LABELS}"].images == pytest.approx(7 * 303e6, rel=1e-5)
-    assert found[LONG].images == pytest.approx(300 * 1_281_167, abs=4096)
+    assert found[f"before {PAPER_OBJECTIVE}"].steps == 1_000_000
+    assert found[f"before {SUPERVISED}"].images == pytest.approx(7 * 303e6, rel=1e-5)
+    assert found[LONG_SCRATCH].images == pytest.approx(300 * 1_281_167, abs=4096)
     tuning = find_recipe("paper-finetune-imagenet")
-    assert found[USUAL].images == tuning.images_seen
-    assert round(found[LONG].images / found[USUAL].images) == 38  # the note says so
+    assert found[PAPER_OBJECTIVE].images == tuning.images_seen
+    assert (
+        round(found[LONG_SCRATCH].images / found[PAPER_OBJECTIVE].images) == 38
+    )  # the note says so
 
 
 def test_three_targets_at_two_shares() -> None:
-    assert [(own["mask_ratio"], own["target"]) for own in MASKED.values()] == [
+    assert [(own["mask_ratio"], own["target"]) for own in MASKED_OBJECTIVES.values()] == [
         (ratio, target)
         for ratio in (0.5, 0.15)
         for target in ("mean-colour", "small-patch", "pixels")
     ]
     for scale in STUDY.scales.values():
-        for name, own in MASKED.items():
+        for name, own in MASKED_OBJECTIVES.items():
             assert own.items() <= scale.encoders[name].items()
 
 
 def test_the_papers_numbers_are_as_printed() -> None:
-    assert {PAPER[LONG], PAPER[USUAL], PAPER[LABELS]} == {0.7791, 0.799, 0.8397}
+    assert {PAPER[LONG_SCRATCH], PAPER[PAPER_OBJECTIVE], PAPER[SUPERVISED]} == {
+        0.7791,
+        0.799,
+        0.8397,
+    }
     for claim in STUDY.claims:
         if not claim.paper.startswith("+"):
             continue
@@ -62,18 +79,18 @@ def test_the_papers_numbers_are_as_printed() -> None:
         assert claim.paper.startswith(f"{points:+.1f} points: {100 * PAPER[more]:.4g} ")
 
 
-def table(values: dict[str, float]) -> Table:
+def table(values: dict[str, float]) -> ValuesByLabel:
     """Two seeds of these and of 0.5 for all others, a little apart."""
-    names = (SHORT, LONG, LABELS, *MASKED)
+    names = (SHORT_SCRATCH, LONG_SCRATCH, SUPERVISED, *MASKED_OBJECTIVES)
     return {name: {seed: values.get(name, 0.5) + seed / 1000 for seed in (0, 1)} for name in names}
 
 
 @pytest.mark.parametrize(
     ("number", "better"),
     [
-        (0, (USUAL,)),
-        (1, (USUAL,)),
-        (2, (LABELS,)),
+        (0, (PAPER_OBJECTIVE,)),
+        (1, (PAPER_OBJECTIVE,)),
+        (2, (SUPERVISED,)),
         (3, ("50 % masked, mean colour", "50 % masked, 4x4 colours", "50 % masked, pixels")),
         (
             4,
@@ -87,7 +104,7 @@ def table(values: dict[str, float]) -> Table:
 )
 def test_each_claim_is_about_what_it_says(number: int, better: tuple[str, ...]) -> None:
     """All of the better side a point up: the difference is a point, and agrees."""
-    found = judge(STUDY.claims[number], table(dict.fromkeys(better, 0.51)))
+    found = judge_claim(STUDY.claims[number], table(dict.fromkeys(better, 0.51)))
     assert found.values == pytest.approx((0.01, 0.01))
     assert found.word == "agrees"
 
@@ -99,16 +116,25 @@ def drawn(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str,
         seen.update(names=names, here=series[0], paper=series[1])
         return {}
 
-    monkeypatch.setattr("patchwords.report.dots.draw_dots", draw_dots)
+    monkeypatch.setattr("patchwords.report.dots.draw_dot_plot", draw_dots)
     masked_patches.draw(results)
     return seen
 
 
 def test_the_figure_is_of_paired_differences(monkeypatch: pytest.MonkeyPatch) -> None:
-    values = {SHORT: [0.3, 0.5], LONG: [0.4, 0.7], USUAL: [0.5, None], LABELS: [None, None]}
+    values = {
+        SHORT_SCRATCH: [0.3, 0.5],
+        LONG_SCRATCH: [0.4, 0.7],
+        PAPER_OBJECTIVE: [0.5, None],
+        SUPERVISED: [None, None],
+    }
     labels = [{"label": name, "values": found} for name, found in values.items()]
     seen = drawn({"labels": labels, "seeds": 2}, monkeypatch)
-    assert seen["names"] == [SHORT, LONG, USUAL]  # what diverged in every seed is not there
+    assert seen["names"] == [
+        SHORT_SCRATCH,
+        LONG_SCRATCH,
+        PAPER_OBJECTIVE,
+    ]  # what diverged in every seed is not there
     assert seen["here"].values == pytest.approx([-15, 0, 10])
     assert seen["paper"].values[1:] == pytest.approx([0, 1.99])
     assert seen["paper"].values[0] != seen["paper"].values[0]  # not in the paper

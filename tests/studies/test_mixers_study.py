@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from patchwords.model.variants import resolve
-from patchwords.studies.bench import Bench
-from patchwords.studies.contents import Rows
-from patchwords.studies.cost import cost_of
+from patchwords.model.variants import resolve_model
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.contents import PageTable
+from patchwords.studies.cost import estimate_trial_cost
 from patchwords.studies.paper import mixers
-from patchwords.studies.paper.paired import ends, gaps, told
+from patchwords.studies.paper.paired import compute_label_gaps, format_gap, get_gap_interval
 from patchwords.studies.study import SCALES, ScaleName
 
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_all_mixers_cost_the_same(scale: ScaleName) -> None:
-    bench = Bench(Path("nowhere"), mixers.STUDY.scales[scale], "somewhere")
-    costs = {cell.name: cost_of(cell, bench) for cell in bench.scale.cells(1)}
+    bench = StudyContext(Path("nowhere"), mixers.STUDY.scales[scale], "somewhere")
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.cells(1)}
     usual = costs[mixers.ATTENTION]
     for name, cost in costs.items():
         assert cost.flops == pytest.approx(usual.flops, rel=0.02), name
@@ -32,7 +32,7 @@ def test_only_the_mixer_and_the_width_differ() -> None:
             assert own.keys() <= {"mixer", "window", "width", "mlp_width", "heads"}
             assert own["mlp_width"] == 4 * own["width"]
     full = mixers.FULL_GRID[mixers.ATTENTION]
-    base = resolve("ViT-B/16").config
+    base = resolve_model("ViT-B/16").config
     assert {name: getattr(base, name) for name in full} == full
 
 
@@ -61,20 +61,20 @@ def made_up() -> dict[str, Any]:
 
 
 def test_a_gap_is_of_pairs_and_what_diverged_is_left_out() -> None:
-    found = gaps(made_up(), list(LABELS), mixers.ATTENTION)
+    found = compute_label_gaps(made_up(), list(LABELS), mixers.ATTENTION)
     assert mixers.POOLING not in found
     local = found[mixers.LOCAL]
     assert (local.mean, local.n) == (pytest.approx(0.03), 2)
-    low, high = ends(local)
+    low, high = get_gap_interval(local)
     assert low < 0.03 < high
-    assert told(local) == f"+3.0 ({100 * low:+.1f} to {100 * high:+.1f})"
-    [alone] = gaps({"labels": [{"label": "a", "values": [0.2]}]}, ["a"], "a").values()
-    assert (ends(alone), told(alone)) == ((0, 0), "+0.0")
+    assert format_gap(local) == f"+3.0 ({100 * low:+.1f} to {100 * high:+.1f})"
+    [alone] = compute_label_gaps({"labels": [{"label": "a", "values": [0.2]}]}, ["a"], "a").values()
+    assert (get_gap_interval(alone), format_gap(alone)) == ((0, 0), "+0.0")
 
 
 def test_the_page_says_what_was_equal() -> None:
     [_, table] = mixers.tables(made_up())
-    assert isinstance(table, Rows)
+    assert isinstance(table, PageTable)
     by_name = {row[0]: row for row in table.rows}
     assert by_name[mixers.ATTENTION][1:] == ("64", "1,000", "100.0 %", "-")
     more = 100 * (100 + len(mixers.LOCAL)) / (100 + len(mixers.ATTENTION))

@@ -11,23 +11,23 @@ import pytest
 import torch
 from tiny_study import DIGITS, SETTINGS
 
-from patchwords.model.resize import METHODS
-from patchwords.studies.bench import Bench
+from patchwords.model.resize import RESIZE_METHODS
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper import resolution
-from patchwords.studies.paper.bands import over_seeds
+from patchwords.studies.paper.bands import build_seed_curve
 from patchwords.studies.paper.resolution import (
-    FACTORS,
-    NONE,
-    POSITIONS,
     ROWS,
+    SIZE_FACTORS,
     STUDY,
-    grid_of,
-    lost,
-    method_of,
+    WITH_POSITIONS,
+    WITHOUT_POSITIONS,
+    build_resolution_grid,
+    make_accuracy_lost_label,
+    parse_resize_method,
 )
-from patchwords.studies.study import Cell, Numbers, Scale
-from patchwords.studies.training import data_of, judge_training, measure_training
-from patchwords.train.settings import read_yaml
+from patchwords.studies.study import Scale, Trial, TrialMetrics
+from patchwords.studies.training import evaluate_on_test, select_trial_data, train_and_measure
+from patchwords.train.settings import read_config_yaml
 from patchwords.weights.store import from_pretrained
 
 
@@ -40,45 +40,47 @@ def test_every_interpolation_at_every_size_with_and_without_tuning(
     grid = STUDY.scales[scale].grid
     own, *larger = sides
     found = {
-        (cell["encoder"], cell.get("verb"), *cell["image_size"], method_of(name))
+        (cell["encoder"], cell.get("verb"), *cell["image_size"], parse_resize_method(name))
         for name, cell in grid.items()
     }
     usual = "bilinear-corners"
     assert found == {
-        *((POSITIONS, verb, own, usual) for verb in ("none", None)),
+        *((WITH_POSITIONS, verb, own, usual) for verb in ("none", None)),
         *(
-            (POSITIONS, verb, side, method)
+            (WITH_POSITIONS, verb, side, method)
             for verb in ("none", None)
             for side in larger
-            for method in METHODS
+            for method in RESIZE_METHODS
         ),
-        *((NONE, "none", side, usual) for side in sides),
+        *((WITHOUT_POSITIONS, "none", side, usual) for side in sides),
     }
     assert len(grid) == len(found)
 
 
 def test_the_two_encoders_differ_by_their_positions_alone() -> None:
     for scale in STUDY.scales.values():
-        assert {**scale.encoders[POSITIONS], "position": "none"} == scale.encoders[NONE]
+        assert {**scale.encoders[WITH_POSITIONS], "position": "none"} == scale.encoders[
+            WITHOUT_POSITIONS
+        ]
 
 
-def numbers() -> dict[str, Numbers]:
+def numbers() -> dict[str, TrialMetrics]:
     """Every cell an accuracy of its own."""
-    return {name: {"accuracy": i / 100} for i, name in enumerate(grid_of(32))}
+    return {name: {"accuracy": i / 100} for i, name in enumerate(build_resolution_grid(32))}
 
 
 def test_the_table_is_read_from_its_cells() -> None:
     found = numbers()
     table = resolution.read({}, found)
     for start in ("as it is", "fine-tuned"):
-        for method in METHODS:
+        for method in RESIZE_METHODS:
             own = table[f"{start}, {method}, 1x"]
             assert own == found[f"{start}, 1x"]["accuracy"]  # of all interpolations one
             far = table[f"{start}, {method}, 3x"]
             assert far == found[f"{start}, {method}, 3x"]["accuracy"]
     assert set(table) == {
-        *(f"{row}, {factor}" for row in ROWS for factor in FACTORS),
-        *map(lost, (POSITIONS, NONE)),
+        *(f"{row}, {factor}" for row in ROWS for factor in SIZE_FACTORS),
+        *map(make_accuracy_lost_label, (WITH_POSITIONS, WITHOUT_POSITIONS)),
     }
 
 
@@ -88,8 +90,8 @@ def test_what_is_lost_is_the_accuracy_before_less_that_after() -> None:
     found["as it is, bilinear-corners, 3x"] = {"accuracy": 0.2}
     found["as it is, without positions, 1x"] = {"accuracy": None}
     table = resolution.read({}, found)
-    assert table[lost(POSITIONS)] == pytest.approx(0.5)
-    assert table[lost(NONE)] is None
+    assert table[make_accuracy_lost_label(WITH_POSITIONS)] == pytest.approx(0.5)
+    assert table[make_accuracy_lost_label(WITHOUT_POSITIONS)] is None
 
 
 def test_claims_are_about_what_is_read() -> None:
@@ -99,7 +101,7 @@ def test_claims_are_about_what_is_read() -> None:
 
 
 def test_a_band_leaves_out_what_diverged() -> None:
-    curve = over_seeds("name", {3.0: [None, None], 2.0: [0.5, 0.25], 1.0: [None, 0.75]})
+    curve = build_seed_curve("name", {3.0: [None, None], 2.0: [0.5, 0.25], 1.0: [None, 0.75]})
     assert (curve.x, curve.y, curve.low, curve.high) == ([1, 2], [75, 37.5], [75, 25], [75, 50])
 
 
@@ -110,25 +112,27 @@ TUNING = {
 
 
 @pytest.fixture(scope="module")
-def bench(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+def bench(tmp_path_factory: pytest.TempPathFactory) -> StudyContext:
     """With an encoder of 2x2 patches of digits."""
     scale = Scale(
         data=DIGITS,
         verb="finetune",
         settings={**TUNING, "steps": 3, "warmup_steps": 0},
-        grid=grid_of(8),
-        encoders={POSITIONS: BRIEF, NONE: {**BRIEF, "position": "none"}},
+        grid=build_resolution_grid(8),
+        encoders={WITH_POSITIONS: BRIEF, WITHOUT_POSITIONS: {**BRIEF, "position": "none"}},
         seeds=1,
         time="seconds",
     )
-    bench = Bench(tmp_path_factory.mktemp("study"), scale, "digits", device="cpu", precision="fp32")
+    bench = StudyContext(
+        tmp_path_factory.mktemp("study"), scale, "digits", device="cpu", precision="fp32"
+    )
     [encoder, _] = scale.pretrainings(1)
     bench.place(encoder).mkdir(parents=True)
-    measure_training(encoder, bench)
+    train_and_measure(encoder, bench)
     return bench
 
 
-def made(bench: Bench, name: str) -> Cell:
+def made(bench: StudyContext, name: str) -> Trial:
     [cell] = [cell for cell in bench.scale.cells(1) if cell.name == name]
     bench.place(cell).mkdir(parents=True, exist_ok=True)
     return cell
@@ -140,7 +144,7 @@ def corners(length: int, longer: int) -> np.ndarray:
     return np.maximum(0, 1 - np.abs(at[:, None] - np.arange(length)))
 
 
-def test_positions_are_stretched_as_the_authors_do(bench: Bench) -> None:
+def test_positions_are_stretched_as_the_authors_do(bench: StudyContext) -> None:
     cell = made(bench, "as it is, bilinear-corners, 3x")
     before = from_pretrained(bench.encoder(cell)).model.state_dict()["positions.table"].numpy()
     after = resolution.resized(cell, bench).model.state_dict()["positions.table"].numpy()
@@ -151,43 +155,43 @@ def test_positions_are_stretched_as_the_authors_do(bench: Bench) -> None:
     np.testing.assert_array_equal(after[0, 0], before[0, 0])
 
 
-def test_interpolations_differ_but_for_the_rest_the_models_are_one(bench: Bench) -> None:
+def test_interpolations_differ_but_for_the_rest_the_models_are_one(bench: StudyContext) -> None:
     states = [
         resolution.resized(made(bench, f"as it is, {method}, 2x"), bench).model.state_dict()
-        for method in METHODS
+        for method in RESIZE_METHODS
     ]
     for name in states[0]:
         same = [torch.equal(states[0][name], state[name]) for state in states[1:]]
         assert same == [name != "positions.table"] * 2
 
 
-def test_as_it_is_at_its_own_size_it_is_as_its_run_says(bench: Bench) -> None:
+def test_as_it_is_at_its_own_size_it_is_as_its_run_says(bench: StudyContext) -> None:
     """And measuring reads no test image."""
     own, far = (made(bench, f"as it is, {place}") for place in ("1x", "bilinear-corners, 3x"))
     assert resolution.measure(own, bench) == {}
     [encoder, _] = bench.scale.pretrainings(1)
-    said = judge_training(encoder, bench)
+    said = evaluate_on_test(encoder, bench)
     found = resolution.judge(own, bench)
     assert found == {name: said[name] for name in ("accuracy", "test images")}
     assert resolution.judge(far, bench)["accuracy"] != found["accuracy"]
 
 
-def test_fine_tuning_starts_from_what_was_resized(bench: Bench) -> None:
+def test_fine_tuning_starts_from_what_was_resized(bench: StudyContext) -> None:
     cell = made(bench, "fine-tuned, bicubic, 2x")
     measured = resolution.measure(cell, bench)
     assert (measured["steps"], measured["images"]) == (3, 24)
     judged = resolution.judge(cell, bench)
     assert judged["test images"] == 359
     run = bench.run(cell)
-    start = read_yaml(run / "config.yaml")["weights"]
+    start = read_config_yaml(run / "config.yaml")["weights"]
     table = from_pretrained(start).model.state_dict()["positions.table"]
     wanted = resolution.resized(cell, bench).model.state_dict()["positions.table"]
     assert torch.equal(table, wanted)
     assert from_pretrained(run / "model").model.config.resize == "bicubic"
-    assert data_of(cell, bench) == "digits"
+    assert select_trial_data(cell, bench) == "digits"
 
 
-def test_an_encoder_that_diverged_leaves_nothing_to_ask(bench: Bench) -> None:
+def test_an_encoder_that_diverged_leaves_nothing_to_ask(bench: StudyContext) -> None:
     lost_bench = replace(bench, folder=Path("nowhere"))
     assert resolution.judge(made(bench, "as it is, 1x"), lost_bench) == {"accuracy": None}
     tuned = resolution.measure(made(bench, "fine-tuned, 1x"), lost_bench)

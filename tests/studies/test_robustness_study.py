@@ -9,15 +9,24 @@ from typing import Any
 import pytest
 from tiny_study import DIGITS, SETTINGS, go
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.contents import contents
-from patchwords.studies.cost import cost_of
-from patchwords.studies.page import markdown
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.contents import build_page_blocks
+from patchwords.studies.cost import estimate_trial_cost
+from patchwords.studies.page import render_markdown_page
 from patchwords.studies.paper import robustness
-from patchwords.studies.paper.robustness import CASES, KEPT, MINI, MODELS, RESNET, ROWS, STUDY, VIT
-from patchwords.studies.paper.robustness_measure import levels, share_left
-from patchwords.studies.paper.trained import data_of_encoder
-from patchwords.studies.study import Numbers
+from patchwords.studies.paper.robustness import (
+    MINI,
+    MODELS,
+    PERTURBATION_BY_ROW,
+    PERTURBATION_CASES,
+    RESNET,
+    ROWS,
+    STUDY,
+    VIT,
+)
+from patchwords.studies.paper.robustness_measure import compute_share_kept, list_level_names
+from patchwords.studies.paper.trained import load_encoder_data
+from patchwords.studies.study import TrialMetrics
 
 MADE_UP: dict[str, float] = {"accuracy": 0.5, "classes": 10, "x at 0": 0.5, "x at 5": 0.3}
 
@@ -32,8 +41,8 @@ def test_the_published_numbers_are_as_printed() -> None:
 
 
 def test_both_models_cost_the_same_and_are_trained_alike() -> None:
-    bench = Bench(Path("nowhere"), MINI, "somewhere")
-    vit, resnet = (cost_of(cell, bench) for cell in MINI.pretrainings(1))
+    bench = StudyContext(Path("nowhere"), MINI, "somewhere")
+    vit, resnet = (estimate_trial_cost(cell, bench) for cell in MINI.pretrainings(1))
     assert resnet.flops == pytest.approx(vit.flops, rel=1e-3)
     ours, theirs = (MINI.encoders[model] for model in MODELS)
     other = {name for name in theirs if theirs[name] != ours[name]}
@@ -43,22 +52,26 @@ def test_both_models_cost_the_same_and_are_trained_alike() -> None:
 
 def test_the_lead_over_chance_that_is_left() -> None:
     """From 50 % to 30 % and 10 %, with ten classes: half of 40 points are left, and nothing."""
-    assert share_left(MADE_UP, ["x at 5"]) == pytest.approx(0.5)
-    assert share_left({**MADE_UP, "x at 9": 0.1}, ["x at 5", "x at 9"]) == pytest.approx(0.25)
-    assert share_left(MADE_UP, ["x at 0"]) == pytest.approx(1.0)
-    assert share_left({**MADE_UP, "accuracy": 0.1}, ["x at 5"]) is None  # no lead to lose
-    assert share_left({"accuracy": None}, ["x at 5"]) is None
+    assert compute_share_kept(MADE_UP, ["x at 5"]) == pytest.approx(0.5)
+    assert compute_share_kept({**MADE_UP, "x at 9": 0.1}, ["x at 5", "x at 9"]) == pytest.approx(
+        0.25
+    )
+    assert compute_share_kept(MADE_UP, ["x at 0"]) == pytest.approx(1.0)
+    assert compute_share_kept({**MADE_UP, "accuracy": 0.1}, ["x at 5"]) is None  # no lead to lose
+    assert compute_share_kept({"accuracy": None}, ["x at 5"]) is None
 
 
 def test_the_level_of_no_change_is_not_counted() -> None:
-    assert levels({**MADE_UP, "x-y at 0": 1.0, "x-y at 1": 0.0}, "x") == ["x at 5"]
+    assert list_level_names({**MADE_UP, "x-y at 0": 1.0, "x-y at 1": 0.0}, "x") == ["x at 5"]
 
 
-def made_up(clean: float, dropped: float) -> Numbers:
+def made_up(clean: float, dropped: float) -> TrialMetrics:
     """Of one model, any case: every disturbance leaves `dropped` at both of its levels."""
-    each = {f"{name} at {level}": dropped for name in KEPT.values() for level in (1, 2)}
-    start = {f"{name} at 0": clean for name in KEPT.values()}
-    there = {name: value for one in KEPT.values() for name, value in {**start, **each}.items()
+    each = {
+        f"{name} at {level}": dropped for name in PERTURBATION_BY_ROW.values() for level in (1, 2)
+    }
+    start = {f"{name} at 0": clean for name in PERTURBATION_BY_ROW.values()}
+    there = {name: value for one in PERTURBATION_BY_ROW.values() for name, value in {**start, **each}.items()
              if name.startswith(f"{one} at ")}  # fmt: skip
     grids = {"permutation at 4": 0.2, "permutation at 8": 0.4, "permutation at 16": 0.3}
     occluded = {f"occlusion-random at {percent}": percent / 100 for percent in (50, 80, 90)}
@@ -67,7 +80,7 @@ def made_up(clean: float, dropped: float) -> Numbers:
 
 def test_every_row_of_the_table_is_read_off_its_own_cells() -> None:
     numbers = {VIT: made_up(0.6, 0.35), RESNET: made_up(0.5, 0.2)}
-    found = {f"{model}, {case}": numbers[model] for model in MODELS for case in CASES}
+    found = {f"{model}, {case}": numbers[model] for model in MODELS for case in PERTURBATION_CASES}
     values = robustness.read({}, found)
     assert values["accuracy as it is, ViT"] == 0.6
     assert values["accuracy, 80 % of patches dropped, ResNet"] == 0.8
@@ -82,8 +95,8 @@ def test_every_row_of_the_table_is_read_off_its_own_cells() -> None:
 
 
 def test_what_diverged_has_no_values() -> None:
-    numbers: dict[str, Numbers] = {VIT: made_up(0.6, 0.35), RESNET: {"accuracy": None}}
-    found = {f"{model}, {case}": numbers[model] for model in MODELS for case in CASES}
+    numbers: dict[str, TrialMetrics] = {VIT: made_up(0.6, 0.35), RESNET: {"accuracy": None}}
+    found = {f"{model}, {case}": numbers[model] for model in MODELS for case in PERTURBATION_CASES}
     values = robustness.read({}, found)
     assert {v for name, v in values.items() if name.endswith(RESNET)} == {None}
     assert None not in {v for name, v in values.items() if name.endswith(VIT)}
@@ -102,8 +115,8 @@ def results(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[
     study = replace(STUDY, scales={"mini": mini, "full": mini})
     folder = tmp_path_factory.mktemp("robust") / "study"
     found = go(folder, study)
-    bench = Bench(folder, mini, "digits")
-    parts = data_of_encoder(mini.cells(1)[0], bench).splits
+    bench = StudyContext(folder, mini, "digits")
+    parts = load_encoder_data(mini.cells(1)[0], bench).splits
     return {**found, "splits": {name: len(part) for name, part in parts.items()}}
 
 
@@ -133,7 +146,7 @@ def test_its_page_and_its_figures(results: dict[str, Any]) -> None:
     assert {name for name in files if name.endswith(".png")} == {
         f"{name}.png" for name in robustness.FIGURES
     }
-    page = markdown(STUDY.title, contents(STUDY, results, (), "command"))
+    page = render_markdown_page(STUDY.title, build_page_blocks(STUDY, results, (), "command"))
     assert "| accuracy, 50 % of patches dropped |" in page
     assert "(70.0) |" in page
     assert f"| ViT (ViT-mu/4) | {results['pretrainings'][0]['parameters']:,} | 6,400 |" in page

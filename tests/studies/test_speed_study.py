@@ -11,43 +11,43 @@ import pytest
 from torch import OutOfMemoryError
 
 from patchwords.cli import main
-from patchwords.measure.clock import Speed
-from patchwords.model.cost import macs
-from patchwords.model.variants import resolve
-from patchwords.studies.bench import Bench
-from patchwords.studies.contents import Rows, Text
-from patchwords.studies.cost import cost_of
+from patchwords.measure.clock import ThroughputResult
+from patchwords.model.cost import count_macs
+from patchwords.model.variants import resolve_model
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.contents import PageTable, PageText
+from patchwords.studies.cost import estimate_trial_cost
 from patchwords.studies.paper import answering
-from patchwords.studies.paper.speed import BATCHES, FULL_MODELS, MINI_MODELS, STUDY, measure
+from patchwords.studies.paper.speed import BATCHES, FULL_MODELS, MINI_MODELS, STUDY, measure_trial
 from patchwords.studies.paper.speed_numbers import (
-    EXCESS,
-    PAIRS,
+    IMAGE_SIZES,
+    MODEL_PAIRS,
     RESNET_POWER,
-    SIZES,
     VIT_POWER,
-    batch_of,
+    VIT_POWER_EXCESS,
+    compute_values,
     is_vit,
-    name_of,
-    read,
-    speed_of,
+    make_batch_label,
+    make_speed_label,
+    make_speed_trial_name,
 )
-from patchwords.studies.paper.speed_page import draw, tables
-from patchwords.studies.study import SCALES, Cell, Numbers, Scale, ScaleName
-from patchwords.train.footprint import Layout, Update, footprint
+from patchwords.studies.paper.speed_page import build_tables, draw_study_figures
+from patchwords.studies.study import SCALES, Scale, ScaleName, Trial, TrialMetrics
+from patchwords.train.footprint import OptimizerSpec, ParallelLayout, estimate_memory_footprint
 
 GIB = 2**30
 
 
-def bench_of(folder: Path, scale: ScaleName = "mini") -> Bench:
-    return Bench(folder, STUDY.scales[scale], None, None, "cpu", "fp32")
+def bench_of(folder: Path, scale: ScaleName = "mini") -> StudyContext:
+    return StudyContext(folder, STUDY.scales[scale], None, None, "cpu", "fp32")
 
 
 def test_the_models_are_those_of_the_figure_and_pairs_are_alike() -> None:
     vits = ["ViT-B/32", "ViT-L/32", "ViT-B/16", "ViT-L/16", "ViT-H/14"]
     assert list(FULL_MODELS) == [*vits, "BiT-R50x1", "BiT-R50x2", "BiT-R152x4"]
-    for pair in PAIRS:
+    for pair in MODEL_PAIRS:
         assert {*pair} <= {*MINI_MODELS} & {*FULL_MODELS}
-        ours, theirs = (macs(resolve(model).config) for model in pair)
+        ours, theirs = (count_macs(resolve_model(model).config) for model in pair)
         assert ours == pytest.approx(theirs, rel=0.1)
 
 
@@ -55,17 +55,17 @@ def test_the_models_are_those_of_the_figure_and_pairs_are_alike() -> None:
 def test_every_size_is_one_that_the_model_takes(scale: ScaleName, tmp_path: Path) -> None:
     bench = bench_of(tmp_path, scale)
     cells = bench.scale.cells(1)
-    assert len(cells) == len(SIZES) * len({cell.settings["model"] for cell in cells})
+    assert len(cells) == len(IMAGE_SIZES) * len({cell.settings["model"] for cell in cells})
     for cell in cells:
         [side] = cell.settings["image_size"]
-        resolve(cell.settings["model"]).config.with_settings(image_size=side)
+        resolve_model(cell.settings["model"]).config.with_settings(image_size=side)
         assert abs(side - int(cell.name.split()[-2])) <= 7
-        assert cost_of(cell, bench).flops == 0
+        assert estimate_trial_cost(cell, bench).flops == 0
 
 
-def made_up(scale: Scale) -> dict[str, Numbers]:
+def made_up(scale: Scale) -> dict[str, TrialMetrics]:
     """ViTs take 2^-20 s x side^2.25, ResNets twice side^2; ViTs fit four times as many images."""
-    found: dict[str, Numbers] = {}
+    found: dict[str, TrialMetrics] = {}
     for name, own in scale.grid.items():
         [side] = own["image_size"]
         vit = is_vit(own["model"])
@@ -87,14 +87,14 @@ def made_up(scale: Scale) -> dict[str, Numbers]:
 def test_powers_and_ratios_are_those_that_were_put_in(scale: ScaleName) -> None:
     one = STUDY.scales[scale]
     labels = STUDY.choose(one.grid, {})
-    values = read(labels, made_up(one))
+    values = compute_values(labels, made_up(one))
     assert values[VIT_POWER] == pytest.approx(2.25)
     assert values[RESNET_POWER] == pytest.approx(2)
-    assert values[EXCESS] == pytest.approx(0.25)
-    for pair in PAIRS:
-        ratio = 1 - 0.25 * sum(map(math.log2, SIZES)) / len(SIZES)
-        assert values[speed_of(*pair)] == pytest.approx(ratio)
-        assert values[batch_of(*pair)] == pytest.approx(2)
+    assert values[VIT_POWER_EXCESS] == pytest.approx(0.25)
+    for pair in MODEL_PAIRS:
+        ratio = 1 - 0.25 * sum(map(math.log2, IMAGE_SIZES)) / len(IMAGE_SIZES)
+        assert values[make_speed_label(*pair)] == pytest.approx(ratio)
+        assert values[make_batch_label(*pair)] == pytest.approx(2)
     for claim in STUDY.claims:
         assert set(claim.more) | set(claim.less) <= set(values)
     assert set(STUDY.units) == set(values)
@@ -102,34 +102,40 @@ def test_powers_and_ratios_are_those_that_were_put_in(scale: ScaleName) -> None:
 
 def test_what_fits_nothing_has_no_ratio() -> None:
     found = made_up(STUDY.scales["mini"])
-    name = name_of("BiT-R50x2", 224)
+    name = make_speed_trial_name("BiT-R50x2", 224)
     found[name] = {**found[name], "largest batch": 0}
-    values = read(STUDY.choose(STUDY.scales["mini"].grid, {}), found)
-    assert values[batch_of(*PAIRS[1])] is None
-    assert values[batch_of(*PAIRS[0])] == 2
+    values = compute_values(STUDY.choose(STUDY.scales["mini"].grid, {}), found)
+    assert values[make_batch_label(*MODEL_PAIRS[1])] is None
+    assert values[make_batch_label(*MODEL_PAIRS[0])] == 2
 
 
 def test_the_best_of_the_batches_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """And the memory is that of a training step with Adam."""
-    rows = [Speed("fp32", 1, 10.0, 0.1), Speed("fp32", 4, 30.0, 0.3), Speed("fp32", 16, skipped="")]
-    monkeypatch.setattr(answering, "speeds", lambda subject, seconds: rows)
+    rows = [
+        ThroughputResult("fp32", 1, 10.0, 0.1),
+        ThroughputResult("fp32", 4, 30.0, 0.3),
+        ThroughputResult("fp32", 16, skipped=""),
+    ]
+    monkeypatch.setattr(answering, "measure_inference_speeds", lambda subject, seconds: rows)
     monkeypatch.setattr("patchwords.device.free_memory", lambda device: 7 * GIB)
-    name = name_of("ViT-S/32", 384)
+    name = make_speed_trial_name("ViT-S/32", 384)
     cell = next(one for one in STUDY.scales["mini"].cells(1) if one.name == name)
-    found = measure(cell, bench_of(tmp_path))
+    found = measure_trial(cell, bench_of(tmp_path))
     assert (found["images/s"], found["at a time"], found["share of peak"]) == (30, 4, 0.3)
-    shape = resolve("ViT-S/32").config.with_settings(image_size=384)
-    assert (found["side"], found["macs"]) == (384, macs(shape))
-    step = footprint(shape, Layout(1, "ddp", False), Update("adamw", False, "fp32"))
+    shape = resolve_model("ViT-S/32").config.with_settings(image_size=384)
+    assert (found["side"], found["macs"]) == (384, count_macs(shape))
+    step = estimate_memory_footprint(
+        shape, ParallelLayout(1, "ddp", False), OptimizerSpec("adamw", False, "fp32")
+    )
     most = int(found["largest batch"] or 0)
     assert step.total(most) <= 0.9 * 7 * GIB < step.total(most + 1)
 
 
 def test_a_small_model_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("patchwords.studies.paper.speed.SECONDS", 0.01)
-    monkeypatch.setattr(answering, "matrix_peak", lambda device: 1e15)
+    monkeypatch.setattr(answering, "measure_matmul_peak", lambda device: 1e15)
     settings = {"verb": "none", "model": "ViT-mu/16", "image_size": (64,)}
-    found = measure(Cell("tiny", 0, settings), bench_of(tmp_path))
+    found = measure_trial(Trial("tiny", 0, settings), bench_of(tmp_path))
     assert found["at a time"] in BATCHES["cpu"]
     assert (found["images/s"] or 0) > 0
     assert 0 < (found["share of peak"] or 0) < 1
@@ -138,12 +144,12 @@ def test_a_small_model_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 def test_a_gpu_that_is_full_is_asked_fewer_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def measured(subject: Any, device: Any, peak: float, seconds: float) -> list[Speed]:
+    def measured(subject: Any, device: Any, peak: float, seconds: float) -> list[ThroughputResult]:
         if max(subject.inference_batches) > 1:
             raise OutOfMemoryError("full")
-        return [Speed("fp32", batch, 1.0) for batch in subject.inference_batches]
+        return [ThroughputResult("fp32", batch, 1.0) for batch in subject.inference_batches]
 
-    monkeypatch.setattr(answering, "measure_inference", measured)
+    monkeypatch.setattr(answering, "measure_inference_throughput", measured)
     bench = bench_of(tmp_path)
     cell = bench.scale.cells(1)[0]
     from patchwords.device import choose_device
@@ -169,14 +175,14 @@ def results_of(repeats: int) -> dict[str, Any]:
 
 
 def test_the_page_has_speeds_powers_and_batches() -> None:
-    where, speeds, _, powers, memory, batches = tables(results_of(2))
-    assert isinstance(where, Text)
+    where, speeds, _, powers, memory, batches = build_tables(results_of(2))
+    assert isinstance(where, PageText)
     assert "on some processor with 2 threads in bf16" in where.text
-    assert isinstance(memory, Text)
+    assert isinstance(memory, PageText)
     assert "3.0 to 3.0 GiB" in memory.text
-    assert isinstance(speeds, Rows)
-    assert isinstance(powers, Rows)
-    assert isinstance(batches, Rows)
+    assert isinstance(speeds, PageTable)
+    assert isinstance(powers, PageTable)
+    assert isinstance(batches, PageTable)
     first = 2**20 * 64**-2.25
     half = 0.005 * first * math.sqrt(2)
     assert speeds.rows[0][:2] == ("ViT-S/32", f"{1.005 * first:.1f} ± {half:.1f}")
@@ -187,7 +193,7 @@ def test_the_page_has_speeds_powers_and_batches() -> None:
 def test_the_figure_is_drawn_without_what_does_not_fit() -> None:
     results = results_of(1)
     results["cells"][0]["largest batch"] = 0
-    assert set(draw(results)) == {"speed.png", "speed.svg"}
+    assert set(draw_study_figures(results)) == {"speed.png", "speed.svg"}
 
 
 @pytest.mark.parametrize(
@@ -207,7 +213,7 @@ def test_what_it_has_no_use_for_is_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # what is not refused must not run for minutes
-    monkeypatch.setattr("patchwords.studies.run.work_together", lambda *_: None)
+    monkeypatch.setattr("patchwords.studies.run.run_workers", lambda *_: None)
     output = tmp_path / "o"
     assert main(["study", "speed", "--output", str(output), *words.split()]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -221,11 +227,15 @@ def test_the_whole_command_needs_no_data(
     """With speeds that fall as the multiplications grow: 1e12 of them a second."""
     monkeypatch.setattr(
         answering,
-        "speeds",
-        lambda subject, seconds: [Speed("fp32", 4, 1e12 / macs(subject.shape), 0.5)],
+        "measure_inference_speeds",
+        lambda subject, seconds: [
+            ThroughputResult("fp32", 4, 1e12 / count_macs(subject.shape), 0.5)
+        ],
     )
     monkeypatch.setattr("patchwords.device.free_memory", lambda device: 7 * GIB)
-    monkeypatch.setattr("patchwords.measure.clock.forget_peak", lambda device: True)  # it is slow
+    monkeypatch.setattr(
+        "patchwords.measure.clock.reset_peak_memory", lambda device: True
+    )  # it is slow
     words = ["study", "speed", "--seeds", "2", "--device", "cpu", "--output", str(tmp_path / "o")]
     assert main(words) == 0
     results = json.loads((tmp_path / "o" / "results.json").read_text())

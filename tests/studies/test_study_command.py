@@ -100,7 +100,7 @@ def test_a_plan_names_every_cell(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_whole_command(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table, "find", lambda name: TINY)
+    monkeypatch.setattr(table, "load_study", lambda name: TINY)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: {0})  # so that it has one thread
     words: list[Any] = ["study", "tiny", "--data", "digits", "--output", tmp_path / "a study"]
     words += ["--jobs", 1, "--device", "cpu", "--precision", "fp32"]

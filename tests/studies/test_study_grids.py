@@ -8,21 +8,35 @@ from typing import Any
 import pytest
 
 from patchwords.errors import ConfigError
-from patchwords.model.family import build
-from patchwords.studies.bench import Bench
-from patchwords.studies.cost import SHAPE, cost_of, from_scratch, shape_of, training_in
+from patchwords.model.family import build_model
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.cost import (
+    MODEL_SETTING_NAMES,
+    build_trial_workload,
+    estimate_trial_cost,
+    replace_encoder_by_shape,
+    resolve_model_config,
+)
 from patchwords.studies.paper import head_type, position_embeddings
-from patchwords.studies.study import ENCODER, SCALES, VERB, ScaleName, Study, accuracies, shortened
-from patchwords.studies.table import STUDIES, find
-from patchwords.studies.training import config_of
+from patchwords.studies.study import (
+    ENCODER,
+    SCALES,
+    VERB,
+    ScaleName,
+    Study,
+    collect_accuracies,
+    scale_step_settings,
+)
+from patchwords.studies.table import STUDIES, load_study
+from patchwords.studies.training import build_training_config
 from patchwords.train.hardware import find_hardware
 
-EACH = pytest.mark.parametrize("study", [find(name) for name in STUDIES], ids=list(STUDIES))
+EACH = pytest.mark.parametrize("study", [load_study(name) for name in STUDIES], ids=list(STUDIES))
 SCALE = pytest.mark.parametrize("scale", SCALES)
 
 
-def bench_of(study: Study, scale: ScaleName) -> Bench:
-    return Bench(Path("nowhere"), study.scales[scale], "somewhere", "elsewhere")
+def bench_of(study: Study, scale: ScaleName) -> StudyContext:
+    return StudyContext(Path("nowhere"), study.scales[scale], "somewhere", "elsewhere")
 
 
 @EACH
@@ -34,12 +48,14 @@ def test_every_cell_is_a_run_and_a_model(study: Study, scale: ScaleName) -> None
     for cell in cells:
         if cell.seed or cell.settings[VERB] == "none":
             continue
-        config = config_of(from_scratch(cell, bench.scale), bench)
+        config = build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
         config.check()
-        shape = shape_of(config, bench.scale.learned.classes)
+        shape = resolve_model_config(config, bench.scale.learned.classes)
         if scale == "mini":
-            build(shape)
-        of_model = [name for name in cell.settings if name in SHAPE and hasattr(shape, name)]
+            build_model(shape)
+        of_model = [
+            name for name in cell.settings if name in MODEL_SETTING_NAMES and hasattr(shape, name)
+        ]
         own = {name: getattr(shape, name) for name in of_model}
         said = {name: cell.settings[name] for name in own}
         assert {**own, "image_size": 0} == {**said, "image_size": 0}
@@ -59,7 +75,7 @@ def test_claims_and_the_paper_are_about_labels_that_there_are(study: Study) -> N
     for scale in study.scales.values():
         labels = study.choose(scale.grid, {name: [0.5] for name in scale.grid})
         assert set(labels.values()) <= set(scale.grid)
-        if study.read is not accuracies:
+        if study.read is not collect_accuracies:
             continue  # what it reads takes numbers
         assert set(study.paper) <= set(labels)
         for claim in study.claims:
@@ -87,10 +103,10 @@ def test_table_8_is_as_printed() -> None:
 
 def test_the_cost_of_the_papers_own_setting() -> None:
     """Table 6 has 224 exaFLOPs for ViT-B/16, 7 epochs of JFT."""
-    study = find("position-embeddings")
+    study = load_study("position-embeddings")
     bench = bench_of(study, "full")
     h100 = find_hardware("h100")
-    costs = {cell.name: cost_of(cell, bench, h100) for cell in bench.scale.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench, h100) for cell in bench.scale.cells(1)}
     usual = costs["1-D, stem"]
     assert usual.flops / 1e18 == pytest.approx(224, rel=0.01)
     assert usual.device_days == pytest.approx(usual.flops / (0.4 * 989.5e12) / 86_400)
@@ -101,9 +117,9 @@ def test_the_cost_of_the_papers_own_setting() -> None:
 
 
 def test_a_mini_cell_sees_the_images_that_it_says() -> None:
-    study = find("head-type")
+    study = load_study("head-type")
     bench = bench_of(study, "mini")
-    training = training_in(bench.scale.cells(1)[0], bench)
+    training = build_trial_workload(bench.scale.cells(1)[0], bench)
     assert training is not None
     assert (training.seen, training.steps) == (1500 * 64, 1500)
 
@@ -129,10 +145,10 @@ def test_a_rate_that_diverged_once_is_out_and_of_equal_ones_the_smallest_is_take
 def test_a_shorter_cell_keeps_its_shares() -> None:
     settings = {"steps": 3000, "warmup_steps": 300, "eval_every": 429, "lr": 0.1}
     shorter = {"steps": 1000, "warmup_steps": 100, "eval_every": 143, "lr": 0.1}
-    assert shortened(settings, 1 / 3) == shorter
-    assert shortened(settings, 1) == settings
+    assert scale_step_settings(settings, 1 / 3) == shorter
+    assert scale_step_settings(settings, 1) == settings
 
 
 def test_an_unknown_study_gets_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean 'position-embeddings'"):
-        find("position-embedings")
+        load_study("position-embedings")

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies.contents import contents
-from patchwords.studies.page import markdown
-from patchwords.studies.record import digest
-from patchwords.studies.results import summary
-from patchwords.studies.table import STUDIES, find
-from patchwords.studies.verdict import judge
+from patchwords.studies.contents import build_page_blocks
+from patchwords.studies.page import render_markdown_page
+from patchwords.studies.record import compute_study_digest
+from patchwords.studies.results import summarise_label
+from patchwords.studies.table import STUDIES, load_study
+from patchwords.studies.verdict import judge_claim
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "studies").glob("*.json"))
@@ -41,24 +41,24 @@ def test_some_studies_are_shown() -> None:
 @EACH
 def test_results_are_of_this_version_of_the_study(file: Path) -> None:
     results = read(file)
-    study = find(file.stem)
+    study = load_study(file.stem)
     assert results["study"] == study.name
     assert (results["version"], results["digest"]) == (
         study.version,
-        digest(study, results["scale"]),
+        compute_study_digest(study, results["scale"]),
     )
 
 
 @EACH
 def test_verdicts_follow_from_the_values(file: Path) -> None:
     results = read(file)
-    study = find(file.stem)
+    study = load_study(file.stem)
     table = {one["label"]: dict(enumerate(one["values"])) for one in results["labels"]}
     for claim, shown in zip(study.claims, results["claims"], strict=True):
-        found = judge(claim, table)
+        found = judge_claim(claim, table)
         assert (found.word, list(found.values)) == (shown["verdict"], shown["values"])
     for one in results["labels"]:
-        again = summary(one["label"], table[one["label"]], study.paper.get(one["label"]))
+        again = summarise_label(one["label"], table[one["label"]], study.paper.get(one["label"]))
         assert (one["values"], one["paper"]) == (again["values"], again["paper"])
         # Student's t is another library's, and may differ in its last digits
         assert one["over_seeds"] == pytest.approx(again["over_seeds"], rel=1e-9)
@@ -67,11 +67,13 @@ def test_verdicts_follow_from_the_values(file: Path) -> None:
 @EACH
 def test_the_page_says_what_the_results_say(file: Path) -> None:
     results, page = read(file), file.with_suffix(".md").read_text(encoding="utf-8")
-    study = find(file.stem)
+    study = load_study(file.stem)
     pictures = [Path(name).stem for name in take.pictures_of(page)]
     assert pictures
     assert all((DOCS / "studies" / f"{name}.png").is_file() for name in pictures)
-    assert page == markdown(study.title, contents(study, results, pictures, results["command"]))
+    assert page == render_markdown_page(
+        study.title, build_page_blocks(study, results, pictures, results["command"])
+    )
     assert f"](studies/{file.stem}.md)" in (DOCS / "studies.md").read_text(encoding="utf-8")
 
 

@@ -19,11 +19,11 @@ from tiny_study import COUNTED, DIGITS, MINI, SLOW, TINY, go
 from patchwords.errors import ConfigError, Diverged, Interrupted
 from patchwords.studies import run as running
 from patchwords.studies import training
-from patchwords.studies.bench import Bench
-from patchwords.studies.budget import Speed
-from patchwords.studies.contents import contents
-from patchwords.studies.page import html, markdown
-from patchwords.train.settings import read_yaml
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.budget import TrialTiming
+from patchwords.studies.contents import build_page_blocks
+from patchwords.studies.page import render_html_page, render_markdown_page
+from patchwords.train.settings import read_config_yaml
 
 PATIENCE = 90.0  # seconds; it needs ten or so
 
@@ -110,7 +110,7 @@ def test_what_is_done_is_not_done_again(
 ) -> None:
     calls: list[str] = []
 
-    def counted(cell: Any, bench: Bench) -> dict[str, float]:
+    def counted(cell: Any, bench: StudyContext) -> dict[str, float]:
         calls.append(cell.words)
         return {"validation": 0.5}
 
@@ -146,12 +146,12 @@ def test_a_polite_stop_says_how_to_go_on(tmp_path: Path) -> None:
 def test_a_cell_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = training.train
 
-    def train(cell: Any, bench: Bench) -> Any:
+    def train(cell: Any, bench: StudyContext) -> Any:
         if cell.name == "none":
             raise Diverged("the loss is not a number any more")
         return real(cell, bench)
 
-    monkeypatch.setattr(training, "train", train)
+    monkeypatch.setattr(training, "train_trial", train)
     results = go(tmp_path)
     none, _ = results["cells"]
     assert (none["validation"], none["accuracy"]) == (None, None)
@@ -159,7 +159,7 @@ def test_a_cell_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.Mo
     assert claim["seeds_lost"] == [0]
     assert claim["difference"] is None
     assert results["compute"]["diverged"] == 1
-    page = markdown("Tiny", contents(TINY, results, (), "command"))
+    page = render_markdown_page("Tiny", build_page_blocks(TINY, results, (), "command"))
     assert "no seed is left: training diverged" in page
     assert "1 of them diverged" in page
 
@@ -200,8 +200,8 @@ def test_other_studies_versions_and_settings_are_refused(tmp_path: Path) -> None
 
 def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.01 s a step: two cells of 60 steps, one after the other, take 1.2 s and 2 s beside."""
-    speeds = iter([Speed(step=0.01, beside=1)])
-    monkeypatch.setattr(running, "measure_speed", lambda *_: next(speeds))
+    speeds = iter([TrialTiming(step=0.01, beside=1)])
+    monkeypatch.setattr(running, "measure_trial_timing", lambda *_: next(speeds))
     study = replace(SLOW, scales={**SLOW.scales, "mini": replace(MINI, seeds=3)})
     first = go(tmp_path, study, budget=7 / 60)  # two of three seeds
     assert (first["seeds"], first["settings"]["steps"]) == (2, 60)
@@ -210,12 +210,12 @@ def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     again = go(tmp_path, study, budget=7 / 60)  # without measuring again
     assert again == first
     assert "was begun with --budget 0.116667" in refused(tmp_path, study)
-    assert note in markdown("Tiny", contents(study, first, (), "command"))
+    assert note in render_markdown_page("Tiny", build_page_blocks(study, first, (), "command"))
 
 
 def test_trimmed_steps_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "measure_speed", lambda *_: Speed(step=0.1, beside=0))
-    monkeypatch.setattr("patchwords.studies.budget.LEAST_STEPS", 6)
+    monkeypatch.setattr(running, "measure_trial_timing", lambda *_: TrialTiming(step=0.1, beside=0))
+    monkeypatch.setattr("patchwords.studies.budget.MIN_STEPS", 6)
     results = go(tmp_path, TINY, budget=2 * 0.6 / 60 + 1e-9)
     assert results["settings"]["steps"] == 6
     assert [cell["steps"] for cell in results["cells"]] == [6, 6]
@@ -256,13 +256,13 @@ def test_cells_start_from_a_shared_encoder_and_tell_what_they_like(tmp_path: Pat
     assert results["compute"]["trainings"] == 4  # two encoders, two tuned
     assert [one["steps"] for one in results["pretrainings"]] == [20, 20]
     tuned = tmp_path / "cells" / "tuned-1" / "run"
-    weights = read_yaml(tuned / "config.yaml")["weights"]
+    weights = read_config_yaml(tuned / "config.yaml")["weights"]
     assert weights == str(tmp_path / "shared" / "usual-1" / "run" / "model")
     count = results["cells"][0]["parameters"]
     assert [label["values"] for label in results["labels"]] == [[count, count]] * 2
     [claim] = results["claims"]
     assert (claim["verdict"], claim["difference"]["mean"]) == ("agrees", count)
-    page = markdown("Counted", contents(COUNTED, results, (), "command"))
+    page = render_markdown_page("Counted", build_page_blocks(COUNTED, results, (), "command"))
     assert f"| tuned: parameters | {count / 1000:.2f} ± 0.00 | 86000.00 |" in page
     assert f"+{count / 1000:.3f} thousand" in page
     assert "| usual | model ViT-mu/4" in page
@@ -271,9 +271,9 @@ def test_cells_start_from_a_shared_encoder_and_tell_what_they_like(tmp_path: Pat
 
 
 def test_the_pages_say_what_the_results_say(whole: dict[str, Any]) -> None:
-    pieces = contents(TINY, whole, ("tiny",), "patchwords study tiny")
-    page = markdown("Tiny <study>", pieces)
-    web = html("Tiny <study>", pieces, {"tiny.png": b"png"})
+    pieces = build_page_blocks(TINY, whole, ("tiny",), "patchwords study tiny")
+    page = render_markdown_page("Tiny <study>", pieces)
+    web = render_html_page("Tiny <study>", pieces, {"tiny.png": b"png"})
     one_d = whole["labels"][1]
     ours = f"{100 * one_d['over_seeds']['mean']:.1f}"
     assert f"| 1-D | {ours} | 64.2 |" in page
@@ -287,13 +287,13 @@ def test_the_pages_say_what_the_results_say(whole: dict[str, Any]) -> None:
 
 def test_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     here = replace(running.world(), size=2)
-    monkeypatch.setattr(running, "world", lambda: here)
+    monkeypatch.setattr(running, "get_world", lambda: here)
     assert "leave torchrun out" in refused(tmp_path)
 
 
 def test_a_process_that_stops_early_is_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "work_together", lambda *_: None)
+    monkeypatch.setattr(running, "run_workers", lambda *_: None)
     with pytest.raises(Interrupted, match="stopped with 0 of 2 cells done"):
         go(tmp_path, SLOW)

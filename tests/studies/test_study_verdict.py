@@ -7,21 +7,21 @@ import math
 import pytest
 from scipy import stats
 
-from patchwords.studies.study import ACCURACY, Claim, Table
-from patchwords.studies.verdict import decide, judge, rule
+from patchwords.studies.study import ACCURACY_UNIT, Claim, ValuesByLabel
+from patchwords.studies.verdict import decide_verdict, format_claim_rule, judge_claim
 
 BETTER = Claim("a beats b", "paper", ("a", "c"), ("b",))
 ALIKE = Claim("a is as good as b", "paper", ("a",), ("b",), margin=0.02)
 
 
-def table(a: list[float | None], b: list[float | None]) -> Table:
+def table(a: list[float | None], b: list[float | None]) -> ValuesByLabel:
     both: dict[str, list[float | None]] = {"a": a, "b": b, "c": a}
     return {name: dict(enumerate(values)) for name, values in both.items()}
 
 
 def test_the_difference_is_paired_by_seed() -> None:
     """Seeds far apart, differences close together: 0.11, 0.12, 0.10."""
-    found = judge(BETTER, table([0.31, 0.52, 0.90], [0.20, 0.40, 0.80]))
+    found = judge_claim(BETTER, table([0.31, 0.52, 0.90], [0.20, 0.40, 0.80]))
     assert found.values == pytest.approx((0.11, 0.12, 0.10))
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
     assert found.found is not None
@@ -31,8 +31,8 @@ def test_the_difference_is_paired_by_seed() -> None:
 
 
 def test_the_mean_of_a_group_counts() -> None:
-    values: Table = {"a": {0: 0.5}, "b": {0: 0.3}, "c": {0: 0.1}}
-    assert judge(BETTER, values).values == (pytest.approx(0.0),)
+    values: ValuesByLabel = {"a": {0: 0.5}, "b": {0: 0.3}, "c": {0: 0.1}}
+    assert judge_claim(BETTER, values).values == (pytest.approx(0.0),)
 
 
 @pytest.mark.parametrize(
@@ -48,26 +48,31 @@ def test_the_mean_of_a_group_counts() -> None:
     ],
 )
 def test_the_rule(claim: Claim, b: list[float | None], word: str) -> None:
-    assert judge(claim, table([0.50, 0.60, 0.70], b)).word == word
+    assert judge_claim(claim, table([0.50, 0.60, 0.70], b)).word == word
 
 
 @pytest.mark.parametrize("margin", [None, 0.02])
 def test_one_seed_never_tells(margin: float | None) -> None:
     claim = Claim("", "", ("a",), ("b",), margin)
-    found = judge(claim, table([0.9], [0.1]))
+    found = judge_claim(claim, table([0.9], [0.1]))
     assert found.word == "cannot tell at this scale"
-    assert decide(None, margin) == "cannot tell at this scale"
+    assert decide_verdict(None, margin) == "cannot tell at this scale"
 
 
 def test_a_seed_that_diverged_is_named_and_left_out() -> None:
-    found = judge(BETTER, table([0.5, None, 0.7], [0.1, 0.2, 0.3]))
+    found = judge_claim(BETTER, table([0.5, None, 0.7], [0.1, 0.2, 0.3]))
     assert found.lost == (1,)
     assert found.values == pytest.approx((0.4, 0.4))
-    lost = judge(BETTER, table([None, None], [0.1, 0.2]))
+    lost = judge_claim(BETTER, table([None, None], [0.1, 0.2]))
     assert lost.found is None
     assert lost.word == "cannot tell at this scale"
 
 
 def test_the_rule_in_words() -> None:
-    assert rule(BETTER, ACCURACY) == "a and c less b: the 95 % interval lies above 0"
-    assert rule(ALIKE, ACCURACY) == "a less b: the 95 % interval lies within 2 points of 0"
+    assert (
+        format_claim_rule(BETTER, ACCURACY_UNIT) == "a and c less b: the 95 % interval lies above 0"
+    )
+    assert (
+        format_claim_rule(ALIKE, ACCURACY_UNIT)
+        == "a less b: the 95 % interval lies within 2 points of 0"
+    )

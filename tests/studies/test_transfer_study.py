@@ -6,14 +6,23 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.studies.bench import Bench
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper import transfer
-from patchwords.studies.paper.transfer import FEW, FULL, MANY, MINI, PAPER, RANDOM, STUDY, label_of
-from patchwords.studies.study import Cell, Numbers
-from patchwords.studies.training import config_of, data_of
-from patchwords.train.named_recipe import find as find_recipe
-from patchwords.train.settings import flatten
-from patchwords.weights.published import address
+from patchwords.studies.paper.transfer import (
+    FEW,
+    FULL,
+    MANY,
+    MINI,
+    PAPER,
+    RANDOM,
+    STUDY,
+    strip_last_part,
+)
+from patchwords.studies.study import Trial, TrialMetrics
+from patchwords.studies.training import build_training_config, select_trial_data
+from patchwords.train.named_recipe import find_recipe
+from patchwords.train.settings import flatten_config
+from patchwords.weights.published import find_published_url
 
 GRID = {
     f"{start}, {task}, lr {lr:g}": {"lr": lr} for start in "ab" for task in "xy" for lr in (3, 1, 2)
@@ -23,7 +32,7 @@ GRID = {
 def test_each_start_has_its_best_rate_on_each_task() -> None:
     best = {"a, x": 1, "a, y": 2, "b, x": 3, "b, y": 1}
     validation = {
-        name: [0.5, 0.7] if best[label_of(name)] == own["lr"] else [0.9, 0.2]
+        name: [0.5, 0.7] if best[strip_last_part(name)] == own["lr"] else [0.9, 0.2]
         for name, own in GRID.items()
     }
     found = transfer.choose(GRID, validation)
@@ -41,12 +50,13 @@ def test_what_diverged_once_is_out_and_of_equal_rates_the_smallest_is_taken() ->
 def test_a_cell_gets_the_images_of_its_task(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, str | None] = {}
 
-    def at(cell: Cell, bench: Bench) -> Numbers:
-        seen[cell.name.split(", ")[1]] = data_of(cell, bench)
+    def at(cell: Trial, bench: StudyContext) -> TrialMetrics:
+        seen[cell.name.split(", ")[1]] = select_trial_data(cell, bench)
         return {}
 
-    monkeypatch.setattr(transfer, f"{stage}_training", at)
-    bench = Bench(Path("study"), FULL, "the data", "the other data")
+    function = {"measure": "train_and_measure", "judge": "evaluate_on_test"}[stage]
+    monkeypatch.setattr(transfer, function, at)
+    bench = StudyContext(Path("study"), FULL, "the data", "the other data")
     for cell in FULL.cells(1):
         getattr(STUDY, stage)(cell, bench)
     assert seen == {"flowers": "the other data", "digits": "digits", "CIFAR-10": "the data"}
@@ -58,18 +68,18 @@ def test_rates_are_those_of_table_4_and_small_models_go_on_from_there() -> None:
     for scale, wanted in ((MINI, transfer.MINI_RATES), (FULL, transfer.RATES)):
         rates: dict[str, list[float]] = {}
         for name, own in scale.grid.items():
-            rates.setdefault(label_of(name), []).append(own["lr"])
+            rates.setdefault(strip_last_part(name), []).append(own["lr"])
         assert set(map(tuple, rates.values())) == {wanted}
     assert set(transfer.RATES[1:]) < set(transfer.MINI_RATES)
 
 
 def test_what_starts_from_random_weights_is_trained_as_what_does_not() -> None:
     """At full scale it has no recipe, as these want weights."""
-    bench = Bench(Path("study"), FULL, "the data", "the other data")
+    bench = StudyContext(Path("study"), FULL, "the data", "the other data")
     settings = {cell.name: cell for cell in FULL.cells(1)}
     for task, recipe in (("flowers", "flowers102"), ("digits", "vtab"), ("CIFAR-10", "cifar10")):
         row = find_recipe(f"paper-finetune-{recipe}")
-        ours = flatten(config_of(settings[f"{RANDOM}, {task}, lr 0.01"], bench))
+        ours = flatten_config(build_training_config(settings[f"{RANDOM}, {task}, lr 0.01"], bench))
         length = (row.steps, row.warmup_steps, row.batch_size)
         assert (ours["steps"], ours["warmup_steps"], ours["batch_size"]) == length
         wanted = dict(row.settings)
@@ -82,7 +92,7 @@ def test_public_checkpoints_have_an_address() -> None:
     named = {own["weights"] for own in FULL.grid.values() if "weights" in own}
     assert len(named) == 4
     for name in named:
-        assert address(name) is not None
+        assert find_published_url(name) is not None
 
 
 def test_few_images_are_a_tenth_and_are_seen_as_often() -> None:

@@ -9,11 +9,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from patchwords.studies.bench import Bench
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper.position_embeddings import STUDY as POSITIONS
-from patchwords.studies.run import Asked, run
-from patchwords.studies.study import Cell, Claim, Images, Numbers, Scale, Study, Unit
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.run import StudyRequest, execute_study
+from patchwords.studies.study import (
+    Claim,
+    DatasetSpec,
+    DisplayUnit,
+    Scale,
+    Study,
+    Trial,
+    TrialMetrics,
+)
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 SETTINGS: dict[str, Any] = {
     "model": "ViT-mu/4",
@@ -30,7 +38,7 @@ SETTINGS: dict[str, Any] = {
     "validation": 0.1,
     "split_seed": 0,
 }
-DIGITS = Images("digits", 1294, 10)
+DIGITS = DatasetSpec("digits", 1294, 10)
 MINI = Scale(
     data=DIGITS,
     verb="finetune",
@@ -42,10 +50,10 @@ MINI = Scale(
 
 
 def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
-    from patchwords.report.dots import Dots, draw_dots
+    from patchwords.report.dots import DotSeries, draw_dot_plot
 
     values = [one["over_seeds"]["mean"] for one in results["labels"]]
-    return draw_dots(["none", "1-D"], [Dots("here", values)], "x", "caption", "tiny")
+    return draw_dot_plot(["none", "1-D"], [DotSeries("here", values)], "x", "caption", "tiny")
 
 
 TINY = replace(
@@ -59,13 +67,13 @@ TINY = replace(
 )
 
 
-def slow(cell: Cell, bench: Bench) -> Numbers:
+def slow(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Long enough for another process to come by."""
     time.sleep(0.1)
     return {"validation": cell.seed / 10, "process": 0.0, "flops": 1.0}
 
 
-def judge_at_once(cell: Cell, bench: Bench) -> Numbers:
+def judge_at_once(cell: Trial, bench: StudyContext) -> TrialMetrics:
     return {"accuracy": (cell.seed + len(cell.name)) / 10}
 
 
@@ -91,9 +99,9 @@ TUNED = Scale(
 )
 
 
-def count_parameters(cell: Cell, bench: Bench) -> Numbers:
+def count_parameters(cell: Trial, bench: StudyContext) -> TrialMetrics:
     if cell.settings["verb"] != "none":
-        return measure_training(cell, bench)
+        return train_and_measure(cell, bench)
     from patchwords.weights.store import from_pretrained
 
     model = from_pretrained(bench.encoder(cell)).model
@@ -101,7 +109,7 @@ def count_parameters(cell: Cell, bench: Bench) -> Numbers:
 
 
 def read_parameters(
-    labels: Mapping[str, str], found: Mapping[str, Numbers]
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
     return {f"{label}: parameters": found[label]["parameters"] for label in labels}
 
@@ -113,17 +121,20 @@ COUNTED = replace(
     judge=None,
     read=read_parameters,
     paper={"tuned: parameters": 86_000_000},
-    units={f"{label}: parameters": Unit("thousands", "thousand", 1e-3, 2) for label in TUNED.grid},
+    units={
+        f"{label}: parameters": DisplayUnit("thousands", "thousand", 1e-3, 2)
+        for label in TUNED.grid
+    },
     claims=(Claim("as many as before", "yes", ("tuned: parameters",), (), 1e9),),
     scales={"mini": TUNED, "full": TUNED},
     draw=lambda results: {},
 )
 STUDIES: dict[str, Study] = {"tiny": TINY, "slow": SLOW}
-assert TINY.measure is measure_training
-assert TINY.judge is judge_training
+assert TINY.measure is train_and_measure
+assert TINY.judge is evaluate_on_test
 
 
-class OneThread(Asked):
+class OneThread(StudyRequest):
     """Sums in one order, however many cores there are: the numbers are the same to the digit."""
 
     @property
@@ -132,7 +143,7 @@ class OneThread(Asked):
 
 
 def go(folder: Path, study: Study = TINY, jobs: int = 1, **asked: Any) -> dict[str, Any]:
-    return run(
+    return execute_study(
         OneThread(
             study, "mini", folder, "digits", jobs=jobs, device="cpu", precision="fp32", **asked
         ),

@@ -7,10 +7,10 @@ from dataclasses import replace
 import torch
 
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model, build
-from patchwords.model.initialise import initialise
+from patchwords.model.family import Model, ModelConfig, build_model
+from patchwords.model.initialise import init_weights
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
 
 SIDE = (12, 12)
 VIT = ViTConfig(  # 3x3 patches
@@ -24,7 +24,7 @@ VIT = ViTConfig(  # 3x3 patches
     dropout=0.1,
     drop_path=0.2,
 )
-EVERY_KIND: dict[str, Config] = {
+EVERY_KIND: dict[str, ModelConfig] = {
     "2d at every block": VIT.with_settings(position="2d", position_at="every"),
     "1d shared": VIT.with_settings(position_at="shared", representation_size=7),
     "relative": VIT.with_settings(position="relative"),
@@ -34,19 +34,19 @@ EVERY_KIND: dict[str, Config] = {
     "pooling": VIT.with_settings(mixer="pooling", position="2d"),
     "token MLP": VIT.with_settings(mixer="mlp"),
     "identity": VIT.with_settings(mixer="identity", position="none"),
-    "hybrid": VIT.with_settings(trunk=replace(OFFICIAL, units=(1,)), patch_size=1),
-    "hybrid of a root": VIT.with_settings(trunk=replace(OFFICIAL, units=()), patch_size=1),
-    "BiT": ResNetConfig(trunk=replace(BIT, units=(1, 1)), image_size=SIDE, num_classes=10),
+    "hybrid": VIT.with_settings(trunk=replace(HYBRID_TRUNK, units=(1,)), patch_size=1),
+    "hybrid of a root": VIT.with_settings(trunk=replace(HYBRID_TRUNK, units=()), patch_size=1),
+    "BiT": ResNetConfig(trunk=replace(BIT_TRUNK, units=(1, 1)), image_size=SIDE, num_classes=10),
     "AxialResNet": ResNetConfig(
-        trunk=replace(OFFICIAL, units=(1, 1), spatial="axial"), image_size=SIDE, num_classes=10
+        trunk=replace(HYBRID_TRUNK, units=(1, 1), spatial="axial"), image_size=SIDE, num_classes=10
     ),
 }
 
 
-def lively(config: Config) -> Model:
+def lively(config: ModelConfig) -> Model:
     """A model of that shape in which no weight is 0: below a new head nothing would learn."""
-    model = build(config)
-    initialise(model, seed=1)
+    model = build_model(config)
+    init_weights(model, seed=1)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.parameters():

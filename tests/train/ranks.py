@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from scenes import SCENES
 
-from patchwords.distributed import joined, leave
+from patchwords.distributed import exit_process, join_process_group
 
 PATIENCE = 180.0  # seconds for all scenes of a launch; they take fifteen or so
 
@@ -76,7 +76,7 @@ def play(folder: Path, size: int, scenes: Sequence[str]) -> Mapping[str, list[di
 
 def take_part(folder: Path, scenes: Sequence[str]) -> None:
     torch.set_num_threads(1)
-    with joined(cuda=False) as here:
+    with join_process_group(cuda=False) as here:
         for scene in scenes:
             found = SCENES[scene](folder / scene)
             (folder / f"{scene}-{here.rank}.json").write_text(json.dumps(found))
@@ -84,4 +84,4 @@ def take_part(folder: Path, scenes: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     take_part(Path(sys.argv[1]), sys.argv[2:])
-    leave(0)
+    exit_process(0)

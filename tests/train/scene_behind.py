@@ -19,21 +19,21 @@ import torch.distributed.checkpoint as dcp
 from tiny_run import assemble, config_of, go
 from torch import Tensor
 
-from patchwords.distributed import Group, world
+from patchwords.distributed import ProcessGroup, get_world
 from patchwords.errors import DataError, PatchwordsError
-from patchwords.evaluate.held_out import measure
+from patchwords.evaluate.held_out import evaluate_classifier
 from patchwords.train import checkpoint, shares
-from patchwords.train.finetune import Evaluate
-from patchwords.train.job import Job
-from patchwords.train.sharding import share
-from patchwords.train.step import State, train_step
+from patchwords.train.finetune import EvaluateFn
+from patchwords.train.job import TrainingRun
+from patchwords.train.sharding import to_local_tensor
+from patchwords.train.step import TrainState, train_step
 from patchwords.train.task import Objective
 
 PATIENCE = 60.0  # seconds for training to get on while a write is held back
 Held = tuple[dict[str, Tensor], dict[Any, Any]]  # what a process has of a state: tensors, the rest
 
 
-def job_of(folder: Path) -> Job:
+def job_of(folder: Path) -> TrainingRun:
     """Adam's moments, an average and the best so far are in its state; evaluated after step 4."""
     config = config_of()
     recipe = replace(config.recipe, steps=6, batch_size=12, optimizer="adamw", early_stop=9)
@@ -42,13 +42,13 @@ def job_of(folder: Path) -> Job:
 
 
 def held_of(saved: dict[str, Any]) -> Held:
-    found = {name: share(value).clone() for name, _, value in shares.tensors(saved)}
+    found = {name: to_local_tensor(value).clone() for name, _, value in shares.tensors(saved)}
     return found, copy.deepcopy(shares.without_tensors(saved))
 
 
 def same(one: Held, other: Held) -> bool:
     """What is no tensor is that of the main process: others have waited for other seconds."""
-    alike = one[0].keys() == other[0].keys() and (one[1] == other[1] or not world().is_main)
+    alike = one[0].keys() == other[0].keys() and (one[1] == other[1] or not get_world().is_main)
     return alike and all(torch.equal(value, other[0][name]) for name, value in one[0].items())
 
 
@@ -57,11 +57,11 @@ def noted() -> Iterator[dict[int, Held]]:
     """Inside, what each state was when it was saved."""
     states, save = {}, shares.save
 
-    def note(folder: Path, state: State, about: dict[str, Any], *others: Any) -> None:
+    def note(folder: Path, state: TrainState, about: dict[str, Any], *others: Any) -> None:
         states[state.step] = held_of({**state.to_dict(), **about})
         save(folder, state, about, *others)
 
-    with mock.patch.object(shares, "save", note):
+    with mock.patch.object(shares, "save_sharded_checkpoint", note):
         yield states
 
 
@@ -69,15 +69,15 @@ def write_after(wait: Callable[[int], object]) -> AbstractContextManager[object]
     """Inside, the thread waits before it writes the checkpoint of a step."""
     write = shares.write
 
-    def held_back(folder: Path, copied: shares.Copy, group: Group) -> None:
+    def held_back(folder: Path, copied: shares.Copy, group: ProcessGroup) -> None:
         assert group is not None  # that is the one by which training exchanges
         wait(copied.step)
         write(folder, copied, group)
 
-    return mock.patch.object(shares, "write", held_back)
+    return mock.patch.object(shares, "write_sharded_checkpoint", held_back)
 
 
-def kept(job: Job, states: dict[int, Held]) -> dict[str, bool]:
+def kept(job: TrainingRun, states: dict[int, Held]) -> dict[str, bool]:
     """Checkpoint -> whether it is the state of its step, bit for bit."""
     names = sorted(path.name for path in job.folder.checkpoints.iterdir())
     return {
@@ -87,7 +87,7 @@ def kept(job: Job, states: dict[int, Held]) -> dict[str, bool]:
     }
 
 
-def outcome(job: Job, evaluate: Evaluate = measure) -> dict[str, Any]:
+def outcome(job: TrainingRun, evaluate: EvaluateFn = evaluate_classifier) -> dict[str, Any]:
     """Train to the end; -> the error, and what was there once it was raised."""
     error = None
     with noted() as states:
@@ -114,9 +114,9 @@ def trains_on(folder: Path) -> dict[str, Any]:
 
 
 FAILING: dict[str, tuple[object, str, int]] = {  # in which process
-    "plain": (checkpoint, "write", 0),
+    "plain": (checkpoint, "write_state_file", 0),
     "shares": (dcp.FileSystemWriter, "write_data", 1),
-    "sums": (checkpoint, "checksum", 1),
+    "sums": (checkpoint, "compute_checksum", 1),
     "rename": (os, "replace", 0),
 }
 
@@ -142,7 +142,7 @@ def failing(name: str, at: int, wait: float = 0) -> Iterator[None]:
 
     def fail(*args: Any) -> Any:
         behind = threading.current_thread() is not threading.main_thread()
-        if behind and writing[-1:] == [at] and world().rank == rank:
+        if behind and writing[-1:] == [at] and get_world().rank == rank:
             raise OSError(28, "No space left on device")
         return real(*args)
 
@@ -158,8 +158,8 @@ def fails_at_the_end(folder: Path) -> dict[str, Any]:
 def interrupted(folder: Path) -> dict[str, Any]:
     """SIGTERM reaches process 1 in the midst of step 5; to write what that asks for takes long."""
 
-    def step(state: State, objective: Objective, *others: Any) -> Any:
-        if world().rank == 1 and state.step == 4:
+    def step(state: TrainState, objective: Objective, *others: Any) -> Any:
+        if get_world().rank == 1 and state.step == 4:
             os.kill(os.getpid(), signal.SIGTERM)
         return train_step(state, objective, *others)
 
@@ -189,7 +189,7 @@ def dies_writing(folder: Path) -> dict[str, Any]:
     write = dcp.FileSystemWriter.write_data
 
     def die(self: dcp.FileSystemWriter, *args: Any) -> Any:
-        if world().rank == 1 and Path(self.path).name == ".step-00000006.part":
+        if get_world().rank == 1 and Path(self.path).name == ".step-00000006.part":
             os.kill(os.getpid(), signal.SIGKILL)
         return write(self, *args)
 

@@ -8,16 +8,16 @@ from typing import Any
 
 from tiny_run import quiet
 
-from patchwords.evaluate.sweep import sweep
-from patchwords.evaluate.sweep_config import Grid, SweepConfig, SweepData
+from patchwords.evaluate.sweep import sweep_learning_rates
+from patchwords.evaluate.sweep_config import SweepConfig, SweepDataSettings, SweepGrid
 from patchwords.train.config import MachineSettings, ModelSettings, RecipeSettings
 
 # No dropout and an even batch: what two processes compute is what one does, but for rounding.
 CONFIG = SweepConfig(
     data="digits",
     model="ViT-mu/4",
-    data_settings=SweepData(classes=("0", "1", "2")),
-    grid=Grid(lrs=(0.01, 1e30, 0.1), dev=0.2),
+    data_settings=SweepDataSettings(classes=("0", "1", "2")),
+    grid=SweepGrid(lrs=(0.01, 1e30, 0.1), dev=0.2),
     model_settings=ModelSettings(image_size=(8,), dropout=0.0),
     recipe=RecipeSettings(steps=6, batch_size=12, optimizer="sgd", warmup_steps=0),
     machine=MachineSettings(device="cpu", precision="fp32", workers=0, eval_every=6),
@@ -25,7 +25,7 @@ CONFIG = SweepConfig(
 
 
 def sweep_of_three(folder: Path) -> dict[str, Any]:
-    outcome = sweep(replace(CONFIG, output=str(folder)), quiet())
+    outcome = sweep_learning_rates(replace(CONFIG, output=str(folder)), quiet())
     [final] = outcome.finals
     return {
         "accuracies": [cell.accuracy for cell in outcome.cells],

@@ -23,27 +23,27 @@ from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
 from patchwords.cli import main
 from patchwords.commands import finetune, pretrain
-from patchwords.data.augment import Augment
-from patchwords.data.examples import TRAIN, Data
-from patchwords.data.plan import train_plan
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.examples import TRAIN, DatasetSplits
+from patchwords.data.plan import iterate_batch_keys
 from patchwords.device import Device
-from patchwords.distributed import together, world
+from patchwords.distributed import get_world, run_on_all_processes
 from patchwords.errors import DataError, PatchwordsError
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import measure
-from patchwords.evaluate.pretraining import evaluator_of
-from patchwords.model.family import Config
+from patchwords.evaluate.held_out import evaluate_classifier
+from patchwords.evaluate.pretraining import choose_evaluator
+from patchwords.model.family import ModelConfig
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.finetune import run
-from patchwords.train.job import Job
-from patchwords.train.journal import read_rows
+from patchwords.train.finetune import finetune_model
+from patchwords.train.job import TrainingRun
+from patchwords.train.journal import read_metrics
 from patchwords.train.optimizer import DecoupledSGD
-from patchwords.train.parallel import checkpoint_activations, wrap
-from patchwords.train.pretrain import run as run_pretrain
+from patchwords.train.parallel import checkpoint_activations, wrap_ddp
+from patchwords.train.pretrain import pretrain_model as run_pretrain
 from patchwords.train.progress import Display
-from patchwords.train.sharding import shard, whole
-from patchwords.train.step import State, StepSettings, train_step
-from patchwords.train.task import Classification
+from patchwords.train.sharding import shard_model, to_full_tensor
+from patchwords.train.step import StepSettings, TrainState, train_step
+from patchwords.train.task import ClassificationLoss
 
 STEPS, BATCH = 9, 12
 WORDS = (
@@ -56,7 +56,7 @@ NO_DROPOUT = VIT.with_settings(dropout=0.0, drop_path=0.0)
 
 def even_config(**machine: Any) -> FinetuneConfig:
     """Nothing that depends on the number of processes: no dropout, no mixing of neighbours."""
-    config = config_of(augment=Augment(randaugment=(1, 5.0), erase=0.3))
+    config = config_of(augment=AugmentSettings(randaugment=(1, 5.0), erase=0.3))
     recipe = replace(
         config.recipe, steps=STEPS, batch_size=BATCH, balance="none", optimizer="sgd", lr=0.03
     )
@@ -68,7 +68,7 @@ def even_config(**machine: Any) -> FinetuneConfig:
 def bad_samples() -> set[int]:
     """Step 3 has no image at all, step 5 none for the second of two, step 7 one less."""
     config, images = even_config(), len(digits().splits[TRAIN])
-    steps = list(train_plan(images, BATCH, config.seed, 0, STEPS))
+    steps = list(iterate_batch_keys(images, BATCH, config.seed, 0, STEPS))
     samples = [[place.sample for place in places] for places in steps]
     return {*samples[3], *samples[5][BATCH // 2 :], samples[7][0]}
 
@@ -85,17 +85,18 @@ class Damaged:
         return self.reader(row)
 
 
-def with_bad_images(data: Data, bad: set[int]) -> Data:
+def with_bad_images(data: DatasetSplits, bad: set[int]) -> DatasetSplits:
     train = data.splits[TRAIN]
     damaged = Damaged(train.reader, {int(train.rows[sample]) for sample in bad})
     return replace(data, splits={**data.splits, TRAIN: replace(train, reader=damaged)})
 
 
-def result(job: Job) -> dict[str, Any]:
+def result(job: TrainingRun) -> dict[str, Any]:
     """What is compared: the weights, and what only the state knows."""
     tables = (job.state.model.state_dict(), job.state.average.weights)
     weights, average = (
-        torch.cat([whole(value).double().flatten() for value in table.values()]) for table in tables
+        torch.cat([to_full_tensor(value).double().flatten() for value in table.values()])
+        for table in tables
     )
     return {
         "weights": weights.tolist(),
@@ -128,7 +129,7 @@ def small_gpu(folder: Path) -> dict[str, Any]:
     called = job.state.model.forward
 
     def forward(images: torch.Tensor) -> torch.Tensor:
-        if world().rank == 1 and len(images) > 2 and job.state.model.training:
+        if get_world().rank == 1 and len(images) > 2 and job.state.model.training:
             raise torch.cuda.OutOfMemoryError("CUDA out of memory")
         return called(images)
 
@@ -139,10 +140,10 @@ def small_gpu(folder: Path) -> dict[str, Any]:
 def breaks_in_one(folder: Path) -> dict[str, Any]:
     """A user's error that one process alone meets is that of all."""
     job = assemble(folder, even_config(), NO_DROPOUT)
-    here = world().rank
+    here = get_world().rank
 
     def evaluate(*args: Any) -> dict[str, Any]:
-        return together(lambda: fail() if here == 1 else {})
+        return run_on_all_processes(lambda: fail() if here == 1 else {})
 
     def fail() -> dict[str, Any]:
         raise DataError("only here")
@@ -176,7 +177,7 @@ def first_part(folder: Path, parallel: str = "ddp") -> dict[str, Any]:
     def evaluate(*args: Any) -> dict[str, Any]:
         if job.state.step > 5:
             raise DataError("killed")
-        return measure(*args)
+        return evaluate_classifier(*args)
 
     return error_of(lambda: go(job, evaluate))
 
@@ -211,8 +212,8 @@ def batch_of_33(folder: Path) -> dict[str, Any]:
 def told_to_stop(folder: Path) -> dict[str, Any]:
     """SIGTERM reaches process 1, which writes nothing, in the midst of step 9."""
 
-    def step(state: State, *others: Any) -> Any:
-        if world().rank == 1 and state.step == 8:
+    def step(state: TrainState, *others: Any) -> Any:
+        if get_world().rank == 1 and state.step == 8:
             os.kill(os.getpid(), signal.SIGTERM)
         return train_step(state, *others)
 
@@ -224,7 +225,7 @@ def undisturbed(folder: Path, *more: object) -> dict[str, Any]:
     """The whole run, but for its report; -> digest of its model, or of none in process 1."""
     config = finetune.parse([*map(str, (*WORDS, *more)), "--output", str(folder)])
     quiet = Display(Console(quiet=True))
-    run(config, measure, quiet)
+    finetune_model(config, evaluate_classifier, quiet)
     return {"sha256": digest(folder)}
 
 
@@ -233,9 +234,9 @@ def masked(folder: Path, *more: object) -> dict[str, Any]:
     words = (*WORDS, "--objective", "masked", "--steps", 12, "--dropout", 0, "--mixup", 0)
     live = ("--fewshot-every", 6, "--eval-every", 6)
     config = pretrain.parse([*map(str, (*words, *live, *more)), "--output", str(folder)])
-    job = run_pretrain(config, evaluator_of, Display(Console(quiet=True)), measure_fewshot)
+    job = run_pretrain(config, choose_evaluator, Display(Console(quiet=True)), measure_fewshot)
     assert not hasattr(job.state.model, "unshard")  # whole, for the report
-    rows = read_rows(folder / "metrics.jsonl")
+    rows = read_metrics(folder / "metrics.jsonl")
     return {"fewshot": [row["accuracy"] for row in rows if row["kind"] == "fewshot"]}
 
 
@@ -252,8 +253,8 @@ def every_kind(folder: Path) -> dict[str, Any]:
     }
 
 
-def difference(config: Config, bf16: bool) -> float:
-    device, here = Device(torch.device("cpu"), bf16), world()
+def difference(config: ModelConfig, bf16: bool) -> float:
+    device, here = Device(torch.device("cpu"), bf16), get_world()
     settings = StepSettings(device, seed=0, rate=lambda step: 0.1, clip=1.0, rank=here.rank)
     images = torch.arange(3 * 3 * 144).remainder(251).to(torch.uint8).view(3, 3, 12, 12)
     images, labels = images[3 * here.rank :], torch.arange(3)[3 * here.rank :]
@@ -262,14 +263,16 @@ def difference(config: Config, bf16: bool) -> float:
         model = lively(config)
         if shares:
             checkpoint_activations(model)
-            shard(model, device, here)
+            shard_model(model, device, here)
         groups = [{"params": list(model.parameters()), "scale": 1.0}]
-        state = State(model, DecoupledSGD(groups), None, micro_batch=2)
-        state.wrapped = None if shares else wrap(model, here)
+        state = TrainState(model, DecoupledSGD(groups), None, micro_batch=2)
+        state.wrapped = None if shares else wrap_ddp(model, here)
         forward = state.forward
-        objective = Classification(lambda pixels, call=forward: call(pixels / 127.5 - 1))
+        objective = ClassificationLoss(lambda pixels, call=forward: call(pixels / 127.5 - 1))
         train_step(state, objective, images, labels, settings)
-        weights.append(torch.cat([whole(p.detach()).flatten() for p in model.parameters()]))
+        weights.append(
+            torch.cat([to_full_tensor(p.detach()).flatten() for p in model.parameters()])
+        )
     return float((weights[0] - weights[1]).abs().max())
 
 

@@ -14,9 +14,9 @@ import ranks
 import torch
 from scene_behind import FAILING
 
-from patchwords.distributed import Group
+from patchwords.distributed import ProcessGroup
 from patchwords.errors import CheckpointError, DataError
-from patchwords.train.behind import Writer, behind
+from patchwords.train.behind import AsyncWriter, open_async_writer
 
 SCENES = ("trains_on", "fails", "fails_at_the_end")
 ENDINGS = ("interrupted", "broken_off", "broken_off_and_failed")
@@ -89,21 +89,21 @@ def test_a_process_killed_while_it_writes_leaves_the_checkpoint_before(tmp_path:
 
 
 def wait_on(event: threading.Event, seen: list[str], name: str) -> Any:
-    def write(group: Group) -> None:
+    def write(group: ProcessGroup) -> None:
         assert event.wait(10)
         seen.append(name)
 
     return write
 
 
-def fail(group: Group) -> None:
+def fail(group: ProcessGroup) -> None:
     raise CheckpointError("no room")
 
 
 def test_one_write_at_a_time() -> None:
     seen: list[str] = []
     event = threading.Event()
-    with behind() as writer:
+    with open_async_writer() as writer:
         writer.begin(wait_on(event, seen, "first"))
         with pytest.raises(AssertionError, match="the write before this one"):
             writer.begin(wait_on(event, seen, "second"))
@@ -115,13 +115,13 @@ def test_one_write_at_a_time() -> None:
 
 
 def test_a_failure_is_raised_once() -> None:
-    with behind() as writer:
+    with open_async_writer() as writer:
         writer.begin(fail)
         with pytest.raises(CheckpointError, match="no room"):
             writer.finish()
         writer.finish()
         writer.begin(lambda group: None)
-    with pytest.raises(CheckpointError, match=r"^no room$"), behind() as writer:
+    with pytest.raises(CheckpointError, match=r"^no room$"), open_async_writer() as writer:
         writer.begin(fail)
 
 
@@ -136,11 +136,11 @@ def test_a_failure_is_raised_once() -> None:
 )
 def test_where_both_fail(ended: Exception, failed: Exception, raised: str) -> None:
     def train_and_write() -> None:
-        with behind() as writer:
+        with open_async_writer() as writer:
             writer.begin(write)
             raise ended
 
-    def write(group: Group) -> None:
+    def write(group: ProcessGroup) -> None:
         raise failed
 
     with pytest.raises(Exception, match=raised) as caught:
@@ -151,10 +151,10 @@ def test_where_both_fail(ended: Exception, failed: Exception, raised: str) -> No
 
 
 def test_asked_twice_is_not_made_to_wait() -> None:
-    event, seen, writers = threading.Event(), list[str](), list[Writer]()
+    event, seen, writers = threading.Event(), list[str](), list[AsyncWriter]()
 
     def stop_at_once() -> None:
-        with behind() as writer:
+        with open_async_writer() as writer:
             writers.append(writer)
             writer.begin(wait_on(event, seen, "written"))
             raise KeyboardInterrupt
@@ -170,7 +170,7 @@ def test_asked_twice_is_not_made_to_wait() -> None:
 
 
 def test_a_copy_that_is_written_takes_no_memory() -> None:
-    with behind() as writer:
+    with open_async_writer() as writer:
         copied = torch.zeros(7)
         gone = weakref.ref(copied)
         writer.begin(lambda group, copied=copied: None)

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from patchwords.errors import CheckpointError
-from patchwords.train.checkpoint import load, load_latest, save
+from patchwords.train.checkpoint import load_checkpoint, load_latest_checkpoint, save_checkpoint
 
 
 def state_of(number: float) -> dict[str, Any]:
@@ -31,20 +31,20 @@ def state_of(number: float) -> dict[str, Any]:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     for step in (1, 2):
-        save(tmp_path / "checkpoints", step, state_of(step))
+        save_checkpoint(tmp_path / "checkpoints", step, state_of(step))
     return tmp_path / "checkpoints"
 
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
     """(step of the state that would be gone on with, warnings)"""
     warnings: list[str] = []
-    state = load_latest(folder, warnings.append)
+    state = load_latest_checkpoint(folder, warnings.append)
     return (None if state is None else state["step"]), warnings
 
 
 def test_round_trip_is_bit_exact(folder: Path) -> None:
     expected = state_of(2)
-    found = load_latest(folder, pytest.fail)
+    found = load_latest_checkpoint(folder, pytest.fail)
     assert found is not None
     assert found.keys() == expected.keys()
     for name, value in expected["model"].items():
@@ -62,7 +62,7 @@ def test_no_checkpoint_is_none(tmp_path: Path) -> None:
 
 def test_the_last_two_are_kept(folder: Path) -> None:
     for step in (30, 100_000_000):  # also where the number outgrows its zeros
-        save(folder, step, state_of(step % 997))
+        save_checkpoint(folder, step, state_of(step % 997))
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000030", "step-100000000"]
 
 
@@ -132,12 +132,12 @@ def test_all_damaged_is_an_error(folder: Path) -> None:
     truncate(folder / "step-00000001")
     flip_a_byte(folder / "step-00000002")
     with pytest.raises(CheckpointError, match=r"no checkpoint in .* is whole; start again"):
-        load_latest(folder, lambda line: None)
+        load_latest_checkpoint(folder, lambda line: None)
 
 
 def test_a_damaged_one_is_written_anew(folder: Path) -> None:
     flip_a_byte(folder / "step-00000002")
-    save(folder, 2, state_of(2))
+    save_checkpoint(folder, 2, state_of(2))
     assert newest(folder) == (2, [])
 
 
@@ -146,7 +146,7 @@ def test_what_a_kill_left_is_not_taken_for_a_checkpoint(folder: Path) -> None:
     part.mkdir()
     (part / "state.pt").write_bytes(b"half of it")
     assert newest(folder) == (2, [])
-    save(folder, 3, state_of(3))
+    save_checkpoint(folder, 3, state_of(3))
     assert newest(folder) == (3, [])
     assert not part.exists()
 
@@ -184,7 +184,7 @@ def test_a_full_disk_loses_nothing(
         monkeypatch.setattr(os, "fsync" if where == "fsync" else "replace", fails)
     before = {path.name: path.stat().st_mtime_ns for path in folder.rglob("*")}
     with pytest.raises(CheckpointError) as caught:
-        save(folder, 3, state_of(3))
+        save_checkpoint(folder, 3, state_of(3))
     monkeypatch.undo()
     message = str(caught.value)
     assert message.startswith("the disk is full: the checkpoint of step 3 was not written to")
@@ -197,7 +197,7 @@ def test_a_full_disk_loses_nothing(
 def test_a_place_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(CheckpointError, match=r"was not written to .*: .*; there is none before"):
-        save(tmp_path / "file" / "checkpoints", 1, state_of(1))
+        save_checkpoint(tmp_path / "file" / "checkpoints", 1, state_of(1))
 
 
 class Bomb:
@@ -218,6 +218,6 @@ def test_a_checkpoint_cannot_run_code(
     digest = hashlib.sha256((checkpoint / "state.pt").read_bytes()).hexdigest()
     (checkpoint / "sha256").write_text(f"{digest}  state.pt\n")
     with pytest.raises(CheckpointError, match="is damaged") as caught:
-        load(checkpoint)
+        load_checkpoint(checkpoint)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploded").exists()

@@ -12,11 +12,11 @@ import torch
 from every_kind import EVERY_KIND
 from tiny_run import assemble, config_of, go, go_on
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.errors import Interrupted
-from patchwords.evaluate.held_out import measure
+from patchwords.evaluate.held_out import evaluate_classifier
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.journal import read_rows
+from patchwords.train.journal import read_metrics
 from patchwords.weights.store import from_pretrained, save_pretrained
 
 STEPS = 6
@@ -25,7 +25,7 @@ STEPS = 6
 @pytest.fixture
 def config(one_thread: None) -> FinetuneConfig:
     """A few steps with everything random in them, saved after 2, 4 and 6."""
-    config = config_of(augment=Augment(mixup=0.2))
+    config = config_of(augment=AugmentSettings(mixup=0.2))
     return replace(
         config,
         recipe=replace(config.recipe, steps=STEPS, layer_decay=0.8, weight_decay=0.1),
@@ -43,7 +43,7 @@ def test_stopped_and_gone_on_with_ends_the_same_and_answers(
 ) -> None:
     shape = EVERY_KIND[kind]
     whole = go(assemble(tmp_path / "whole", config, shape))
-    losses = [row["loss"] for row in read_rows(whole.folder.metrics) if row["kind"] == "train"]
+    losses = [row["loss"] for row in read_metrics(whole.folder.metrics) if row["kind"] == "train"]
     assert len(losses) == STEPS
     with pytest.raises(Interrupted):
         go(assemble(tmp_path / "halved", config, shape), interrupting)  # at 3; saved at 2
@@ -60,7 +60,9 @@ def test_stopped_and_gone_on_with_ends_the_same_and_answers(
     assert best["label"] in whole.data.classes
     assert 0.1 < best["score"] < 1
     held_out = whole.data.splits["validation"]
-    measured = [measure(m, held_out, preprocess, whole.device, 0) for m in (model, found.model)]
+    measured = [
+        evaluate_classifier(m, held_out, preprocess, whole.device, 0) for m in (model, found.model)
+    ]
     assert measured[0] == measured[1]
 
 

@@ -12,12 +12,12 @@ import torch
 from tiny_run import VIT, Killed, assemble, config_of, go, go_on, killed_at, quiet
 
 from patchwords.errors import ConfigError, Interrupted
-from patchwords.train.job import Job
-from patchwords.train.restore import restore
+from patchwords.train.job import TrainingRun
+from patchwords.train.restore import restore_latest_checkpoint
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     return go(assemble(tmp_path_factory.mktemp("whole"), config_of()))
 
 
@@ -31,7 +31,7 @@ def same(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def state_of(job: Job) -> dict[str, Any]:
+def state_of(job: TrainingRun) -> dict[str, Any]:
     state = job.state.to_dict()
     del state["seconds"]
     return state
@@ -39,7 +39,7 @@ def state_of(job: Job) -> dict[str, Any]:
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stopped_and_continued_is_bit_equal(
-    tmp_path: Path, uninterrupted: Job, workers: int
+    tmp_path: Path, uninterrupted: TrainingRun, workers: int
 ) -> None:
     with pytest.raises(Killed):
         go(assemble(tmp_path, config_of(workers)), killed_at(2))  # at 16; saved at 15
@@ -50,7 +50,7 @@ def test_stopped_and_continued_is_bit_equal(
 
 
 def test_stopped_before_the_first_checkpoint_starts_anew(
-    tmp_path: Path, uninterrupted: Job
+    tmp_path: Path, uninterrupted: TrainingRun
 ) -> None:
     first = assemble(tmp_path, config_of())
     with pytest.raises(Interrupted, match="go on with: patchwords finetune"):
@@ -61,7 +61,7 @@ def test_stopped_before_the_first_checkpoint_starts_anew(
     assert comparable_rows(job) == comparable_rows(uninterrupted)  # no row is there twice
 
 
-def interrupted_before_a_save(job: Job) -> Any:
+def interrupted_before_a_save(job: TrainingRun) -> Any:
     def evaluate(*args: Any) -> dict[str, Any]:
         for path in job.folder.checkpoints.glob("*/*"):
             path.unlink()
@@ -72,7 +72,7 @@ def interrupted_before_a_save(job: Job) -> Any:
     return evaluate
 
 
-def test_another_split_of_the_work_is_bit_equal(tmp_path: Path, uninterrupted: Job) -> None:
+def test_another_split_of_the_work_is_bit_equal(tmp_path: Path, uninterrupted: TrainingRun) -> None:
     """Workers, and how often it is evaluated and saved, are the machine's business."""
     config = config_of(workers=1)
     machine = replace(config.machine, eval_every=7, save_every=24, log_every=3)
@@ -80,25 +80,25 @@ def test_another_split_of_the_work_is_bit_equal(tmp_path: Path, uninterrupted: J
     assert same(state_of(job), state_of(uninterrupted))
 
 
-def test_the_run_depends_on_the_seed(tmp_path: Path, uninterrupted: Job) -> None:
+def test_the_run_depends_on_the_seed(tmp_path: Path, uninterrupted: TrainingRun) -> None:
     job = go(assemble(tmp_path, replace(config_of(), seed=1)))
     assert not same(state_of(job)["model"], state_of(uninterrupted)["model"])
 
 
 def test_a_checkpoint_of_another_model_or_other_data_is_refused(
-    tmp_path: Path, uninterrupted: Job, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, uninterrupted: TrainingRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, config = uninterrupted.folder, uninterrupted.config
     other = assemble(tmp_path, config_of(), VIT.with_settings(gelu="erf"))
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
-        restore(other.state, other.start, folder, config, other.data, quiet())
+        restore_latest_checkpoint(other.state, other.start, folder, config, other.data, quiet())
     job = assemble(tmp_path, config_of())
-    monkeypatch.setattr("patchwords.train.restore.fingerprint", lambda data: "other")
+    monkeypatch.setattr("patchwords.train.restore.fingerprint_dataset", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
-        restore(job.state, job.start, folder, config, job.data, quiet())
+        restore_latest_checkpoint(job.state, job.start, folder, config, job.data, quiet())
 
 
-def comparable_rows(job: Job) -> list[dict[str, Any]]:
+def comparable_rows(job: TrainingRun) -> list[dict[str, Any]]:
     """metrics.jsonl without what a clock measured, and the memory that was taken."""
     rows = [json.loads(line) for line in job.folder.metrics.read_text().splitlines()]
     clocks = {"seconds", "images_per_second", "data_wait", "batch_seconds", "utilisation", "memory"}

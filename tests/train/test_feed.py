@@ -11,23 +11,28 @@ import torch
 from tiny_run import assemble, config_of, digits
 
 from patchwords.data.examples import TRAIN
-from patchwords.data.loader import Batch
+from patchwords.data.loader import ImageBatch
 from patchwords.errors import DataError
 from patchwords.train.classify import Classify
-from patchwords.train.feed import Prepare, feed, refuse_bad, sample_weights
-from patchwords.train.job import Job
+from patchwords.train.feed import (
+    ImageBatchPreparer,
+    compute_sample_weights,
+    iterate_training_batches,
+    record_bad_images,
+)
+from patchwords.train.job import TrainingRun
 
 
 @pytest.fixture
-def job(tmp_path: object) -> Job:
+def job(tmp_path: object) -> TrainingRun:
     return assemble(tmp_path / "run", config_of())  # type: ignore[operator]
 
 
-def batches_of(job: Job) -> list[Batch]:
-    return list(feed(job))
+def batches_of(job: TrainingRun) -> list[ImageBatch]:
+    return list(iterate_training_batches(job))
 
 
-def test_batches_begin_at_the_step_of_the_state(job: Job) -> None:
+def test_batches_begin_at_the_step_of_the_state(job: TrainingRun) -> None:
     whole = batches_of(job)
     assert [len(batch.labels) for batch in whole] == [11] * 24
     job.state.step = 19
@@ -36,8 +41,8 @@ def test_batches_begin_at_the_step_of_the_state(job: Job) -> None:
         assert late.places == early.places
 
 
-def test_a_prepared_batch_is_a_function_of_its_place(job: Job) -> None:
-    prepare = Prepare(job.config, job.device, 10)
+def test_a_prepared_batch_is_a_function_of_its_place(job: TrainingRun) -> None:
+    prepare = ImageBatchPreparer(job.config, job.device, 10)
     batch = batches_of(job)[3]
     images, targets = prepare(batch, 3)
     again, same_targets = prepare(batch, 3)
@@ -50,13 +55,13 @@ def test_a_prepared_batch_is_a_function_of_its_place(job: Job) -> None:
 
 def test_classes_are_drawn_equally_often() -> None:
     train = digits().splits[TRAIN]
-    weights = sample_weights(train)
+    weights = compute_sample_weights(train)
     assert weights.dtype == np.float64  # a sum over a million float32 weights would drift
     totals = np.bincount(train.labels, weights)
     np.testing.assert_allclose(totals, totals[0], rtol=1e-6)  # float32 weights
 
 
-def test_class_weights_go_to_the_loss_or_nowhere(job: Job) -> None:
+def test_class_weights_go_to_the_loss_or_nowhere(job: TrainingRun) -> None:
     assert Classify().objective(job, job.start.model).class_weights is None
     by_loss = replace(job.config, recipe=replace(job.config.recipe, balance="loss"))
     weights = Classify().objective(replace(job, config=by_loss), job.start.model).class_weights
@@ -69,17 +74,19 @@ def test_bad_images_are_named_and_counted_once() -> None:
     train = digits().splits[TRAIN]
     empty = torch.empty(0)
 
-    def broken(*bad: int) -> Batch:
-        return Batch(empty, empty, empty, empty, empty, [(index, "truncated") for index in bad])
+    def broken(*bad: int) -> ImageBatch:
+        return ImageBatch(
+            empty, empty, empty, empty, empty, [(index, "truncated") for index in bad]
+        )
 
-    def stream() -> Iterator[Batch]:
+    def stream() -> Iterator[ImageBatch]:
         yield broken(4)
         yield broken()
         yield broken(4)  # in the next epoch again
         yield broken(4, 90)
 
     skipped: dict[str, str] = {}
-    batches = refuse_bad(stream(), train, skipped, max_bad=0.02)  # 1.94 of 97
+    batches = record_bad_images(stream(), train, skipped, max_bad=0.02)  # 1.94 of 97
     for _ in range(3):
         next(batches)
     assert skipped == {train.keys[4]: "truncated"}
@@ -87,4 +94,4 @@ def test_bad_images_are_named_and_counted_once() -> None:
         next(batches)
     assert str(caught.value).startswith("2 of 97 training images cannot be read, more than --max-")
     assert f"the first: {train.keys[4]} (truncated)" in str(caught.value)
-    list(refuse_bad(stream(), train, {}, max_bad=0.03))
+    list(record_bad_images(stream(), train, {}, max_bad=0.03))

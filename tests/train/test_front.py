@@ -11,8 +11,8 @@ from patchwords.device import Device
 from patchwords.errors import ConfigError
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
-from patchwords.train.front import Front, front_of
-from patchwords.train.optimizer import freeze
+from patchwords.train.front import FrozenBackbone, build_frozen_backbone
+from patchwords.train.optimizer import freeze_layers
 
 KINDS = pytest.mark.parametrize("kind", EVERY_KIND)
 IMAGES = torch.randn(5, 3, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -39,8 +39,8 @@ def test_every_cut_gives_the_same_bits(kind: str) -> None:
 def test_the_rest_is_what_learns(kind: str, train: str) -> None:
     """What is frozen shapes the activations alone; but for positions that every layer adds."""
     model = model_of(kind)
-    freeze(model, train, model.config)
-    front = front_of(model, train)
+    freeze_layers(model, train, model.config)
+    front = build_frozen_backbone(model, train)
     assert front is not None
     activations = front.activations(IMAGES)
     assert not activations.requires_grad
@@ -55,13 +55,13 @@ def test_the_rest_is_what_learns(kind: str, train: str) -> None:
 
 
 def test_everything_that_learns_has_no_front() -> None:
-    assert front_of(model_of("axial"), "all") is None
+    assert build_frozen_backbone(model_of("axial"), "all") is None
 
 
 def test_a_head_alone_is_given_what_it_pools() -> None:
     """197 tokens would take 197 times the space; a pooling that learns needs them all."""
     shapes = {
-        kind: tuple(Front(model, model.config.layers).activations(IMAGES).shape)
+        kind: tuple(FrozenBackbone(model, model.config.layers).activations(IMAGES).shape)
         for kind in ("relative", "1d shared", "sincos2d and map", "BiT")
         if (model := model_of(kind))
     }
@@ -107,7 +107,7 @@ def test_whether_frozen_layers_draw(
     dropout: float, drop_path: float, first: int, draws: bool
 ) -> None:
     model = lively(VIT.with_settings(dropout=dropout, drop_path=drop_path)).train()
-    front = Front(model, first)
+    front = FrozenBackbone(model, first)
     assert front.draws == draws
     torch.manual_seed(0)
     one = front.activations(IMAGES)
@@ -118,5 +118,5 @@ def test_the_activations_of_one_image_have_the_type_of_the_precision() -> None:
     model = lively(VIT.with_settings(position="none", classifier="gap"))
     preprocess = Preprocess(image_size=(12, 12))
     for bf16, dtype in ((False, torch.float32), (True, torch.bfloat16)):
-        one = Front(model, 0).of_one(preprocess, Device(torch.device("cpu"), bf16))
+        one = FrozenBackbone(model, 0).of_one(preprocess, Device(torch.device("cpu"), bf16))
         assert (one.shape, one.dtype, one.requires_grad) == ((1, 9, 16), dtype, False)

@@ -13,28 +13,31 @@ import torch
 from test_exact_resume import comparable_rows, same, state_of
 from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, killed_at, quiet
 
-from patchwords.data.augment import Augment, TrainView
+from patchwords.data.augment import AugmentSettings, TrainTransform
 from patchwords.data.batch_augment import augment_batch
 from patchwords.data.examples import TRAIN
-from patchwords.data.plan import Place
+from patchwords.data.plan import SampleKey
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import DataError, Interrupted
 from patchwords.train import finetune
-from patchwords.train.config import FinetuneConfig, Frozen
-from patchwords.train.front import Front
-from patchwords.train.front_cache import FrontCache
-from patchwords.train.front_validation import validate
-from patchwords.train.job import Job
+from patchwords.train.config import FinetuneConfig, FrozenMode
+from patchwords.train.front import FrozenBackbone
+from patchwords.train.front_cache import ActivationCache
+from patchwords.train.front_validation import validate_from_cache
+from patchwords.train.job import TrainingRun
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
-TWICE = Augment(views=2, randaugment=(1, 9.0), color_jitter=0.2, erase=0.3)
+TWICE = AugmentSettings(views=2, randaugment=(1, 9.0), color_jitter=0.2, erase=0.3)
 IMAGES, HELD_OUT = 97, 23  # 24 steps of 11 see 264
 VIEWS = [64, IMAGES - 64] * 2  # in blocks of 64
 ALL = [*VIEWS, HELD_OUT]
 
 
 def config(
-    train: str = "last:1", frozen: Frozen = "cache", workers: int = 0, augment: Augment = TWICE
+    train: str = "last:1",
+    frozen: FrozenMode = "cache",
+    workers: int = 0,
+    augment: AugmentSettings = TWICE,
 ) -> FinetuneConfig:
     base = config_of(workers, augment)
     recipe = replace(base.recipe, train=train, balance="none", optimizer="sgd")
@@ -45,19 +48,19 @@ def config(
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Grows by the images of each call of the frozen layers, of more than one image."""
     calls: list[int] = []
-    activations = Front.activations
+    activations = FrozenBackbone.activations
 
-    def counted(self: Front, images: torch.Tensor) -> torch.Tensor:
+    def counted(self: FrozenBackbone, images: torch.Tensor) -> torch.Tensor:
         if len(images) > 1:  # one is asked for its shape
             calls.append(len(images))
         return activations(self, images)
 
-    monkeypatch.setattr(Front, "activations", counted)
+    monkeypatch.setattr(FrozenBackbone, "activations", counted)
     return calls
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     return go(assemble(tmp_path_factory.mktemp("whole"), config(), STILL))
 
 
@@ -86,19 +89,19 @@ def test_the_run_is_that_without(train: str, tmp_path: Path, computed: list[int]
     assert {row["images"] for row in looks} == {HELD_OUT}
 
 
-def test_workers_change_nothing(tmp_path: Path, uninterrupted: Job) -> None:
+def test_workers_change_nothing(tmp_path: Path, uninterrupted: TrainingRun) -> None:
     job = go(assemble(tmp_path, config(workers=2), STILL))
     assert same(state_of(job), state_of(uninterrupted))
 
 
 def test_stopped_while_they_are_computed_goes_on_from_there(
-    tmp_path: Path, uninterrupted: Job, computed: list[int]
+    tmp_path: Path, uninterrupted: TrainingRun, computed: list[int]
 ) -> None:
     first = assemble(tmp_path, config(), STILL)
     codes = iter([None, None, 130])
     assert first.front is not None
     with pytest.raises(Interrupted, match="while the frozen layers were computed") as caught:
-        FrontCache(first, first.front).fill(lambda: next(codes), quiet())
+        ActivationCache(first, first.front).fill(lambda: next(codes), quiet())
     assert caught.value.exit_code == 130
     assert first.state.seconds > 0
     assert computed == [64, 33, 64]
@@ -112,14 +115,16 @@ def test_stopped_while_they_are_computed_goes_on_from_there(
 def test_killed_and_gone_on_with_is_bit_equal_whatever_is_left(
     left: str,
     tmp_path: Path,
-    uninterrupted: Job,
+    uninterrupted: TrainingRun,
     computed: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(finetune, "validate", killed_at(2, validate))  # at 16; saved at 15
+    monkeypatch.setattr(
+        finetune, "validate_from_cache", killed_at(2, validate_from_cache)
+    )  # at 16; saved at 15
     with pytest.raises(Killed):
         go(assemble(tmp_path, config(), STILL))
-    monkeypatch.setattr(finetune, "validate", validate)
+    monkeypatch.setattr(finetune, "validate_from_cache", validate_from_cache)
     (folder,) = (tmp_path / "frozen").iterdir()
     if left == "nothing":
         shutil.rmtree(tmp_path / "frozen")
@@ -149,13 +154,13 @@ def half(view: Path) -> None:
 
 
 def test_those_of_other_weights_are_not_taken(
-    tmp_path: Path, uninterrupted: Job, computed: list[int]
+    tmp_path: Path, uninterrupted: TrainingRun, computed: list[int]
 ) -> None:
     other = assemble(tmp_path, config(), STILL)
     with torch.no_grad():
         other.state.model.encoder.blocks[0].mlp.fc1.weight.mul_(2)  # type: ignore[union-attr]
     assert other.front is not None
-    FrontCache(other, other.front).fill(lambda: None, quiet())
+    ActivationCache(other, other.front).fill(lambda: None, quiet())
     (stale,) = (tmp_path / "frozen").iterdir()
     job = go(assemble(tmp_path, config(), STILL))
     (fresh,) = (tmp_path / "frozen").iterdir()
@@ -177,9 +182,9 @@ def test_a_name_is_of_all_that_they_depend_on(change: str, tmp_path: Path) -> No
         other = replace(job, device=replace(job.device, bf16=True))
     else:
         front = replace(front, first=1)
-    assert FrontCache(other, front).folder != FrontCache(job, job.front).folder
+    assert ActivationCache(other, front).folder != ActivationCache(job, job.front).folder
     job.state.model.head.linear.weight.data.add_(1)  # type: ignore[union-attr]  # it learns
-    assert FrontCache(job, job.front).folder == FrontCache(job, job.front).folder
+    assert ActivationCache(job, job.front).folder == ActivationCache(job, job.front).folder
 
 
 @pytest.fixture
@@ -225,19 +230,19 @@ def test_bf16_is_kept_bit_by_bit(tmp_path: Path) -> None:
     job = assemble(tmp_path, config("last:3"), shape)
     job = replace(job, device=replace(job.device, bf16=True))
     assert job.front is not None
-    cache = FrontCache(job, job.front)
+    cache = ActivationCache(job, job.front)
     assert cache.like.dtype == torch.bfloat16
     cache.fill(lambda: None, quiet())
-    places = [Place(0, 90), Place(1, 3), Place(2, 90)]
+    places = [SampleKey(0, 90), SampleKey(1, 3), SampleKey(2, 90)]
     (batch,) = cache.batches([places])
     assert (batch.images.dtype, batch.images.shape) == (torch.bfloat16, (3, 4, 14))
     assert torch.equal(batch.images[0], batch.images[2])
     assert batch.places == places
     assert batch.labels.tolist() == [int(job.data.splits[TRAIN].labels[i]) for i in (90, 3, 90)]
-    view = TrainView(job.start.preprocess, TWICE, job.config.seed)
+    view = TrainTransform(job.start.preprocess, TWICE, job.config.seed)
     pixels = view(job.data.splits[TRAIN].read(3), 3, 3)
     images = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]
-    images, _ = augment_batch(images, torch.zeros(1).long(), [Place(1, 3)], TWICE, 3, 10, 0)
+    images, _ = augment_batch(images, torch.zeros(1).long(), [SampleKey(1, 3)], TWICE, 3, 10, 0)
     with job.device.autocast(), torch.no_grad():
         wanted = job.front.activations(job.start.preprocess.normalise(images))
     torch.testing.assert_close(batch.images[1:2], wanted, rtol=2**-7, atol=2**-8)  # rounding
@@ -245,12 +250,12 @@ def test_bf16_is_kept_bit_by_bit(tmp_path: Path) -> None:
 
 def test_views_come_by_turns() -> None:
     data = digits().splits[TRAIN].read(3)
-    look = TrainView(Preprocess(image_size=(8, 8)), TWICE, seed=5)
+    look = TrainTransform(Preprocess(image_size=(8, 8)), TWICE, seed=5)
     seen = [look(data, epoch, 3) for epoch in range(5)]
     assert all(np.array_equal(seen[e], seen[e % 2]) for e in range(5))
     assert not np.array_equal(seen[0], seen[1])
     assert np.array_equal(look(data, 0, 3, repeat=1), seen[1])  # with --balance sample
-    once = TrainView(look.preprocess, replace(TWICE, views=None), seed=5)
+    once = TrainTransform(look.preprocess, replace(TWICE, views=None), seed=5)
     assert np.array_equal(once(data, 1, 3), seen[1])
     assert not np.array_equal(once(data, 2, 3), seen[0])
     images = torch.arange(192, dtype=torch.uint8).reshape(1, 3, 8, 8)
@@ -261,5 +266,5 @@ def test_views_come_by_turns() -> None:
 
 
 def on_device(images: torch.Tensor, epoch: int) -> torch.Tensor:
-    given: Any = (images.clone(), torch.zeros(1).long(), [Place(epoch, 3)])
+    given: Any = (images.clone(), torch.zeros(1).long(), [SampleKey(epoch, 3)])
     return augment_batch(*given, TWICE, seed=5, num_classes=10, step=epoch)[0]

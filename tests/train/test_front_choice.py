@@ -10,33 +10,37 @@ from typing import Any
 import pytest
 from tiny_run import VIT, assemble, config_of
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.data.preprocess import Preprocess
 from patchwords.distributed import World
 from patchwords.errors import ConfigError
 from patchwords.train import front_choice
-from patchwords.train.choice import Choice
+from patchwords.train.choice import ResolvedSetting
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.front_choice import settle_frozen, views_wanted
-from patchwords.train.job import Job
+from patchwords.train.front_choice import count_augmented_views, resolve_frozen_mode
+from patchwords.train.job import TrainingRun
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
-FIXED = Augment(random_crop=1.0, flip=False)
+FIXED = AugmentSettings(random_crop=1.0, flip=False)
 Usage = namedtuple("Usage", "total used free")
 
 
-def job_of(folder: Path, augment: Augment, shape: Any = STILL, **recipe: Any) -> Job:
+def job_of(
+    folder: Path, augment: AugmentSettings, shape: Any = STILL, **recipe: Any
+) -> TrainingRun:
     """97 images, seen 2.7 times."""
     config = config_of(augment=augment)
     settings = replace(config.recipe, train="last:2", balance="none")
     return assemble(folder / "run", replace(config, recipe=replace(settings, **recipe)), shape)
 
 
-def settle(job: Job, resize: str = "squash", **machine: Any) -> tuple[FinetuneConfig, list[Choice]]:
+def settle(
+    job: TrainingRun, resize: str = "squash", **machine: Any
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     preprocess = Preprocess(image_size=(8, 8), resize=resize)  # type: ignore[arg-type]
     start = replace(job.start, preprocess=preprocess)
     config = replace(job.config, machine=replace(job.config.machine, **machine))
-    return settle_frozen(config, job.plan, start, job.device, job.folder.path, held=0)
+    return resolve_frozen_mode(config, job.plan, start, job.device, job.folder.path, held=0)
 
 
 def test_what_never_changes_is_kept_by_itself(tmp_path: Path) -> None:
@@ -47,7 +51,7 @@ def test_what_never_changes_is_kept_by_itself(tmp_path: Path) -> None:
 
 
 def test_a_number_of_views_is_kept(tmp_path: Path) -> None:
-    job = job_of(tmp_path, Augment(views=2))
+    job = job_of(tmp_path, AugmentSettings(views=2))
     config, [choice] = settle(job)
     assert config.machine.frozen == "cache"
     assert "for 2 views of each image: 0.05 MiB" in choice.why
@@ -56,7 +60,7 @@ def test_a_number_of_views_is_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("augment", "changes", "why"),
     [
-        (Augment(), {}, r"are new in every epoch; --views 10 fixes ten"),
+        (AugmentSettings(), {}, r"are new in every epoch; --views 10 fixes ten"),
         (replace(FIXED, flip=True), {}, "new in every epoch"),
         (replace(FIXED, random_crop=0.9), {}, "new in every epoch"),
         (replace(FIXED, random_crop=None), {}, "new in every epoch"),
@@ -65,14 +69,14 @@ def test_a_number_of_views_is_kept(tmp_path: Path) -> None:
         (replace(FIXED, erase=0.1), {}, "new in every epoch"),
         (FIXED, {"resize": "crop"}, "new in every epoch"),  # of a long image, another part
         (replace(FIXED, mixup=0.2), {}, "MixUp and CutMix blend images anew"),
-        (Augment(views=2, cutmix=1.0), {}, "MixUp and CutMix blend images anew"),
+        (AugmentSettings(views=2, cutmix=1.0), {}, "MixUp and CutMix blend images anew"),
         (FIXED, {"shape": VIT.with_settings(drop_path=0.0)}, "have dropout, too; --dropout 0"),
         (FIXED, {"steps": 8}, "no view of an image is seen twice"),
-        (Augment(views=3), {}, "no view of an image is seen twice"),
+        (AugmentSettings(views=3), {}, "no view of an image is seen twice"),
     ],
 )
 def test_what_changes_is_computed_and_the_reason_said(
-    augment: Augment, changes: dict[str, Any], why: str, tmp_path: Path
+    augment: AugmentSettings, changes: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     resize = changes.pop("resize", "squash")
     job = job_of(tmp_path, augment, **changes)
@@ -88,7 +92,7 @@ def test_what_changes_is_computed_and_the_reason_said(
 
 def test_several_processes_compute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = job_of(tmp_path, FIXED)
-    monkeypatch.setattr(front_choice, "world", lambda: World(0, 0, 2, 2))
+    monkeypatch.setattr(front_choice, "get_world", lambda: World(0, 0, 2, 2))
     config, [choice] = settle(job)
     assert config.machine.frozen == "compute"
     assert "each of several processes sees other images" in choice.why
@@ -134,13 +138,13 @@ def test_where_everything_learns_nothing_is_said(tmp_path: Path) -> None:
 
 
 def test_no_more_views_than_the_run_comes_to(tmp_path: Path) -> None:
-    job = job_of(tmp_path, Augment(views=7))
-    assert views_wanted(job.config, job.plan) == 3  # 264 of 97
+    job = job_of(tmp_path, AugmentSettings(views=7))
+    assert count_augmented_views(job.config, job.plan) == 3  # 264 of 97
     drawn = replace(job.config, recipe=replace(job.config.recipe, balance="sample"))
-    assert views_wanted(drawn, job.plan) == 7
+    assert count_augmented_views(drawn, job.plan) == 7
 
 
 @pytest.mark.parametrize("views", [0, -1])
 def test_views_are_counted_from_one(views: int) -> None:
     with pytest.raises(ConfigError, match=f"views is {views}; give 1 or more"):
-        Augment(views=views)
+        AugmentSettings(views=views)

@@ -13,17 +13,17 @@ from pathlib import Path
 import pytest
 from tiny_run import assemble, config_of, go
 
-from patchwords.data.augment import Augment
-from patchwords.train.journal import read_rows
+from patchwords.data.augment import AugmentSettings
+from patchwords.train.journal import read_metrics
 
 GOLDEN = Path(__file__).parent / "golden" / "digits_cpu.txt"
 
 
 def test_losses(tmp_path: Path) -> None:
-    config = config_of(augment=Augment(crop_area=(0.5, 1.0), mixup=0.2))
+    config = config_of(augment=AugmentSettings(crop_area=(0.5, 1.0), mixup=0.2))
     recipe = replace(config.recipe, steps=20, lr=0.02, warmup_steps=2)
     job = go(assemble(tmp_path, replace(config, recipe=recipe)))
-    rows = [row for row in read_rows(job.folder.metrics) if row["kind"] == "train"]
+    rows = [row for row in read_metrics(job.folder.metrics) if row["kind"] == "train"]
     losses = {row["step"]: row["loss"] for row in rows}
     if os.environ.get("PATCHWORDS_WRITE_GOLDEN"):
         lines = [f"{step:2d} {loss:.6f}\n" for step, loss in losses.items()]

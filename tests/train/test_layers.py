@@ -11,14 +11,19 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from patchwords.device import Device
-from patchwords.model.cost import activation_bytes
-from patchwords.model.family import Model, build
-from patchwords.model.initialise import initialise
-from patchwords.train.footprint import checkpointed, layers
-from patchwords.train.memory import SHARE_OF_FREE, choose_micro_batch
-from patchwords.train.parallel import checkpoint_activations, compile_layers, layers_of, plain
-from patchwords.train.step import State, StepSettings, accumulate_gradients, blank
-from patchwords.train.task import Classification
+from patchwords.model.cost import estimate_activation_bytes
+from patchwords.model.family import Model, build_model
+from patchwords.model.initialise import init_weights
+from patchwords.train.footprint import estimate_checkpointed_bytes, group_layer_parts
+from patchwords.train.memory import FREE_MEMORY_SHARE, choose_micro_batch
+from patchwords.train.parallel import (
+    checkpoint_activations,
+    compile_layers,
+    list_layers,
+    restore_plain_layers,
+)
+from patchwords.train.step import StepSettings, TrainState, accumulate_gradients, zero_example_like
+from patchwords.train.task import ClassificationLoss
 
 KINDS = pytest.mark.parametrize("kind", EVERY_KIND)
 IMAGES = torch.randn(5, 3, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -40,8 +45,10 @@ def gradients(model: nn.Module) -> Tensor:
 @KINDS
 def test_checkpointed_activations_change_no_bit(kind: str) -> None:
     model = model_of(kind)
-    assert len(layers_of(model)) == sum(layer.input is not None for layer in layers(model.config))
-    calls = count_calls(layers_of(model)[-1])
+    assert len(list_layers(model)) == sum(
+        layer.input is not None for layer in group_layer_parts(model.config)
+    )
+    calls = count_calls(list_layers(model)[-1])
     names = list(model.state_dict())
     expected = gradients(model)
     model.zero_grad()
@@ -50,7 +57,7 @@ def test_checkpointed_activations_change_no_bit(kind: str) -> None:
     assert torch.equal(gradients(model), expected)
     assert len(calls) == 2  # forward, and again in the backward pass
     assert list(model.state_dict()) == names
-    plain(model)
+    restore_plain_layers(model)
     model.zero_grad()
     calls.clear()
     assert torch.equal(gradients(model), expected)
@@ -68,9 +75,9 @@ def count_calls(layer: nn.Module) -> list[None]:
 def test_no_images_give_every_weight_a_gradient_of_zero(kind: str) -> None:
     """By them a process takes part in an exchange for which it has no image."""
     model = model_of(kind)
-    state = State(model, torch.optim.SGD(model.parameters()), None, micro_batch=4)
+    state = TrainState(model, torch.optim.SGD(model.parameters()), None, micro_batch=4)
     pixels = torch.zeros(0, 3, 12, 12, dtype=torch.uint8)
-    objective = Classification(lambda images: model(images.float()))
+    objective = ClassificationLoss(lambda images: model(images.float()))
     settings = StepSettings(CPU, seed=0, rate=lambda step: 0.1, clip=1.0)
     batch = (pixels, LABELS[:0], [0, 5])  # the other process has 5: two parts
     loss, correct = accumulate_gradients(state, objective, batch, settings)
@@ -89,7 +96,9 @@ class Table:
 
 
 def test_a_blank_has_the_shape_of_one() -> None:
-    table, values = blank((Table(torch.ones(0, 5), torch.ones(0, 3, 2).bool()), torch.ones(0)))
+    table, values = zero_example_like(
+        (Table(torch.ones(0, 5), torch.ones(0, 3, 2).bool()), torch.ones(0))
+    )
     assert (table.places.shape, table.masked.shape, values.shape) == ((1, 5), (1, 3, 2), (1,))
     assert (table.masked.dtype, table.places.any()) == (torch.bool, torch.tensor(False))
 
@@ -97,8 +106,8 @@ def test_a_blank_has_the_shape_of_one() -> None:
 def test_every_layer_is_compiled() -> None:
     """Whatever the depth: with stochastic depth each layer is a graph of its own."""
     config = EVERY_KIND["2d at every block"].with_settings(depth=11, dropout=0.0)
-    model = build(config)
-    initialise(model, seed=1)
+    model = build_model(config)
+    init_weights(model, seed=1)
     names = list(model.state_dict())
     model(IMAGES)  # the compiler counts from here
     graphs: list[object] = []
@@ -116,11 +125,11 @@ def test_every_layer_is_compiled() -> None:
 
 def test_checkpointing_lets_more_images_in(monkeypatch: pytest.MonkeyPatch) -> None:
     config = EVERY_KIND["axial"].with_settings(depth=6)
-    free = activation_bytes(config, 40) / SHARE_OF_FREE
+    free = estimate_activation_bytes(config, 40) / FREE_MEMORY_SHARE
     monkeypatch.setattr("patchwords.train.memory.free_memory", lambda device: int(free) + 1)
     without = choose_micro_batch(config, 640, CPU, "auto")
     with_it = choose_micro_batch(config, 640, CPU, "auto", checkpointing=True)
     assert without == 40
     assert with_it > without
-    found = list(layers(config))
-    assert checkpointed(found, with_it, 4) <= free * SHARE_OF_FREE
+    found = list(group_layer_parts(config))
+    assert estimate_checkpointed_bytes(found, with_it, 4) <= free * FREE_MEMORY_SHARE

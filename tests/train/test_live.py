@@ -14,16 +14,16 @@ import torch
 from rich.console import Console
 from tiny_run import Killed, assemble, config_of, digits, go, go_on, killed_at, quiet
 
-from patchwords.data.examples import TRAIN, VALIDATION, Data
+from patchwords.data.examples import TRAIN, VALIDATION, DatasetSplits
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import measure
+from patchwords.evaluate.held_out import evaluate_classifier
 from patchwords.train import finetune
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.finetune import train_to_end
-from patchwords.train.job import Job
-from patchwords.train.journal import read_rows
-from patchwords.train.probe import MOST_HELD_OUT, fewshot_images
+from patchwords.train.job import TrainingRun
+from patchwords.train.journal import read_metrics
+from patchwords.train.probe import MAX_FEWSHOT_VALIDATION, select_fewshot_images
 from patchwords.train.progress import Display
 
 
@@ -33,16 +33,16 @@ def probed(every: int | None = 7, shots: int = 3) -> FinetuneConfig:
     return replace(config, machine=machine)
 
 
-def rows_of(job: Job, kind: str) -> list[dict[str, Any]]:
-    return [row for row in read_rows(job.folder.metrics) if row["kind"] == kind]
+def rows_of(job: TrainingRun, kind: str) -> list[dict[str, Any]]:
+    return [row for row in read_metrics(job.folder.metrics) if row["kind"] == kind]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Job:
+def run(tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     return go(assemble(tmp_path_factory.mktemp("run"), probed()))
 
 
-def test_the_metric_disturbs_nothing(tmp_path: Path, run: Job) -> None:
+def test_the_metric_disturbs_nothing(tmp_path: Path, run: TrainingRun) -> None:
     """Dropout, stochastic depth, augmentation and the running average are all at work."""
     without = go(assemble(tmp_path, probed(every=None)))
     assert rows_of(without, "fewshot") == []
@@ -56,7 +56,7 @@ def test_the_metric_disturbs_nothing(tmp_path: Path, run: Job) -> None:
     assert of_batches == {row["step"]: row["loss"] for row in rows_of(without, "train")}
 
 
-def test_its_rows(run: Job) -> None:
+def test_its_rows(run: TrainingRun) -> None:
     rows = rows_of(run, "fewshot")
     assert [row["step"] for row in rows] == [7, 14, 21, 24]  # and at the end
     assert [row["epoch"] for row in rows] == [run.plan.epoch(step) for step in (7, 14, 21, 24)]
@@ -75,14 +75,14 @@ def test_it_measures_the_weights_that_would_be_kept(tmp_path: Path) -> None:
         return {"accuracy": 0.5, "images": 3}
 
     job = assemble(tmp_path, probed(every=24))
-    train_to_end(job, measure, quiet(), keep)
+    train_to_end(job, evaluate_classifier, quiet(), keep)
     own = job.state.model.state_dict()
     for name, value in job.state.average.weights.items():
         assert torch.equal(measured[name], value)
     assert not torch.equal(measured["embed.weight"], own["embed.weight"])
 
 
-def test_continued_it_is_the_same(tmp_path: Path, run: Job) -> None:
+def test_continued_it_is_the_same(tmp_path: Path, run: TrainingRun) -> None:
     with pytest.raises(Killed):
         go(assemble(tmp_path, probed()), killed_at(2))  # at 16; saved at 15, probed at 7 and 14
     job = go_on(tmp_path, probed())
@@ -92,14 +92,14 @@ def test_continued_it_is_the_same(tmp_path: Path, run: Job) -> None:
 
 def test_the_images_are_a_function_of_the_seed() -> None:
     config = probed()
-    train, held_out = fewshot_images(config, digits())
+    train, held_out = select_fewshot_images(config, digits())
     assert np.bincount(train.labels).tolist() == [3] * 10
     assert len(held_out) == 23
-    again, _ = fewshot_images(config, digits())
-    other, _ = fewshot_images(replace(config, seed=4), digits())
+    again, _ = select_fewshot_images(config, digits())
+    other, _ = select_fewshot_images(replace(config, seed=4), digits())
     assert train.keys == again.keys != other.keys
     assert set(train.keys) <= set(digits().splits[TRAIN].keys)
-    assert fewshot_images(probed(every=None), digits()) is None
+    assert select_fewshot_images(probed(every=None), digits()) is None
 
 
 def test_of_many_held_out_images_some_are_drawn() -> None:
@@ -108,20 +108,20 @@ def test_of_many_held_out_images_some_are_drawn() -> None:
     many = replace(many, keys=[str(i) for i in range(3_001)])
     splits = {**data.splits, VALIDATION: many}
     data = replace(data, splits=splits)
-    (_, held_out), (_, again) = (fewshot_images(probed(), data) for _ in range(2))
+    (_, held_out), (_, again) = (select_fewshot_images(probed(), data) for _ in range(2))
     assert held_out.keys == again.keys
-    assert len(held_out) == MOST_HELD_OUT
-    assert len(set(held_out.keys)) == MOST_HELD_OUT
+    assert len(held_out) == MAX_FEWSHOT_VALIDATION
+    assert len(set(held_out.keys)) == MAX_FEWSHOT_VALIDATION
     assert sum(int(key) > 1_500 for key in held_out.keys) > 900  # from all over
 
 
-def without_labels(data: Data) -> Data:
+def without_labels(data: DatasetSplits) -> DatasetSplits:
     train = data.splits[TRAIN]
     bare = replace(train, labels=np.full(len(train), -1))
     return replace(data, splits={**data.splits, TRAIN: bare})
 
 
-def without_validation(data: Data) -> Data:
+def without_validation(data: DatasetSplits) -> DatasetSplits:
     return replace(data, splits={TRAIN: data.splits[TRAIN]})
 
 
@@ -137,14 +137,14 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
     change: Any, shots: int, error: type[Exception], message: str
 ) -> None:
     with pytest.raises(error, match=message) as caught:
-        fewshot_images(probed(shots=shots), change(digits()))
+        select_fewshot_images(probed(shots=shots), change(digits()))
     assert "\n" not in str(caught.value)
 
 
 def test_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     config = replace(probed(shots=5_000), output=str(tmp_path / "run"), model="ViT-mu/4")
     with pytest.raises(DataError, match="5000 shots"):
-        finetune.run(config, measure, quiet(), measure_fewshot)
+        finetune.run(config, evaluate_classifier, quiet(), measure_fewshot)
     assert not (tmp_path / "run").exists()
 
 
@@ -158,11 +158,11 @@ def test_settings_out_of_range(name: str) -> None:
 
 def test_spikes_are_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a threshold so low that noise passes it: in the file, on the screen, in TensorBoard."""
-    monkeypatch.setattr("patchwords.train.spikes.FEWEST", 5)
-    monkeypatch.setattr("patchwords.train.spikes.DEVIATIONS", 0.5)
+    monkeypatch.setattr("patchwords.train.spikes.MIN_SPIKE_ROWS", 5)
+    monkeypatch.setattr("patchwords.train.spikes.SPIKE_DEVIATIONS", 0.5)
     whole = assemble(tmp_path / "whole", config_of())
     screen = io.StringIO()
-    train_to_end(whole, measure, Display(Console(file=screen)))
+    train_to_end(whole, evaluate_classifier, Display(Console(file=screen)))
     expected = rows_of(whole, "note")
     before, after = (
         [row for row in expected if (row["step"] <= 15) == early] for early in (True, False)
@@ -187,7 +187,7 @@ def test_a_note_is_a_row_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def note(self, row: Any) -> dict[str, Any]:
             return {"kind": "note", "step": row["step"], "text": "a word", "loss": 1.5}
 
-    monkeypatch.setattr(finetune, "Spikes", Always)
+    monkeypatch.setattr(finetune, "LossSpikeDetector", Always)
     job = go(assemble(tmp_path, config_of()))
     lines = [json.loads(line) for line in job.folder.metrics.read_text().splitlines()]
     assert [row["step"] for row in lines if row["kind"] == "note"] == list(range(1, 25))

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 
 from patchwords.device import choose_device
 from patchwords.errors import Diverged, Interrupted
-from patchwords.train.average import Average
-from patchwords.train.loop import Callbacks, averaged, keep_final_weights, train
+from patchwords.train.average import EMA
+from patchwords.train.loop import LoopCallbacks, load_final_weights, train_loop, use_ema_weights
 from patchwords.train.optimizer import DecoupledSGD
-from patchwords.train.plan import Plan
-from patchwords.train.step import State, StepSettings
-from patchwords.train.task import Classification
+from patchwords.train.plan import TrainingPlan
+from patchwords.train.step import StepSettings, TrainState
+from patchwords.train.task import ClassificationLoss
 
-PLAN = Plan(
+PLAN = TrainingPlan(
     images=23,
     steps=11,
     batch_size=7,
@@ -38,12 +38,12 @@ PLAN = Plan(
 CLASSES = 5
 
 
-def make_state() -> State:
+def make_state() -> TrainState:
     model = nn.Sequential(nn.Dropout(0.3), nn.Linear(6, CLASSES))
     nn.init.normal_(model[1].weight, generator=torch.Generator().manual_seed(0))
     nn.init.zeros_(model[1].bias)
     optimizer = DecoupledSGD([{"params": list(model.parameters()), "scale": 1.0}], lr=0.1)
-    return State(model, optimizer, None, micro_batch=4)
+    return TrainState(model, optimizer, None, micro_batch=4)
 
 
 def prepare(batch: int, step: int) -> tuple[Tensor, Tensor]:
@@ -69,19 +69,23 @@ class Seen:
 
 
 def go(
-    state: State, seen: Seen | None = None, plan: Plan = PLAN, rate: float = 0.1, **other: Any
+    state: TrainState,
+    seen: Seen | None = None,
+    plan: TrainingPlan = PLAN,
+    rate: float = 0.1,
+    **other: Any,
 ) -> Seen:
     seen = seen or Seen()
     forward = other.pop("forward", state.model)
 
-    def save(state: State) -> None:
+    def save(state: TrainState) -> None:
         seen.saved.append(copy.deepcopy(state.to_dict()))
 
     def evaluate(model: nn.Module) -> dict[str, Any]:
         seen.evaluated.append(state.step)
         return {"split": "validation", "loss": 1.0, "accuracy": 0.5, "images": 3}
 
-    calls = Callbacks(
+    calls = LoopCallbacks(
         prepare=prepare,
         evaluate=evaluate,
         save=save,
@@ -92,7 +96,7 @@ def go(
     )
     settings = StepSettings(choose_device("cpu", "fp32"), 0, lambda step: rate, clip=1e9)
     batches = range(state.step, plan.steps)
-    train(state, Classification(forward), batches, settings, plan, replace(calls, **other))
+    train_loop(state, ClassificationLoss(forward), batches, settings, plan, replace(calls, **other))
     return seen
 
 
@@ -165,7 +169,7 @@ def test_evaluation_changes_nothing() -> None:
         assert torch.equal(value, never.model.state_dict()[name])
 
 
-def accuracies(state: State, *values: float) -> Any:
+def accuracies(state: TrainState, *values: float) -> Any:
     """An evaluator that gives these in turn."""
     left: Iterator[float] = iter(values)
 
@@ -183,7 +187,7 @@ def test_early_stopping_keeps_the_best_and_stops() -> None:
     assert (state.step, seen.saves) == (8, [8])
     other = make_state()
     best = go(other, plan=replace(plan, steps=4), evaluate=None).saved[-1]["model"]
-    assert keep_final_weights(state) == "the best on validation, of step 4"
+    assert load_final_weights(state) == "the best on validation, of step 4"
     for name, value in state.model.state_dict().items():
         assert torch.equal(value, best[name])
 
@@ -201,7 +205,7 @@ def test_early_stopping_survives_a_checkpoint() -> None:
 
 def test_early_stopping_keeps_the_averaged_weights_where_they_are_measured() -> None:
     state = make_state()
-    state.average = Average(state.model, 0.9)
+    state.average = EMA(state.model, 0.9)
     go(state, plan=replace(PLAN, steps=4), patience=3)
     for name, value in state.average.weights.items():
         assert torch.equal(value, state.best["weights"][name])
@@ -210,12 +214,12 @@ def test_early_stopping_keeps_the_averaged_weights_where_they_are_measured() -> 
 
 def test_averaged_gives_the_weights_back_to_the_bit() -> None:
     state = make_state()
-    with averaged(state):
+    with use_ema_weights(state):
         pass  # without an average nothing is exchanged
-    state.average = Average(state.model, 0.9)
+    state.average = EMA(state.model, 0.9)
     nn.init.normal_(state.model[1].weight)
     own = state.model[1].weight.detach().clone()
-    with pytest.raises(RuntimeError), averaged(state):  # noqa: PT012
+    with pytest.raises(RuntimeError), use_ema_weights(state):  # noqa: PT012
         assert torch.equal(state.model[1].weight, state.average.weights["1.weight"])
         raise RuntimeError("the evaluation fails")
     assert torch.equal(state.model[1].weight, own)
@@ -224,10 +228,10 @@ def test_averaged_gives_the_weights_back_to_the_bit() -> None:
 def test_final_weights() -> None:
     state = make_state()
     state.step = 1234
-    assert keep_final_weights(state) == "those of the last step, 1,234"
-    state.average = Average(state.model, 0.99)
+    assert load_final_weights(state) == "those of the last step, 1,234"
+    state.average = EMA(state.model, 0.99)
     nn.init.zeros_(state.model[1].weight)
-    assert keep_final_weights(state) == "the running average (decay 0.99) of 1,234 steps"
+    assert load_final_weights(state) == "the running average (decay 0.99) of 1,234 steps"
     assert torch.equal(state.model[1].weight, state.average.weights["1.weight"])
 
 

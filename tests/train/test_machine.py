@@ -13,15 +13,15 @@ import torch
 
 from patchwords.device import choose_device, free_memory
 from patchwords.errors import ConfigError
-from patchwords.model.cost import activation_bytes
-from patchwords.model.variants import resolve
+from patchwords.model.cost import estimate_activation_bytes
+from patchwords.model.variants import resolve_model
 from patchwords.train import memory
-from patchwords.train.journal import Journal, read_rows
-from patchwords.train.memory import SHARE_OF_FREE, choose_micro_batch
-from patchwords.train.signals import StopSignal, stop_signals
+from patchwords.train.journal import MetricsLogger, read_metrics
+from patchwords.train.memory import FREE_MEMORY_SHARE, choose_micro_batch
+from patchwords.train.signals import StopSignal, catch_stop_signals
 
 CPU = choose_device("cpu", "fp32")
-VIT = resolve("ViT-S/16").config
+VIT = resolve_model("ViT-S/16").config
 
 
 @pytest.mark.parametrize("batch", [1, 2, 7, 10, 97, 512])
@@ -37,7 +37,7 @@ def test_micro_batch_of_parts_asked_for(batch: int, parts: int) -> None:
 @pytest.mark.parametrize("batch", [1, 7, 10, 97, 512])
 @pytest.mark.parametrize("fit", [1, 3, 40, 1000])
 def test_micro_batch_by_free_memory(batch: int, fit: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    free = activation_bytes(VIT, fit) / SHARE_OF_FREE
+    free = estimate_activation_bytes(VIT, fit) / FREE_MEMORY_SHARE
     monkeypatch.setattr(memory, "free_memory", lambda device: int(free) + 1)
     micro = choose_micro_batch(VIT, batch, CPU, "auto")
     assert micro <= fit
@@ -78,7 +78,7 @@ def test_free_memory_in_a_container(
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_the_first_signal_is_a_wish_and_the_second_an_order(number: int, code: int) -> None:
     before = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    with pytest.raises(KeyboardInterrupt), stop_signals() as stop:  # noqa: PT012
+    with pytest.raises(KeyboardInterrupt), catch_stop_signals() as stop:  # noqa: PT012
         assert stop() is None
         signal.raise_signal(number)
         assert stop() == code
@@ -90,7 +90,7 @@ def test_in_another_thread_signals_are_left_alone() -> None:
     before, found = signal.getsignal(signal.SIGTERM), []
 
     def work() -> None:
-        with stop_signals() as stop:
+        with catch_stop_signals() as stop:
             found.append((stop(), signal.getsignal(signal.SIGTERM)))
 
     thread = threading.Thread(target=work)
@@ -106,30 +106,30 @@ def row(step: int, **values: object) -> dict[str, object]:
 
 def test_rows_after_the_checkpoint_are_dropped(tmp_path: Path) -> None:
     metrics = tmp_path / "metrics.jsonl"
-    journal = Journal(metrics, None)
+    journal = MetricsLogger(metrics, None)
     for step in (3, 5, 7):
         journal.write(row(step))
     journal.close()
     with metrics.open("a") as file:
         file.write('{"kind": "train", "ste')  # a kill in the middle of a row
-    assert [r["step"] for r in read_rows(metrics)] == [3, 5, 7]
-    journal = Journal(metrics, 5)
+    assert [r["step"] for r in read_metrics(metrics)] == [3, 5, 7]
+    journal = MetricsLogger(metrics, 5)
     journal.write(row(7, loss=0.125))
     journal.close()
     rows = [json.loads(line) for line in metrics.read_text().splitlines()]
     assert [(r["step"], r["loss"]) for r in rows] == [(3, 1 / 4), (5, 1 / 6), (7, 0.125)]
-    Journal(metrics, None).close()  # killed before its first checkpoint: from the first step
-    assert read_rows(metrics) == []
+    MetricsLogger(metrics, None).close()  # killed before its first checkpoint: from the first step
+    assert read_metrics(metrics) == []
 
 
 def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    journal = Journal(tmp_path / "metrics.jsonl", None)
+    journal = MetricsLogger(tmp_path / "metrics.jsonl", None)
     for step in (3, 5, 7):
         journal.write(row(step))
     journal.close()
-    journal = Journal(tmp_path / "metrics.jsonl", 5)
+    journal = MetricsLogger(tmp_path / "metrics.jsonl", 5)
     journal.write(row(7, loss=0.125))
     journal.write({"kind": "evaluation", "step": 7, "split": "validation", "accuracy": 0.5})
     journal.close()
@@ -143,4 +143,4 @@ def test_curves_can_be_read_by_tensorboard(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
-        Journal(tmp_path / "file" / "metrics.jsonl", None)
+        MetricsLogger(tmp_path / "file" / "metrics.jsonl", None)

@@ -12,15 +12,25 @@ import torch
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.initialise import initialise
-from patchwords.model.masked import Corruption, MaskedViT
+from patchwords.model.initialise import init_weights
+from patchwords.model.masked import MaskedViT, PatchCorruption
 from patchwords.model.vit import ViT
 from patchwords.noise import numpy_generator
-from patchwords.train.masked import Draw, corrupted, draw_corruption, prediction
-from patchwords.train.patch_targets import build_target, colour_classes, cut_patches, join_patches
-from patchwords.train.pretrain_config import ObjectiveSettings, PretrainConfig, Target
+from patchwords.train.masked import (
+    MaskSampler,
+    build_masked_patch_loss,
+    count_corrupted_patches,
+    draw_corruption,
+)
+from patchwords.train.patch_targets import (
+    build_patch_target,
+    compute_colour_classes,
+    patchify,
+    unpatchify,
+)
+from patchwords.train.pretrain_config import MaskedTargetName, ObjectiveSettings, PretrainConfig
 
-TARGETS: tuple[Target, ...] = ("mean-colour", "small-patch", "pixels")
+TARGETS: tuple[MaskedTargetName, ...] = ("mean-colour", "small-patch", "pixels")
 SIZE, IMAGES = (14, 21), 5  # 2x3 patches of 7, which 4 does not divide
 VIT = ViTConfig(
     patch_size=7, width=12, depth=2, heads=2, mlp_width=18, image_size=SIZE, num_classes=1
@@ -39,8 +49,8 @@ def pictures(channels: int = 3) -> torch.Tensor:
 # ------------------------------------------------------------------------------------ corruption
 
 
-def drawn(patches: int, ratio: float, images: int, seed: int = 1) -> Corruption:
-    return Draw(patches, ratio, seed)([(0, image, 0) for image in range(images)])
+def drawn(patches: int, ratio: float, images: int, seed: int = 1) -> PatchCorruption:
+    return MaskSampler(patches, ratio, seed)([(0, image, 0) for image in range(images)])
 
 
 @pytest.mark.parametrize(("patches", "ratio"), [(49, 0.5), (197, 0.15), (16, 0.75), (7, 1.0)])
@@ -92,7 +102,7 @@ def test_every_patch_is_as_likely() -> None:
 
 
 def test_a_function_of_seed_and_place_alone() -> None:
-    draw = Draw(49, 0.5, 7)
+    draw = MaskSampler(49, 0.5, 7)
     places = [(2, 11, 0), (2, 5, 0), (3, 11, 0), (2, 11, 1)]
     together = draw(places)
     for row, place in enumerate(places):
@@ -101,7 +111,7 @@ def test_a_function_of_seed_and_place_alone() -> None:
             assert torch.equal(getattr(alone, name)[0], getattr(together, name)[row])
     for other in range(1, 4):  # another sample, another epoch, a repeat
         assert not torch.equal(together.places[0], together.places[other])
-    assert not torch.equal(Draw(49, 0.5, 8)(places).places, together.places)
+    assert not torch.equal(MaskSampler(49, 0.5, 8)(places).places, together.places)
     assert len(draw([])) == 0
 
 
@@ -113,9 +123,9 @@ def test_the_draw_does_not_depend_on_what_becomes_of_other_patches() -> None:
 
 
 def test_a_ratio_that_corrupts_nothing_is_refused() -> None:
-    assert corrupted(16, 0.04) == 1
+    assert count_corrupted_patches(16, 0.04) == 1
     with pytest.raises(ConfigError, match=r"--mask-ratio 0.01 of 16 patches is none: 0.062 would"):
-        corrupted(16, 0.01)
+        count_corrupted_patches(16, 0.01)
 
 
 # --------------------------------------------------------------------------------------- targets
@@ -142,7 +152,7 @@ def plain_class(cell: np.ndarray) -> int:
 @pytest.mark.parametrize("cells", [1, 4])
 def test_colour_classes_by_hand(channels: int, cells: int) -> None:
     images = pictures(channels)
-    found = colour_classes(cut_patches(images, 7), cells)  # [B, N, S]
+    found = compute_colour_classes(patchify(images, 7), cells)  # [B, N, S]
     edges = [(0, 7)] if cells == 1 else [(0, 2), (1, 4), (3, 6), (5, 7)]  # 7 pixels into 4 cells
     for image in range(IMAGES):
         for place in range(6):
@@ -160,30 +170,30 @@ def test_colour_classes_by_hand(channels: int, cells: int) -> None:
 
 def test_patches_are_cut_in_rows_and_joined_again() -> None:
     images = pictures()
-    patches = cut_patches(images, 7)
+    patches = patchify(images, 7)
     assert patches.shape == (IMAGES, 6, 3, 7, 7)
     for place in range(6):
         expected = plain_patch(images.numpy(), 3, place)
         assert np.array_equal(patches[3, place].numpy(), expected)
-    assert torch.equal(join_patches(patches, rows=2), images)
+    assert torch.equal(unpatchify(patches, rows=2), images)
 
 
 @pytest.mark.parametrize(("name", "outputs"), [("mean-colour", 8), ("small-patch", 128)])
 def test_grey_images_have_eight_colours(name: str, outputs: int) -> None:
     grey = Preprocess(SIZE, channels=1)
-    assert build_target(name, VIT.with_settings(channels=1), grey).outputs == outputs
+    assert build_patch_target(name, VIT.with_settings(channels=1), grey).outputs == outputs
 
 
 def test_a_small_patch_of_a_smaller_one_is_refused() -> None:
     small = VIT.with_settings(patch_size=2, image_size=8)
     with pytest.raises(ConfigError, match="the patches of this model are 2x2: choose --target"):
-        build_target("small-patch", small, PREPROCESS)
+        build_patch_target("small-patch", small, PREPROCESS)
 
 
 # ------------------------------------------------------------------------------ loss and accuracy
 
 
-def config_of(target: Target, ratio: float = 0.5) -> PretrainConfig:
+def config_of(target: MaskedTargetName, ratio: float = 0.5) -> PretrainConfig:
     return PretrainConfig(
         data="digits", learn=ObjectiveSettings("masked", target=target, mask_ratio=ratio)
     )
@@ -210,14 +220,14 @@ def plain_loss(target: str, scores: np.ndarray, patch: np.ndarray) -> tuple[floa
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_loss_is_the_mean_over_corrupted_patches_by_hand(target: Target) -> None:
+def test_the_loss_is_the_mean_over_corrupted_patches_by_hand(target: MaskedTargetName) -> None:
     images, corruption = pictures(), drawn(6, 0.5, IMAGES)
     outputs = {"mean-colour": 512, "small-patch": 16 * 512, "pixels": 147}[target]
     random = np.random.default_rng(4)
     scores = random.normal(size=(IMAGES, 3, outputs))
     if target != "pixels":
         scores.reshape(-1, 512)[:, 511] += 9  # white, which is right for the first image
-    objective = prediction(config_of(target), VIT, PREPROCESS, torch.nn.Identity())
+    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, torch.nn.Identity())
     objective = replace(objective, forward=lambda images, hidden: torch.from_numpy(scores))
     losses, right = objective(images, corruption)
     by_hand = [
@@ -235,45 +245,45 @@ def test_the_loss_is_the_mean_over_corrupted_patches_by_hand(target: Target) -> 
     assert target == "pixels" or expected[0, 1] == 1
 
 
-def learner(target: Target) -> MaskedViT:
+def learner(target: MaskedTargetName) -> MaskedViT:
     vit = ViT(VIT)
-    initialise(vit, 0)
-    outputs = build_target(target, VIT, PREPROCESS).outputs
+    init_weights(vit, 0)
+    outputs = build_patch_target(target, VIT, PREPROCESS).outputs
     model = MaskedViT(vit, outputs).eval()
     torch.nn.init.normal_(model.prediction.weight, generator=torch.Generator().manual_seed(1))
     return model
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_loss_asks_for_nothing_but_the_corrupted_patches(target: Target) -> None:
+def test_the_loss_asks_for_nothing_but_the_corrupted_patches(target: MaskedTargetName) -> None:
     """Where patches that are not corrupted look otherwise, the wanted colours are the same."""
     images, corruption = pictures(), drawn(6, 0.5, IMAGES)
     model = learner(target)
     fixed = model(PREPROCESS.normalise(images), corruption)
-    objective = prediction(config_of(target), VIT, PREPROCESS, model)
+    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, model)
     objective = replace(objective, forward=lambda images, hidden: fixed)
     before = objective(images, corruption)[0]
-    patches = cut_patches(images, 7).clone()
+    patches = patchify(images, 7).clone()
     hidden = torch.zeros(IMAGES, 6, dtype=torch.bool).scatter(1, corruption.places, True)
     patches[~hidden] = 255 - patches[~hidden]
-    assert torch.equal(objective(join_patches(patches, 2), corruption)[0], before)
+    assert torch.equal(objective(unpatchify(patches, 2), corruption)[0], before)
     patches[hidden] = 255 - patches[hidden]
-    assert not torch.allclose(objective(join_patches(patches, 2), corruption)[0], before)
+    assert not torch.allclose(objective(unpatchify(patches, 2), corruption)[0], before)
 
 
 def test_mean_colour_starts_from_the_entropy_of_512_classes() -> None:
     vit = ViT(VIT)
-    initialise(vit, 0)
+    init_weights(vit, 0)
     model = MaskedViT(vit, 512)
-    objective = prediction(config_of("mean-colour"), VIT, PREPROCESS, model)
+    objective = build_masked_patch_loss(config_of("mean-colour"), VIT, PREPROCESS, model)
     losses, _ = objective(pictures(), drawn(6, 0.5, IMAGES))
     torch.testing.assert_close(losses, torch.full((IMAGES,), math.log(512)), atol=1e-5, rtol=0)
 
 
 @pytest.mark.parametrize("target", TARGETS)
-def test_the_objective_of_a_part_is_the_part_of_the_objective(target: Target) -> None:
+def test_the_objective_of_a_part_is_the_part_of_the_objective(target: MaskedTargetName) -> None:
     images, corruption = pictures(), drawn(6, 0.5, IMAGES)
-    objective = prediction(config_of(target), VIT, PREPROCESS, learner(target))
+    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, learner(target))
     whole, right = objective(images, corruption)
     parts = [objective(images[s], corruption[s]) for s in (slice(0, 2), slice(2, 5))]
     # The encoder sums in another order for another batch.
@@ -284,17 +294,17 @@ def test_the_objective_of_a_part_is_the_part_of_the_objective(target: Target) ->
 def test_predictions_are_painted_where_the_levels_have_their_middle() -> None:
     scores = torch.zeros(1, 1, 512)
     scores[..., 3 * 64 + 7 * 8] = 1  # red level 3, green 7, blue 0
-    target = build_target("mean-colour", VIT, PREPROCESS)
+    target = build_patch_target("mean-colour", VIT, PREPROCESS)
     painted = target.paint(scores)
     assert painted.shape == (1, 1, 3, 7, 7)
     assert painted[0, 0, :, 2, 5].tolist() == [112, 239, 16]  # 3.5, 7.5, 0.5 eighths of 255
-    small = build_target("small-patch", VIT, PREPROCESS)
+    small = build_patch_target("small-patch", VIT, PREPROCESS)
     scores = torch.zeros(1, 1, 16, 512)
     scores[0, 0, 6, 511] = 1  # second row, third column of the cells
     assert (small.paint(scores.flatten(2))[0, 0, 0] == 239).nonzero()[:, 0].unique().tolist() == [
         *range(2, 4)
     ]
-    pixels = build_target("pixels", VIT, PREPROCESS)
-    patches = cut_patches(pictures(), 7)[:, :1]
+    pixels = build_patch_target("pixels", VIT, PREPROCESS)
+    patches = patchify(pictures(), 7)[:, :1]
     normal = PREPROCESS.normalise(patches.flatten(0, 1)).view(IMAGES, 1, -1)
     assert torch.equal(pixels.paint(normal), patches)  # back and forth

@@ -13,14 +13,20 @@ from test_exact_resume import same, state_of
 from tiny_run import Killed, assemble, config_of, go, go_on, killed_at
 
 from patchwords.errors import ConfigError
-from patchwords.model.variants import resolve
+from patchwords.model.variants import resolve_model
 from patchwords.train.config import FinetuneConfig, RecipeSettings
-from patchwords.train.named_recipe import ROWS, SHOWN_ELSEWHERE, find, matching, preset
-from patchwords.train.plan import plan_of
+from patchwords.train.named_recipe import (
+    RECIPES,
+    SHOWN_ELSEWHERE,
+    apply_recipe,
+    find_recipe,
+    match_recipes,
+)
+from patchwords.train.plan import build_training_plan
 from patchwords.train.pretrain_config import PretrainConfig
-from patchwords.train.recipe_row import Row
-from patchwords.train.recipes import fill
-from patchwords.train.settings import flatten, unflatten
+from patchwords.train.recipe_row import Recipe
+from patchwords.train.recipes import fill_recipe_settings
+from patchwords.train.settings import flatten_config, unflatten_config
 
 INF = math.inf
 
@@ -89,26 +95,28 @@ FINETUNING: dict[str, tuple[int, int, float, tuple[float, ...], int]] = {
 }
 
 
-def config_for(row: Row, **settings: Any) -> FinetuneConfig:
+def config_for(row: Recipe, **settings: Any) -> FinetuneConfig:
     verb = FinetuneConfig if row.finetunes else PretrainConfig
-    config = preset(verb(data="x"), row.name, from_weights=False)
-    return unflatten(config, settings)
+    config = apply_recipe(verb(data="x"), row.name, from_weights=False)
+    return unflatten_config(config, settings)
 
 
-def fill_all(config: FinetuneConfig, row: Row, images: int, family: str = "vit") -> dict[str, Any]:
-    done, _ = fill(
+def fill_all(
+    config: FinetuneConfig, row: Recipe, images: int, family: str = "vit"
+) -> dict[str, Any]:
+    done, _ = fill_recipe_settings(
         config,
         images=images,
         from_weights=row.finetunes,
         model=row.model or "ViT-B/16",
         family="resnet" if (row.model or "").startswith("BiT") else family,
     )
-    return flatten(done)
+    return flatten_config(done)
 
 
 def run_of(name: str, images: int | None = None, **settings: Any) -> dict[str, Any]:
     """Every setting of a run by the recipe, by default on its own data."""
-    row = find(name)
+    row = find_recipe(name)
     return fill_all(config_for(row, **settings), row, images or row.data.images)
 
 
@@ -136,23 +144,23 @@ def test_table_3(line: str) -> None:
 
 
 def plan_of_run(run: dict[str, Any]) -> Any:
-    return plan_of(unflatten(PretrainConfig(), run), 1_000_003)
+    return build_training_plan(unflatten_config(PretrainConfig(), run), 1_000_003)
 
 
 def test_all_of_table_3_is_there_and_no_more() -> None:
     lines = TABLE_3.strip().splitlines()
-    assert [row.name for row in ROWS.values() if row.source == "Table 3"] == [
+    assert [row.name for row in RECIPES.values() if row.source == "Table 3"] == [
         line.split()[0] for line in lines
     ]
 
 
 def test_steps_of_the_long_trainings() -> None:
     for name, epochs in (("vit-b16-jft", 7), ("vit-h14-jft", 14)):  # of 73,975, rounded up each
-        assert 0 <= epochs * 73_975 - find(name).steps < epochs
-    assert find("vit-b16-jft").steps == 517_823
-    assert find("vit-h14-jft").steps == 1_035_645
-    assert round(find("vit-b16-imagenet").steps, -2) == 93_800
-    assert find("masked-vit-b16-jft").images_seen / 303e6 == pytest.approx(14, abs=0.5)
+        assert 0 <= epochs * 73_975 - find_recipe(name).steps < epochs
+    assert find_recipe("vit-b16-jft").steps == 517_823
+    assert find_recipe("vit-h14-jft").steps == 1_035_645
+    assert round(find_recipe("vit-b16-imagenet").steps, -2) == 93_800
+    assert find_recipe("masked-vit-b16-jft").images_seen / 303e6 == pytest.approx(14, abs=0.5)
 
 
 LEVELS = {
@@ -181,7 +189,7 @@ def test_the_grid_of_augreg(level: str, training: str, data: str, epochs: int) -
             assert has(run, weight_decay=0.03 if decay else 0.1, lr=1e-3, schedule="cosine")
             assert has(run, steps=math.ceil(epochs * IMAGES[data] / 4096), warmup_steps=10_000)
             assert has(run, clip=1.0, loss="sigmoid", head="linear", model=None, batch_size=4096)
-    assert len(matching("augreg-*")) - len(matching("augreg-finetune-*")) == 3 * 28
+    assert len(match_recipes("augreg-*")) - len(match_recipes("augreg-finetune-*")) == 3 * 28
 
 
 @pytest.mark.parametrize("epochs", [90, 150, 300])
@@ -219,7 +227,7 @@ def test_finetuning(name: str) -> None:
     assert has(run, weight_decay=0.0, label_smoothing=0.0, randaugment=None, flip=True)
     assert has(run, image_size=(pixels,), clip=INF if name.startswith("bit") else 1.0)
     assert has(run, ema=0.9999 if pixels in {512, 518} else None)
-    assert find(name).rates == rates
+    assert find_recipe(name).rates == rates
     assert not rates or lr in rates
     squash = name.startswith(("vit-jax", "bit"))
     assert has(run, resize="squash" if squash else "crop")
@@ -249,22 +257,22 @@ def test_the_rate_of_bit_falls_where_its_code_says() -> None:
 
 
 def test_all_recipes_for_finetuning_are_asserted() -> None:
-    assert {row.name for row in ROWS.values() if row.finetunes} == set(FINETUNING)
+    assert {row.name for row in RECIPES.values() if row.finetunes} == set(FINETUNING)
 
 
-@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("name", RECIPES)
 def test_every_field_of_a_recipe_comes_to_the_run(name: str) -> None:
-    row = find(name)
+    row = find_recipe(name)
     config = config_for(row)
     family = "resnet" if (row.model or "").startswith("BiT") else "vit"
-    done, choices = fill(
+    done, choices = fill_recipe_settings(
         config,
         images=row.data.images,
         from_weights=row.finetunes,
         model=row.model or "x",
         family=family,
     )
-    run = flatten(done)
+    run = flatten_config(done)
     described = choices[0].why
     scaled = fill_all(config_for(row, scale=0.25), row, row.data.images)
     ratio = scaled["batch_size"] / row.batch_size
@@ -284,13 +292,13 @@ def test_every_field_of_a_recipe_comes_to_the_run(name: str) -> None:
         "rates": True,  # to be read: tests/commands/test_recipes.py
         "note": True,
     }
-    assert consumed.keys() == {field.name for field in fields(Row)}
+    assert consumed.keys() == {field.name for field in fields(Recipe)}
     assert [name for name, there in consumed.items() if not there] == []
     shown = {choice.name: choice.value for choice in choices}
     hidden = row.settings.keys() & SHOWN_ELSEWHERE
     assert {n: v for n, v in row.settings.items() if n not in hidden}.items() <= shown.items()
     if row.model:
-        resolve(row.model)  # is a model that there is
+        resolve_model(row.model)  # is a model that there is
 
 
 def test_what_somebody_sets_wins_over_the_recipe() -> None:
@@ -306,10 +314,12 @@ def test_what_somebody_sets_wins_over_the_recipe() -> None:
         "flip": False,
     }
     for more in ({}, {"scale": 0.01}):
-        row = find("augreg-medium1-reg")
+        row = find_recipe("augreg-medium1-reg")
         config = config_for(row, **asked, **more)
-        done, choices = fill(config, images=1009, from_weights=False, model="ViT-B/16")
-        assert has(flatten(done), **asked)
+        done, choices = fill_recipe_settings(
+            config, images=1009, from_weights=False, model="ViT-B/16"
+        )
+        assert has(flatten_config(done), **asked)
         why = {choice.name: choice.why for choice in choices}
         assert why["mixup"] == "asked for; augreg-medium1-reg: 0.2"
         assert why["lr"] == "asked for"
@@ -369,9 +379,9 @@ def test_a_length_asked_for_wins() -> None:
 
 
 def test_scale_says_what_it_changed() -> None:
-    row = find("vit-b16-imagenet")
+    row = find_recipe("vit-b16-imagenet")
     config = config_for(row, scale=1 / 64)
-    _, choices = fill(config, images=20_011, from_weights=False, model="ViT-B/16")
+    _, choices = fill_recipe_settings(config, images=20_011, from_weights=False, model="ViT-B/16")
     why = {choice.name: choice.why for choice in choices}
     assert why["batch_size"] == "recipe 4,096; x 1/64"
     assert why["steps"] == "recipe 93,836; x 1/64 as many images, in batches of 64"
@@ -382,10 +392,10 @@ def test_scale_says_what_it_changed() -> None:
 @pytest.mark.parametrize("scale", [None, "auto", 0.125])
 @pytest.mark.parametrize("name", ["vit-b16-imagenet", "paper-finetune-cifar10", "bit-imagenet"])
 def test_a_filled_config_is_a_fixed_point(name: str, scale: Any) -> None:
-    row = find(name)
+    row = find_recipe(name)
     images = 1_000_003
     once = run_of(name, images, scale=scale)
-    config = unflatten(FinetuneConfig() if row.finetunes else PretrainConfig(), once)
+    config = unflatten_config(FinetuneConfig() if row.finetunes else PretrainConfig(), once)
     assert fill_all(config, row, images) == once
     assert fill_all(config, row, 1_009) == once  # nothing is left to decide
 
@@ -404,43 +414,45 @@ def test_what_a_verb_cannot_do_is_refused(
     verb: type[FinetuneConfig], name: str, reason: str
 ) -> None:
     with pytest.raises(ConfigError, match=reason):
-        preset(verb(data="x"), name)
+        apply_recipe(verb(data="x"), name)
 
 
 def test_what_the_data_cannot_do_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"119 steps .* its warm-up of 10,000; give --scale auto"):
         run_of("vit-b16-imagenet", 1617)
     assert run_of("vit-b16-imagenet", 1617, warmup_steps=3)["steps"] == 119
-    row = find("paper-finetune-pets")
+    row = find_recipe("paper-finetune-pets")
     with pytest.raises(ConfigError, match="starts from trained weights: patchwords finetune"):
-        fill(config_for(row), images=99, from_weights=False, model="ViT-B/16")
+        fill_recipe_settings(config_for(row), images=99, from_weights=False, model="ViT-B/16")
     with pytest.raises(ConfigError, match="bit-imagenet has a learning rate for sgd only"):
         run_of("bit-imagenet", optimizer="adamw")
 
 
 def test_a_resnet_has_no_place_for_a_dropout_of_zero() -> None:
-    row = find("big-vision-finetune-pets")
+    row = find_recipe("big-vision-finetune-pets")
     done = fill_all(config_for(row), row, 3_680, family="resnet")
     assert has(done, dropout=None, drop_path=None)
     assert has(fill_all(config_for(row), row, 3_680), dropout=0.0, drop_path=0.0)
 
 
 def test_weights_bring_their_own_model() -> None:
-    named = preset(FinetuneConfig(data="x"), "paper-finetune-imagenet-512", from_weights=True)
+    named = apply_recipe(FinetuneConfig(data="x"), "paper-finetune-imagenet-512", from_weights=True)
     assert named.model is None
-    assert preset(FinetuneConfig(data="x"), "paper-finetune-imagenet-512").model == "ViT-L/16"
+    assert apply_recipe(FinetuneConfig(data="x"), "paper-finetune-imagenet-512").model == "ViT-L/16"
 
 
 def test_dropout_that_a_recipe_leaves_open_is_that_of_the_official_code() -> None:
-    row = find("paper-finetune-cifar10")
+    row = find_recipe("paper-finetune-cifar10")
     for model, dropout in (("ViT-L/16", 0.1), ("ViT-B/16", 0.0)):
-        done, _ = fill(config_for(row), images=50_000, from_weights=True, model=model)
+        done, _ = fill_recipe_settings(
+            config_for(row), images=50_000, from_weights=True, model=model
+        )
         assert done.model_settings.dropout == dropout
 
 
 def test_a_run_by_a_recipe_goes_on_exactly(tmp_path: Path) -> None:
     few = config_of()
-    by_recipe = preset(FinetuneConfig(data="digits", seed=3), "bit-imagenet")
+    by_recipe = apply_recipe(FinetuneConfig(data="digits", seed=3), "bit-imagenet")
     config = replace(
         by_recipe,
         machine=few.machine,
@@ -458,7 +470,7 @@ def test_a_run_by_a_recipe_goes_on_exactly(tmp_path: Path) -> None:
 
 def test_the_python_way_takes_what_is_left_open() -> None:
     config = FinetuneConfig(data="x", recipe=RecipeSettings(recipe="paper-finetune-pets"))
-    done, choices = fill(config, images=99, from_weights=True, model="ViT-B/16")
-    assert has(flatten(done), lr=0.01, optimizer="sgd", image_size=(384,), steps=500)
+    done, choices = fill_recipe_settings(config, images=99, from_weights=True, model="ViT-B/16")
+    assert has(flatten_config(done), lr=0.01, optimizer="sgd", image_size=(384,), steps=500)
     why = {choice.name: choice.why for choice in choices}
     assert why["optimizer"] == "the recipe"

@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from patchwords.train.average import Average
+from patchwords.train.average import EMA
 from patchwords.train.task import (
-    Classification,
-    balanced_weights,
+    ClassificationLoss,
     classification_loss,
+    compute_class_weights,
     count_correct,
     sigmoid_loss,
 )
@@ -78,7 +78,7 @@ def test_sigmoid_cross_entropy_by_hand(smoothing: float, weighted: bool, soft: b
 def test_classification_takes_the_loss_it_is_told() -> None:
     images = torch.zeros(IMAGES, 3, 2, 2, dtype=torch.uint8)
     for sigmoid, loss in ((False, classification_loss), (True, sigmoid_loss)):
-        losses, right = Classification(lambda images: logits(), sigmoid=sigmoid)(images, LABELS)
+        losses, right = ClassificationLoss(lambda images: logits(), sigmoid=sigmoid)(images, LABELS)
         assert torch.equal(losses, loss(logits(), LABELS))
         assert right == count_correct(logits(), LABELS)
 
@@ -91,13 +91,13 @@ def test_the_loss_is_computed_in_float32_whatever_the_logits_are() -> None:
 
 def test_balanced_weights() -> None:
     counts = torch.tensor([2, 0, 30, 5])
-    weights = balanced_weights(counts)
+    weights = compute_class_weights(counts)
     assert weights[1] == 0.0  # a class without images must not be infinite
     per_class = (weights * counts)[counts > 0]
     torch.testing.assert_close(per_class, per_class[:1].expand(3))  # each class has equal weight
     labels = torch.repeat_interleave(torch.arange(4), counts)
     assert weights[labels].mean().item() == pytest.approx(1.0, rel=1e-6)  # float32
-    assert balanced_weights(torch.tensor([4, 4, 4])).tolist() == [1.0, 1.0, 1.0]
+    assert compute_class_weights(torch.tensor([4, 4, 4])).tolist() == [1.0, 1.0, 1.0]
 
 
 def test_count_correct() -> None:
@@ -109,7 +109,7 @@ def test_count_correct() -> None:
 
 def test_average_by_hand_with_its_warm_up() -> None:
     model = nn.Linear(5, 3)
-    average = Average(model, decay=0.7)
+    average = EMA(model, decay=0.7)
     expected = model.weight.detach().double()
     for step in range(30):
         with torch.no_grad():
@@ -124,7 +124,7 @@ def test_average_by_hand_with_its_warm_up() -> None:
 
 def test_average_is_float32_its_own_and_still_where_the_weights_are() -> None:
     model = nn.Linear(5, 3).bfloat16()
-    average = Average(model, decay=0.9)
+    average = EMA(model, decay=0.9)
     assert {value.dtype for value in average.weights.values()} == {torch.float32}
     before = {name: value.clone() for name, value in average.weights.items()}
     for step in range(3):

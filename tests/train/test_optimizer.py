@@ -11,14 +11,20 @@ from torch import nn
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model, build
+from patchwords.model.family import Model, ModelConfig, build_model
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL
-from patchwords.model.variants import VARIANTS, resolve
-from patchwords.train.optimizer import DecoupledSGD, build_optimizer, decays, freeze, layer_of
-from patchwords.train.plan import Plan
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
+from patchwords.model.variants import VIT_VARIANTS, resolve_model
+from patchwords.train.optimizer import (
+    DecoupledSGD,
+    build_optimizer,
+    find_layer_index,
+    freeze_layers,
+    has_weight_decay,
+)
+from patchwords.train.plan import TrainingPlan
 
-PLAN = Plan(
+PLAN = TrainingPlan(
     images=101,
     steps=11,
     batch_size=7,
@@ -36,12 +42,12 @@ SMALL = ViTConfig(
 )
 
 
-RESNET = ResNetConfig(trunk=replace(BIT, units=(2, 1, 3)), num_classes=5)
+RESNET = ResNetConfig(trunk=replace(BIT_TRUNK, units=(2, 1, 3)), num_classes=5)
 
 
-def meta(config: Config = SMALL, **settings: Any) -> Model:
+def meta(config: ModelConfig = SMALL, **settings: Any) -> Model:
     with torch.device("meta"):  # names and shapes are all that matters
-        return build(config.with_settings(**settings))
+        return build_model(config.with_settings(**settings))
 
 
 KINDS = [
@@ -50,11 +56,11 @@ KINDS = [
         ("token", "gap", "map"), ("1d", "none"), (None, 11)
     )
 ]
-NAMED = [resolve(f"ViT-{letter}/16").config for letter in VARIANTS]
+NAMED = [resolve_model(f"ViT-{letter}/16").config for letter in VIT_VARIANTS]
 
 
 @pytest.mark.parametrize("config", [*KINDS, *NAMED, *EVERY_KIND.values(), RESNET])
-def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: Config) -> None:
+def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: ModelConfig) -> None:
     model = meta(config)
     optimizer = build_optimizer(model, PLAN, config)
     decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -66,8 +72,8 @@ def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: Co
 
 
 @pytest.mark.parametrize("config", [*KINDS, *EVERY_KIND.values(), RESNET])
-def test_every_layer_has_parameters_and_they_rise_with_depth(config: Config) -> None:
-    layers = [layer_of(name, config) for name, _ in meta(config).named_parameters()]
+def test_every_layer_has_parameters_and_they_rise_with_depth(config: ModelConfig) -> None:
+    layers = [find_layer_index(name, config) for name, _ in meta(config).named_parameters()]
     before, after = ("class_token", "positions.", "embed.", "trunk.root"), ("head.", "norm.")
     assert set(layers) == set(range(config.layers + 2))
     for (name, _), layer in zip(meta(config).named_parameters(), layers, strict=True):
@@ -80,7 +86,7 @@ def test_every_layer_has_parameters_and_they_rise_with_depth(config: Config) -> 
 @pytest.mark.parametrize("name", ["encoder.gate", "head.linear.scale", "embed.weights", ""])
 def test_an_unknown_parameter_stops_it(name: str) -> None:
     with pytest.raises(ConfigError, match="is matched by 0 weight-decay rules"):
-        decays(name)
+        has_weight_decay(name)
 
 
 def test_layer_decay_scales_each_block() -> None:
@@ -111,12 +117,14 @@ def test_layer_decay_scales_each_block() -> None:
 def test_the_layers_of_a_resnet_are_its_units(name: str, layer: int) -> None:
     assert RESNET.layers == 6
     assert name in dict(meta(RESNET).named_parameters())
-    assert layer_of(name, RESNET) == layer
+    assert find_layer_index(name, RESNET) == layer
 
 
 def test_the_resnet_of_a_hybrid_is_below_the_first_block() -> None:
-    hybrid = SMALL.with_settings(trunk=replace(OFFICIAL, units=(2, 1)), patch_size=1, image_size=16)
-    layers = {name: layer_of(name, hybrid) for name, _ in meta(hybrid).named_parameters()}
+    hybrid = SMALL.with_settings(
+        trunk=replace(HYBRID_TRUNK, units=(2, 1)), patch_size=1, image_size=16
+    )
+    layers = {name: find_layer_index(name, hybrid) for name, _ in meta(hybrid).named_parameters()}
     assert {layer for name, layer in layers.items() if name.startswith("trunk.")} == {0}
     assert layers["encoder.blocks.0.norm1.weight"] == 1
 
@@ -148,8 +156,8 @@ def test_freeze_counts_the_residual_units_of_a_resnet(train: str, learn: tuple[s
     assert_learn(meta(RESNET), train, RESNET, learn)
 
 
-def assert_learn(model: Model, train: str, config: Config, learn: tuple[str, ...]) -> None:
-    freeze(model, train, config)
+def assert_learn(model: Model, train: str, config: ModelConfig, learn: tuple[str, ...]) -> None:
+    freeze_layers(model, train, config)
     for name, parameter in model.named_parameters():
         assert parameter.requires_grad == name.startswith(learn), name
     optimizer = build_optimizer(model, PLAN, config)
@@ -158,14 +166,14 @@ def assert_learn(model: Model, train: str, config: Config, learn: tuple[str, ...
 
 
 def test_freeze_refuses_more_layers_than_there_are() -> None:
-    freeze(meta(), "last:3", SMALL)
+    freeze_layers(meta(), "last:3", SMALL)
     with pytest.raises(ConfigError, match=r"--train last:4: the model has 3 blocks"):
-        freeze(meta(), "last:4", SMALL)
+        freeze_layers(meta(), "last:4", SMALL)
     with pytest.raises(ConfigError, match=r"--train last:7: the model has 6 residual units"):
-        freeze(meta(RESNET), "last:7", RESNET)
+        freeze_layers(meta(RESNET), "last:7", RESNET)
     for wrong in ("last:0", "last:", "last:-1", "first:2", "heads"):
         with pytest.raises(ConfigError, match="choose all, head, or last:N"):
-            freeze(meta(), wrong, SMALL)
+            freeze_layers(meta(), wrong, SMALL)
 
 
 def descend(optimizer: str, lr: float, steps: int, gradient: Any) -> torch.Tensor:

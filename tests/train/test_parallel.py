@@ -17,7 +17,7 @@ import ranks
 import torch
 from scenes import BATCH, SCENES, WORDS, digest
 
-from patchwords.train.journal import read_rows
+from patchwords.train.journal import read_metrics
 from patchwords.weights.store import from_pretrained
 
 TWO = (
@@ -51,7 +51,7 @@ def one(folder: Path) -> Found:
 
 
 def losses(run: Path) -> dict[tuple[str, int], float]:
-    rows = read_rows(run / "metrics.jsonl")
+    rows = read_metrics(run / "metrics.jsonl")
     return {(row["kind"], row["step"]): row["loss"] for row in rows if "loss" in row}
 
 
@@ -74,8 +74,8 @@ def test_two_processes_are_one(
     # float32 sums of 12 losses in another order, over 9 steps
     for name in ("weights", "average"):
         assert first[name] == pytest.approx(expected[name], abs=1e-5)
-    wanted = read_rows(folder / "one" / alone / "metrics.jsonl")
-    rows = read_rows(folder / "two" / scene / "metrics.jsonl")
+    wanted = read_metrics(folder / "one" / alone / "metrics.jsonl")
+    rows = read_metrics(folder / "two" / scene / "metrics.jsonl")
     assert [(r["kind"], r["step"]) for r in rows] == [(r["kind"], r["step"]) for r in wanted]
     for name in ("loss", "accuracy", "grad_norm"):
         found, alone_found = ([r[name] for r in some if name in r] for some in (rows, wanted))
@@ -182,7 +182,7 @@ def test_a_checkpoint_of_two_goes_on_in_another_number(
 
 
 def steps(run: Path) -> int:
-    rows = read_rows(run / "metrics.jsonl")
+    rows = read_metrics(run / "metrics.jsonl")
     return int(rows[-1]["step"]) if rows else 0
 
 
@@ -230,6 +230,6 @@ def test_a_killed_run_comes_back_and_ends_as_an_undisturbed_one(
     assert err.count("patchwords: process 0 of 2 has lost another one") == 1
     assert (run / "report.html").is_file()
     assert digest(run) == two["undisturbed"][0]["sha256"]
-    rows = [(row["kind"], row["step"], row["loss"]) for row in read_rows(run / "metrics.jsonl")]
-    whole = read_rows(folder / "two" / "undisturbed" / "metrics.jsonl")
+    rows = [(row["kind"], row["step"], row["loss"]) for row in read_metrics(run / "metrics.jsonl")]
+    whole = read_metrics(folder / "two" / "undisturbed" / "metrics.jsonl")
     assert rows == [(row["kind"], row["step"], row["loss"]) for row in whole]

@@ -15,61 +15,72 @@ from torch.utils.checkpoint import checkpoint as again
 
 from memory_peak import measured_peak
 from patchwords.errors import ConfigError
-from patchwords.model.cost import Config, activation_bytes, parameters
+from patchwords.model.cost import ModelConfig, count_parameters, estimate_activation_bytes
 from patchwords.model.create import create_model
-from patchwords.model.family import build
+from patchwords.model.family import build_model
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, TrunkConfig
-from patchwords.model.variants import resolve
+from patchwords.model.trunk_config import BIT_TRUNK, TrunkConfig
+from patchwords.model.variants import resolve_model
 from patchwords.train import checkpoint
-from patchwords.train.average import Average
+from patchwords.train.average import EMA
 from patchwords.train.footprint import (
-    USABLE,
-    Layout,
-    Update,
-    footprint,
-    gathered,
-    layers,
-    unit_inputs,
+    USABLE_MEMORY_SHARE,
+    OptimizerSpec,
+    ParallelLayout,
+    count_unit_inputs,
+    estimate_gathered_bytes,
+    estimate_memory_footprint,
+    group_layer_parts,
 )
-from patchwords.train.hardware import HARDWARE, choose_precision, find_hardware, peak_flops
+from patchwords.train.hardware import (
+    HARDWARE,
+    choose_hardware_precision,
+    find_hardware,
+    get_peak_flops,
+)
 from patchwords.train.planning import (
     GIB,
-    Machine,
-    Training,
-    decoding_cores,
+    HardwareSetup,
+    TrainingWorkload,
+    estimate_decoding_cores,
     estimate_time,
-    fit,
-    layouts,
-    what_would_fit,
+    find_fitting_layout,
+    fit_in_memory,
+    list_layouts,
 )
 
 JFT = 303_000_000
-ADAMW = Update("adamw", average=False, precision="fp32")
+ADAMW = OptimizerSpec("adamw", average=False, precision="fp32")
 MIXED = replace(ADAMW, precision="bf16")
-ALONE = Layout(devices=1, parallel="ddp", checkpointing=False)
-TINY_RESNET = ResNetConfig(replace(BIT, units=(2, 1, 1, 2)), image_size=(40, 56), num_classes=7)
+ALONE = ParallelLayout(devices=1, parallel="ddp", checkpointing=False)
+TINY_RESNET = ResNetConfig(
+    replace(BIT_TRUNK, units=(2, 1, 1, 2)), image_size=(40, 56), num_classes=7
+)
 
-SHAPES: dict[str, Config] = {
-    "ViT": resolve("mu/16").config.with_settings(depth=3, num_classes=7),
-    "positions at every layer": resolve("mu/16").config.with_settings(
+SHAPES: dict[str, ModelConfig] = {
+    "ViT": resolve_model("mu/16").config.with_settings(depth=3, num_classes=7),
+    "positions at every layer": resolve_model("mu/16").config.with_settings(
         depth=3, position_at="every", classifier="map"
     ),
-    "axial": resolve("mu/16").config.with_settings(depth=2, mixer="axial"),
-    "hybrid": resolve("mu/16").config.with_settings(
+    "axial": resolve_model("mu/16").config.with_settings(depth=2, mixer="axial"),
+    "hybrid": resolve_model("mu/16").config.with_settings(
         depth=2, patch_size=1, trunk=TrunkConfig(units=(1, 2)), image_size=(40, 56)
     ),
     "ResNet": TINY_RESNET,
 }
 
 
-def training(name: str = "H/14", epochs: float = 14, update: Update = MIXED) -> Training:
-    return Training(resolve(name).config, JFT, epochs, batch=4096, update=update)
+def training(
+    name: str = "H/14", epochs: float = 14, update: OptimizerSpec = MIXED
+) -> TrainingWorkload:
+    return TrainingWorkload(resolve_model(name).config, JFT, epochs, batch=4096, update=update)
 
 
-def machine(gpu: str = "h100", devices: int = 64, **layout: Any) -> Machine:
-    spread = Layout(devices, layout.get("parallel", "ddp"), layout.get("checkpointing", False))
-    return Machine(HARDWARE[gpu], spread, utilisation=0.4)
+def machine(gpu: str = "h100", devices: int = 64, **layout: Any) -> HardwareSetup:
+    spread = ParallelLayout(
+        devices, layout.get("parallel", "ddp"), layout.get("checkpointing", False)
+    )
+    return HardwareSetup(HARDWARE[gpu], spread, utilisation=0.4)
 
 
 # Table 6. B/32 is 2 % off by any count of its multiplications, the others agree in every digit.
@@ -125,7 +136,7 @@ def test_checkpointing_costs_one_more_forward_pass() -> None:
 
 
 def test_a_measured_speed_needs_no_hardware() -> None:
-    measured = Machine(None, Layout(3, "ddp", False), 0.4, measured=7.0)
+    measured = HardwareSetup(None, ParallelLayout(3, "ddp", False), 0.4, measured=7.0)
     found = estimate_time(training(), measured)
     assert found.images_per_second == pytest.approx(21)
     assert found.seconds == pytest.approx(4_242_000_000 / 21)
@@ -158,14 +169,14 @@ def test_hardware_that_is_not_there_is_refused() -> None:
 
 
 def test_precision_is_that_of_the_hardware() -> None:
-    assert choose_precision(HARDWARE["4090"], "auto") == "bf16"
-    assert choose_precision(HARDWARE["t4"], "auto") == "fp32"
-    assert choose_precision(None, "auto") == "fp32"
+    assert choose_hardware_precision(HARDWARE["4090"], "auto") == "bf16"
+    assert choose_hardware_precision(HARDWARE["t4"], "auto") == "fp32"
+    assert choose_hardware_precision(None, "auto") == "fp32"
     with pytest.raises(ConfigError, match="has no bf16"):
-        choose_precision(HARDWARE["v100-16gb"], "bf16")
-    assert peak_flops(HARDWARE["a100-40gb"], "fp32") == 19.5e12
+        choose_hardware_precision(HARDWARE["v100-16gb"], "bf16")
+    assert get_peak_flops(HARDWARE["a100-40gb"], "fp32") == 19.5e12
     with pytest.raises(ConfigError, match="no such peak of TPU v3 core"):
-        peak_flops(HARDWARE["tpu-v3"], "fp32")
+        get_peak_flops(HARDWARE["tpu-v3"], "fp32")
 
 
 def step(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -181,14 +192,14 @@ def size(tensors: Any) -> int:
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 def test_weights_gradients_and_state_are_those_of_torch(optimizer: str, tmp_path: Path) -> None:
     model = create_model("mu/16", num_classes=7)
-    update = Update(optimizer, average=True, precision="fp32")  # type: ignore[arg-type]
+    update = OptimizerSpec(optimizer, average=True, precision="fp32")  # type: ignore[arg-type]
     learner: torch.optim.Optimizer = torch.optim.AdamW(model.parameters())
     if optimizer == "sgd":
         learner = torch.optim.SGD(model.parameters(), momentum=0.9)
     step(model, learner)
-    average = Average(model, 0.9).weights
+    average = EMA(model, 0.9).weights
     state = [v for one in learner.state.values() for v in one.values() if v.ndim > 0]
-    found = footprint(model.config, ALONE, update)
+    found = estimate_memory_footprint(model.config, ALONE, update)
     assert found.weights == size(model.parameters())
     assert found.gradients == size(p.grad for p in model.parameters())
     assert found.state == size(state)
@@ -196,7 +207,7 @@ def test_weights_gradients_and_state_are_those_of_torch(optimizer: str, tmp_path
     assert found.buckets == 0
     saved = {"model": model.state_dict(), "optimizer": learner.state_dict(), "average": average}
     file = checkpoint.save(tmp_path, 1, saved) / "state.pt"
-    planned = Training(model.config, 7, 1, 1, update).checkpoint_bytes
+    planned = TrainingWorkload(model.config, 7, 1, 1, update).checkpoint_bytes
     # Beside the numbers a file has their names and a page of headers for each of 18 x 4 tensors.
     assert planned < file.stat().st_size < planned + 100_000
 
@@ -204,14 +215,16 @@ def test_weights_gradients_and_state_are_those_of_torch(optimizer: str, tmp_path
 def test_ddp_keeps_a_second_copy_of_the_gradients() -> None:
     default = inspect.signature(DistributedDataParallel.__init__).parameters
     assert default["gradient_as_bucket_view"].default is False
-    found = footprint(SHAPES["ViT"], Layout(2, "ddp", False), ADAMW)
+    found = estimate_memory_footprint(SHAPES["ViT"], ParallelLayout(2, "ddp", False), ADAMW)
     assert found.buckets == found.gradients
 
 
 def test_fsdp_shares_everything_out() -> None:
     config = SHAPES["ViT"]
-    found = footprint(config, Layout(5, "fsdp", False), replace(ADAMW, average=True))
-    share = 4 * -(-parameters(config) // 5)
+    found = estimate_memory_footprint(
+        config, ParallelLayout(5, "fsdp", False), replace(ADAMW, average=True)
+    )
+    share = 4 * -(-count_parameters(config) // 5)
     assert (found.weights, found.gradients, found.average) == (share, share, share)
     assert (found.state, found.buckets) == (2 * share, 0)
 
@@ -228,43 +241,45 @@ def real_layers(model: nn.Module) -> list[nn.Module]:
 def test_layers_are_the_modules(shape: str) -> None:
     config = SHAPES[shape]
     with torch.device("meta"):
-        model = build(config)
+        model = build_model(config)
     real = [sum(p.numel() for p in layer.parameters()) for layer in real_layers(model)]
-    found = list(layers(config))
+    found = list(group_layer_parts(config))
     assert [layer.parameters for layer in found if layer.input] == real
-    assert sum(layer.parameters for layer in found) == parameters(config)
+    assert sum(layer.parameters for layer in found) == count_parameters(config)
     # A layer, its gradients, the next layer, and what is in no layer with its gradients.
-    outside = parameters(config) - sum(real)
-    assert gathered(found, 4) == 4 * (3 * max(real) + 2 * outside)
+    outside = count_parameters(config) - sum(real)
+    assert estimate_gathered_bytes(found, 4) == 4 * (3 * max(real) + 2 * outside)
     # Blocks alone are gathered in the type of the products.
     blocks = [layer.parameters for layer in found if layer.rounded]
     units = [layer.parameters for layer in found if layer.input and not layer.rounded]
     largest = max(2 * max(blocks, default=0), 4 * max(units, default=0))
-    assert gathered(found, 2) == 3 * largest + 4 * 2 * outside
-    assert len(units) == (len(list(unit_inputs(config))) if config.trunk else 0)
+    assert estimate_gathered_bytes(found, 2) == 3 * largest + 4 * 2 * outside
+    assert len(units) == (len(list(count_unit_inputs(config))) if config.trunk else 0)
 
 
 @pytest.mark.parametrize("shape", ["ViT", "axial"])
 def test_fsdp_gathers_one_layer_in_the_precision_of_the_products(shape: str) -> None:
-    found = list(layers(SHAPES[shape]))
+    found = list(group_layer_parts(SHAPES[shape]))
     outside = sum(layer.parameters for layer in found if not layer.input)
     for checkpointing in (False, True):
-        layout = Layout(5, "fsdp", checkpointing)
-        assert footprint(SHAPES[shape], layout, ADAMW).weights_at_work == gathered(found, 4)
+        layout = ParallelLayout(5, "fsdp", checkpointing)
+        assert estimate_memory_footprint(
+            SHAPES[shape], layout, ADAMW
+        ).weights_at_work == estimate_gathered_bytes(found, 4)
         # Autocast copies what was gathered in float32.
-        expected = gathered(found, 2) + 2 * outside
-        assert footprint(SHAPES[shape], layout, MIXED).weights_at_work == expected
+        expected = estimate_gathered_bytes(found, 2) + 2 * outside
+        assert estimate_memory_footprint(SHAPES[shape], layout, MIXED).weights_at_work == expected
 
 
 @pytest.mark.parametrize("shape", ["hybrid", "ResNet"])
 def test_what_enters_a_unit(shape: str) -> None:
-    model = build(SHAPES[shape])
+    model = build_model(SHAPES[shape])
     seen: list[int] = []
     for unit in model.trunk.units():  # type: ignore[union-attr]
         unit.register_forward_pre_hook(lambda _, given: seen.append(given[0].numel()))
     with torch.no_grad():
         model(torch.zeros(1, 3, *SHAPES[shape].image_size))
-    assert list(unit_inputs(SHAPES[shape])) == seen
+    assert list(count_unit_inputs(SHAPES[shape])) == seen
 
 
 class Checkpointed(nn.Module):
@@ -285,10 +300,10 @@ def checkpoint_layers(model: nn.Module) -> None:
             row[place] = Checkpointed(layer)
 
 
-MEASURED: dict[str, Config] = {
-    "ViT": resolve("Ti/4").config.with_settings(depth=5, num_classes=7, image_size=40),
-    "few tokens": resolve("Ti/4").config.with_settings(depth=6, num_classes=7, image_size=16),
-    "ResNet": ResNetConfig(replace(BIT, units=(2, 2, 1)), image_size=(64, 64), num_classes=7),
+MEASURED: dict[str, ModelConfig] = {
+    "ViT": resolve_model("Ti/4").config.with_settings(depth=5, num_classes=7, image_size=40),
+    "few tokens": resolve_model("Ti/4").config.with_settings(depth=6, num_classes=7, image_size=16),
+    "ResNet": ResNetConfig(replace(BIT_TRUNK, units=(2, 2, 1)), image_size=(64, 64), num_classes=7),
 }
 
 
@@ -303,20 +318,20 @@ def test_what_a_step_needs_is_near_the_measured_peak(
 ) -> None:
     config = MEASURED[shape]
     torch.manual_seed(0)
-    model = build(config)
+    model = build_model(config)
     if checkpointing:
         checkpoint_layers(model)
     peak = measured_peak(model.train(), torch.randn(3, 3, *config.image_size), mixed)
     layout = replace(ALONE, checkpointing=checkpointing)
-    found = footprint(config, layout, MIXED if mixed else ADAMW).at_work(3)
+    found = estimate_memory_footprint(config, layout, MIXED if mixed else ADAMW).at_work(3)
     # 30 %: allocators and kernels differ between versions; here they are within 23 %.
     assert found == pytest.approx(peak, rel=0.3)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_what_is_kept_is_what_the_trainer_reckons_with(shape: str) -> None:
-    found = footprint(SHAPES[shape], ALONE, MIXED)
-    assert found.at_work(5) == activation_bytes(SHAPES[shape], 5, None, 2)
+    found = estimate_memory_footprint(SHAPES[shape], ALONE, MIXED)
+    assert found.at_work(5) == estimate_activation_bytes(SHAPES[shape], 5, None, 2)
     assert found.weights_at_work + found.activations(5) == found.at_work(5)
     held = found.weights + found.gradients + found.state
     assert found.total(5) == held + found.at_work(5)
@@ -324,16 +339,18 @@ def test_what_is_kept_is_what_the_trainer_reckons_with(shape: str) -> None:
 
 @pytest.mark.parametrize("gpu", ["t4", "h200"])
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("layout", layouts(Layout(8, "ddp", False)), ids=str)
-def test_one_image_more_than_the_most_does_not_fit(gpu: str, shape: str, layout: Layout) -> None:
+@pytest.mark.parametrize("layout", list_layouts(ParallelLayout(8, "ddp", False)), ids=str)
+def test_one_image_more_than_the_most_does_not_fit(
+    gpu: str, shape: str, layout: ParallelLayout
+) -> None:
     memory = HARDWARE[gpu].memory * GIB
-    found = footprint(SHAPES[shape], layout, ADAMW)
+    found = estimate_memory_footprint(SHAPES[shape], layout, ADAMW)
     most = found.most_images(memory)
-    assert found.total(most) <= USABLE * memory < found.total(most + 1)
+    assert found.total(most) <= USABLE_MEMORY_SHARE * memory < found.total(most + 1)
 
 
 def test_a_batch_is_cut_into_equal_parts() -> None:
-    found = fit(training("L/16"), machine("4090", devices=3))
+    found = fit_in_memory(training("L/16"), machine("4090", devices=3))
     assert found.most_images is not None
     assert found.fits
     assert found.micro_batch <= found.most_images
@@ -342,32 +359,34 @@ def test_a_batch_is_cut_into_equal_parts() -> None:
     assert found.micro_batch == -(-share // found.parts)
     # One part less would not fit.
     assert -(-share // (found.parts - 1)) > found.most_images
-    asked = fit(training("L/16"), machine("4090", devices=3), micro_batch=7)
+    asked = fit_in_memory(training("L/16"), machine("4090", devices=3), micro_batch=7)
     assert (asked.micro_batch, asked.parts) == (7, 196)
     most = found.most_images
-    assert fit(training("L/16"), machine("4090", devices=3), micro_batch=most).fits
-    assert not fit(training("L/16"), machine("4090", devices=3), micro_batch=most + 1).fits
+    assert fit_in_memory(training("L/16"), machine("4090", devices=3), micro_batch=most).fits
+    assert not fit_in_memory(
+        training("L/16"), machine("4090", devices=3), micro_batch=most + 1
+    ).fits
 
 
 def test_what_would_fit_fits_and_is_the_least_change() -> None:
     giant = training("G/14")
     alone = machine("4090", devices=1)
-    assert not fit(giant, alone).fits
-    found = what_would_fit(giant, alone, None)
+    assert not fit_in_memory(giant, alone).fits
+    found = find_fitting_layout(giant, alone, None)
     assert found is not None
     assert found.parallel == "fsdp"
-    assert fit(giant, replace(alone, layout=found)).fits
-    fewer = Layout(found.devices // 2, "fsdp", True)
-    assert not fit(giant, replace(alone, layout=fewer)).fits
+    assert fit_in_memory(giant, replace(alone, layout=found)).fits
+    fewer = ParallelLayout(found.devices // 2, "fsdp", True)
+    assert not fit_in_memory(giant, replace(alone, layout=fewer)).fits
     impossible = replace(giant, config=giant.config.with_settings(image_size=14 * 1024))
-    assert what_would_fit(impossible, machine("t4"), None) is None
+    assert find_fitting_layout(impossible, machine("t4"), None) is None
 
 
 def test_without_hardware_nothing_is_said_of_fitting() -> None:
-    found = fit(training(), Machine(None, ALONE, 0.4, measured=1.0))
+    found = fit_in_memory(training(), HardwareSetup(None, ALONE, 0.4, measured=1.0))
     assert (found.fits, found.most_images, found.micro_batch) == (None, None, 1)
 
 
 def test_cores_to_decode() -> None:
-    assert decoding_cores(1001) == (2, 3)
-    assert decoding_cores(3) == (1, 1)
+    assert estimate_decoding_cores(1001) == (2, 3)
+    assert estimate_decoding_cores(3) == (1, 1)

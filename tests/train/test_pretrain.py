@@ -11,20 +11,20 @@ import pytest
 import torch
 from tiny_run import VIT, Killed, assemble, digits, go, go_on
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluate.pretraining import evaluator_of, measure_sigmoid
-from patchwords.model.initialise import initialise
+from patchwords.evaluate.pretraining import choose_evaluator, evaluate_sigmoid_classifier
+from patchwords.model.initialise import init_weights
 from patchwords.model.masked import MaskedViT
 from patchwords.model.vit import ViT
 from patchwords.train.config import MachineSettings, ModelSettings, RecipeSettings
-from patchwords.train.finetune import Evaluate
-from patchwords.train.job import Job, build_state
-from patchwords.train.journal import read_rows
+from patchwords.train.finetune import EvaluateFn
+from patchwords.train.job import TrainingRun, build_train_state
+from patchwords.train.journal import read_metrics
 from patchwords.train.masked import PredictMasked
-from patchwords.train.optimizer import named_parameters
-from patchwords.train.pretrain import PretrainClasses, aim_of, uniform_bias
+from patchwords.train.optimizer import iterate_named_parameters
+from patchwords.train.pretrain import PretrainClasses, choose_objective, compute_uniform_head_bias
 from patchwords.train.pretrain_config import ObjectiveSettings, PretrainConfig
 from patchwords.train.task import sigmoid_loss
 from patchwords.weights.pretrained import Pretrained
@@ -37,7 +37,7 @@ def masked_config(workers: int = 0, steps: int = 14, **learn: Any) -> PretrainCo
     return PretrainConfig(
         data="digits",
         seed=3,
-        augment=Augment(randaugment=(2, 9.0), color_jitter=0.2, erase=0.3),
+        augment=AugmentSettings(randaugment=(2, 9.0), color_jitter=0.2, erase=0.3),
         learn=ObjectiveSettings("masked", **learn),
         recipe=RecipeSettings(steps=steps, batch_size=11, lr=0.01, ema=0.9, layer_decay=0.9),
         machine=MachineSettings(
@@ -52,33 +52,33 @@ def masked_config(workers: int = 0, steps: int = 14, **learn: Any) -> PretrainCo
     )
 
 
-def masked_job(folder: Path, config: PretrainConfig) -> Job:
+def masked_job(folder: Path, config: PretrainConfig) -> TrainingRun:
     return assemble(folder, config, MASKED_VIT, PredictMasked())
 
 
-def evaluator(job: Job) -> Evaluate:
+def evaluator(job: TrainingRun) -> EvaluateFn:
     assert isinstance(job.config, PretrainConfig)
-    return evaluator_of(job.config)
+    return choose_evaluator(job.config)
 
 
-def weights_of(job: Job) -> dict[str, torch.Tensor]:
+def weights_of(job: TrainingRun) -> dict[str, torch.Tensor]:
     return job.state.model.state_dict()
 
 
-def rows_of(job: Job) -> list[dict[str, Any]]:
+def rows_of(job: TrainingRun) -> list[dict[str, Any]]:
     names = ("kind", "step", "loss", "accuracy", "images")
-    return [{n: row.get(n) for n in names} for row in read_rows(job.folder.metrics)]
+    return [{n: row.get(n) for n in names} for row in read_metrics(job.folder.metrics)]
 
 
 @pytest.fixture(scope="module")
-def whole(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> Job:
+def whole(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     job = masked_job(tmp_path_factory.mktemp("whole"), masked_config())
     return go(job, evaluator(job))
 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_stopped_and_continued_with_other_workers_is_bit_equal(
-    tmp_path: Path, whole: Job, workers: int
+    tmp_path: Path, whole: TrainingRun, workers: int
 ) -> None:
     config = masked_config(workers)
     job = masked_job(tmp_path, config)
@@ -99,7 +99,9 @@ def test_stopped_and_continued_with_other_workers_is_bit_equal(
     assert rows_of(on) == rows_of(whole)
 
 
-def test_the_checkpoint_has_the_mask_and_the_prediction_the_model_has_not(whole: Job) -> None:
+def test_the_checkpoint_has_the_mask_and_the_prediction_the_model_has_not(
+    whole: TrainingRun,
+) -> None:
     assert {"mask_token", "prediction.weight", "prediction.bias"} < weights_of(whole).keys()
     assert isinstance(whole.start.model, ViT)
     assert not any("mask" in name for name in whole.start.model.state_dict())
@@ -108,20 +110,22 @@ def test_the_checkpoint_has_the_mask_and_the_prediction_the_model_has_not(whole:
     assert trained.data_ptr() == whole.start.model.embed.weight.data_ptr()
 
 
-def test_the_head_does_not_move_and_all_else_does(whole: Job) -> None:
+def test_the_head_does_not_move_and_all_else_does(whole: TrainingRun) -> None:
     fresh = ViT(MASKED_VIT)
-    initialise(fresh, 3)
+    init_weights(fresh, 3)
     before = MaskedViT(fresh, 512, seed=3).state_dict()
     for name, value in weights_of(whole).items():
         assert torch.equal(value, before[name]) == name.startswith("vit.head."), name
 
 
-def test_every_parameter_that_learns_is_in_the_optimizer_once_with_its_decay(whole: Job) -> None:
+def test_every_parameter_that_learns_is_in_the_optimizer_once_with_its_decay(
+    whole: TrainingRun,
+) -> None:
     groups = whole.state.optimizer.param_groups
     decay = {id(p): g["weight_decay"] for g in groups for p in g["params"]}
     scale = {id(p): g["scale"] for g in groups for p in g["params"]}
     assert sum(len(g["params"]) for g in groups) == len(decay)
-    found = dict(named_parameters(whole.state.model))
+    found = dict(iterate_named_parameters(whole.state.model))
     for name, parameter in found.items():
         if name.startswith("head."):
             assert id(parameter) not in decay
@@ -137,7 +141,7 @@ def test_every_target_learns(target: str, tmp_path: Path) -> None:
     """In 60 steps the held-out loss falls by more than the 2 % that a shuffle would explain."""
     shape = MASKED_VIT.with_settings(patch_size=4) if target == "small-patch" else MASKED_VIT
     config = masked_config(steps=60, target=target)
-    config = replace(config, augment=Augment(crop_area=(0.8, 1.0)))
+    config = replace(config, augment=AugmentSettings(crop_area=(0.8, 1.0)))
     machine = replace(config.machine, eval_every=60, save_every=60)
     recipe = replace(config.recipe, ema=None, layer_decay=1.0)
     config = replace(config, machine=machine, recipe=recipe)
@@ -152,7 +156,7 @@ def test_every_target_learns(target: str, tmp_path: Path) -> None:
     assert before == measured()  # the corruption of held-out images is fixed
     go(job, evaluate)
     assert measured()["loss"] < 0.9 * before["loss"]
-    assert measured()["loss"] == read_rows(job.folder.metrics)[-1]["loss"]
+    assert measured()["loss"] == read_metrics(job.folder.metrics)[-1]["loss"]
 
 
 def test_more_can_be_hidden(tmp_path: Path) -> None:
@@ -204,7 +208,10 @@ def test_the_bias_of_sigmoids_gives_every_class_its_share() -> None:
     assert 1 / (1 + math.exp(-bias)) == pytest.approx(0.1)
     assert shown["head_bias"] == bias
     # big_vision's configs: -6.9 for 1,000 classes, -10 for 21,843
-    assert (round(uniform_bias(1000), 1), round(uniform_bias(21843), 1)) == (-6.9, -10.0)
+    assert (
+        round(compute_uniform_head_bias(1000), 1),
+        round(compute_uniform_head_bias(21843), 1),
+    ) == (-6.9, -10.0)
     asked, _ = settled(
         learn=ObjectiveSettings(loss="sigmoid"), model_settings=ModelSettings(head_bias=-3.0)
     )
@@ -213,13 +220,13 @@ def test_the_bias_of_sigmoids_gives_every_class_its_share() -> None:
 
 def test_sigmoids_train_and_are_measured_by_their_own_loss(tmp_path: Path) -> None:
     config = replace(masked_config(steps=2), learn=ObjectiveSettings("supervised", "sigmoid"))
-    config = replace(config, augment=Augment())
-    job = assemble(tmp_path, config, VIT, aim_of(config))
-    assert evaluator(job) is measure_sigmoid
+    config = replace(config, augment=AugmentSettings())
+    job = assemble(tmp_path, config, VIT, choose_objective(config))
+    assert evaluator(job) is evaluate_sigmoid_classifier
     held_out = digits().splits["validation"]
     model, preprocess = job.start.model, job.start.preprocess
     torch.nn.init.normal_(model.head.linear.weight, generator=torch.Generator().manual_seed(1))
-    found = measure_sigmoid(model, held_out, preprocess, job.device, 0)
+    found = evaluate_sigmoid_classifier(model, held_out, preprocess, job.device, 0)
     assert model.training  # as it was
     pixels = torch.stack([pixels_of(held_out.read(i), preprocess) for i in range(len(held_out))])
     model.eval()
@@ -235,9 +242,11 @@ def test_sigmoids_train_and_are_measured_by_their_own_loss(tmp_path: Path) -> No
 
 def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
     """uint8 [C, H, W]"""
-    from patchwords.data.decode import decode
+    from patchwords.data.decode import decode_image
 
-    return torch.from_numpy(preprocess(decode(data, preprocess.smallest)).copy()).permute(2, 0, 1)
+    return torch.from_numpy(preprocess(decode_image(data, preprocess.smallest)).copy()).permute(
+        2, 0, 1
+    )
 
 
 @pytest.mark.parametrize(
@@ -250,7 +259,7 @@ def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
         ({"learn": ObjectiveSettings("masked", loss="softmax")}, "--loss softmax has a meaning"),
         ({"learn": ObjectiveSettings("masked", head="linear")}, "--head linear has a meaning"),
         (
-            {"learn": ObjectiveSettings("masked"), "augment": Augment(cutmix=1.0)},
+            {"learn": ObjectiveSettings("masked"), "augment": AugmentSettings(cutmix=1.0)},
             "--cutmix 1.0 has a meaning with --objective supervised only",
         ),
         (
@@ -279,6 +288,6 @@ def test_settings_that_contradict_one_another_are_refused(
 
 def test_a_frozen_weight_stays_frozen(tmp_path: Path) -> None:
     job = masked_job(tmp_path, masked_config())
-    again = build_state(job.config, job.plan, job.start, job.device, job.aim)
-    frozen = [n for n, p in named_parameters(again.model) if not p.requires_grad]
+    again = build_train_state(job.config, job.plan, job.start, job.device, job.aim)
+    frozen = [n for n, p in iterate_named_parameters(again.model) if not p.requires_grad]
     assert frozen == ["head.linear.weight", "head.linear.bias"]

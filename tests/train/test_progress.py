@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from patchwords.train.progress import MOST_COLUMNS, Display, fitting
+from patchwords.train.progress import MAX_LINE_COLUMNS, Display, join_fitting_parts
 
 ROW = {
     "kind": "train",
@@ -50,7 +50,7 @@ def test_the_line_says_it_all() -> None:
         "step 400/1,652  loss 1.234  accuracy 45.6%  812 images/s  43% of peak  data wait 2%  "
         "13 min left"
     )
-    assert len(line) <= MOST_COLUMNS
+    assert len(line) <= MAX_LINE_COLUMNS
 
 
 def test_the_live_line_says_it_all_but_a_bar() -> None:
@@ -69,7 +69,7 @@ def test_the_live_line_says_it_all_but_a_bar() -> None:
 )
 def test_no_line_is_too_long(row: dict[str, Any], settings: dict[str, Any]) -> None:
     for line in lines_of(row, 1_000_000, **settings):
-        assert len(line) <= settings.get("width", MOST_COLUMNS)
+        assert len(line) <= settings.get("width", MAX_LINE_COLUMNS)
         assert "…" not in line
     assert f"{row['loss']:.3f}" in line
     assert line.endswith(" left")
@@ -103,11 +103,11 @@ def test_evaluations_and_notes() -> None:
         "step 999,999/1,000,000  epoch 300.0  5-shot: accuracy 45.6%  (5,000 images)",
         "step 999,999/1,000,000  loss spike: 9, 9.44 robust deviations",
     ]
-    assert max(map(len, lines)) <= MOST_COLUMNS
+    assert max(map(len, lines)) <= MAX_LINE_COLUMNS
 
 
 def test_what_does_not_fit_is_left_out_from_the_end() -> None:
     parts = ["loss 2.5", "accuracy 10.0%", "97 images/s"]
-    assert fitting(parts, 37) == "loss 2.5  accuracy 10.0%  97 images/s"
-    assert fitting(parts, 36) == "loss 2.5  accuracy 10.0%"
-    assert fitting(parts, 0) == "loss 2.5"
+    assert join_fitting_parts(parts, 37) == "loss 2.5  accuracy 10.0%  97 images/s"
+    assert join_fitting_parts(parts, 36) == "loss 2.5  accuracy 10.0%"
+    assert join_fitting_parts(parts, 0) == "loss 2.5"

@@ -10,8 +10,14 @@ from typing import Any
 import pytest
 
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
-from patchwords.train.plan import plan_of
-from patchwords.train.recipes import FINETUNE, SCRATCH, SCRATCH_RESNET, choose_recipe, fill
+from patchwords.train.plan import build_training_plan
+from patchwords.train.recipes import (
+    FINETUNE_DEFAULTS,
+    SCRATCH_DEFAULT,
+    SCRATCH_RESNET_DEFAULT,
+    choose_default_recipe,
+    fill_recipe_settings,
+)
 
 IMAGENET = 1_281_167  # training images
 # None to the end
@@ -26,7 +32,9 @@ def filled(
     **asked: Any,
 ) -> FinetuneConfig:
     config = FinetuneConfig(data="x", recipe=RecipeSettings(**asked))
-    done, _ = fill(config, images=images, from_weights=from_weights, model=model, family=family)
+    done, _ = fill_recipe_settings(
+        config, images=images, from_weights=from_weights, model=model, family=family
+    )
     return done
 
 
@@ -35,7 +43,7 @@ def filled(
     [(2_040, 500, 20_000), (50_000, 10_000, 500_000), (IMAGENET, 20_000, IMAGENET)],
 )
 def test_rows_of_table_4(images: int, steps: int, largest: int) -> None:
-    row = choose_recipe(True, images)
+    row = choose_default_recipe(True, images)
     assert (row.paper_steps, row.paper_images) == (steps, largest)
     assert (row.optimizer, row.schedule, row.batch_size) == ("sgd", "cosine", 512)
     assert row.weight_decay == 0
@@ -43,13 +51,17 @@ def test_rows_of_table_4(images: int, steps: int, largest: int) -> None:
 
 
 def test_size_classes_end_where_the_paper_has_them() -> None:
-    for row, below in itertools.pairwise(FINETUNE):
-        assert choose_recipe(True, row.paper_images) is row
-        assert choose_recipe(True, row.paper_images + 1) is below
-    assert choose_recipe(True, 10**9) is FINETUNE[-1]
-    assert choose_recipe(False, 10) is choose_recipe(False, 10**9) is SCRATCH
-    assert choose_recipe(False, 10, "resnet") is SCRATCH_RESNET
-    assert choose_recipe(True, 10, "resnet") is FINETUNE[0]  # Table 4 is for all models
+    for row, below in itertools.pairwise(FINETUNE_DEFAULTS):
+        assert choose_default_recipe(True, row.paper_images) is row
+        assert choose_default_recipe(True, row.paper_images + 1) is below
+    assert choose_default_recipe(True, 10**9) is FINETUNE_DEFAULTS[-1]
+    assert (
+        choose_default_recipe(False, 10) is choose_default_recipe(False, 10**9) is SCRATCH_DEFAULT
+    )
+    assert choose_default_recipe(False, 10, "resnet") is SCRATCH_RESNET_DEFAULT
+    assert (
+        choose_default_recipe(True, 10, "resnet") is FINETUNE_DEFAULTS[0]
+    )  # Table 4 is for all models
 
 
 def test_imagenet_from_scratch_is_table_3() -> None:
@@ -85,7 +97,7 @@ def test_imagenet_from_scratch_is_big_vision_s_for_resnets() -> None:
 
 def test_masked_patches_are_appendix_b_1_2() -> None:
     config = FinetuneConfig(data="x")
-    done, choices = fill(
+    done, choices = fill_recipe_settings(
         config, images=303_000_000, from_weights=False, model="ViT-B/16", objective="masked"
     )
     recipe = done.recipe
@@ -109,7 +121,7 @@ def test_the_learning_rate_of_resnets_goes_with_the_batch() -> None:
 
 def test_nobody_gives_dropout_to_a_resnet() -> None:
     for from_weights in (True, False):
-        _, choices = fill(
+        _, choices = fill_recipe_settings(
             FinetuneConfig(data="x"),
             images=1258,
             from_weights=from_weights,
@@ -141,7 +153,7 @@ def test_large_data_see_as_many_images_whatever_the_batch() -> None:
     ],
 )
 def test_the_batch_shrinks_with_the_data(images: int, from_weights: bool, batch: int) -> None:
-    recipe, row = filled(images, from_weights).recipe, choose_recipe(from_weights, images)
+    recipe, row = filled(images, from_weights).recipe, choose_default_recipe(from_weights, images)
     assert recipe.batch_size == batch
     # The learning rate goes with the root of the batch; it is rounded to three digits.
     assert recipe.lr == pytest.approx(row.lr * math.sqrt(batch / row.batch_size), rel=5e-3)
@@ -179,7 +191,7 @@ def test_what_is_asked_for_wins() -> None:
         model_settings=ModelSettings(dropout=0.0),
         machine=MachineSettings(log_every=3, eval_every=5, save_every=7),
     )
-    done, choices = fill(config, images=1009, from_weights=False, model="ViT-B/16")
+    done, choices = fill_recipe_settings(config, images=1009, from_weights=False, model="ViT-B/16")
     assert done.model_settings.dropout == 0.0
     machine = done.machine
     assert (machine.log_every, machine.eval_every, machine.save_every) == (3, 5, 7)
@@ -188,7 +200,7 @@ def test_what_is_asked_for_wins() -> None:
 
 def test_every_choice_is_shown_with_the_value_that_is_used() -> None:
     config = FinetuneConfig(data="x", recipe=RecipeSettings(lr=0.02))
-    done, choices = fill(config, images=3001, from_weights=True, model="ViT-L/16")
+    done, choices = fill_recipe_settings(config, images=3001, from_weights=True, model="ViT-L/16")
     used = {**vars(done.recipe), "dropout": done.model_settings.dropout}
     assert all(choice.value == used[choice.name] for choice in choices)
     assert [choice.name for choice in choices if choice.why == "asked for"] == ["lr"]
@@ -206,12 +218,12 @@ def test_a_filled_config_is_a_fixed_point(
     images: int, from_weights: bool, asked: dict[str, Any], family: str
 ) -> None:
     once = filled(images, from_weights, family=family, **asked)
-    twice, choices = fill(
+    twice, choices = fill_recipe_settings(
         once, images=images, from_weights=from_weights, model="ViT-B/16", family=family
     )
     assert twice == once
     assert {choice.why for choice in choices} == {"asked for"}
-    plan = plan_of(once, images)
+    plan = build_training_plan(once, images)
     assert 1 <= plan.log_every <= plan.steps
     assert 1 <= plan.eval_every <= plan.steps
     assert plan.warmup_steps <= plan.steps
@@ -246,4 +258,9 @@ def test_intervals() -> None:
     assert (long.log_every, long.eval_every, long.save_every) == (50, 3000, 3000)  # 30 times
     config = FinetuneConfig(data="x", machine=MachineSettings(eval_every=17))
     config = replace(config, recipe=RecipeSettings(steps=1000))
-    assert fill(config, images=1280, from_weights=True, model="x")[0].machine.save_every == 17
+    assert (
+        fill_recipe_settings(config, images=1280, from_weights=True, model="x")[
+            0
+        ].machine.save_every
+        == 17
+    )

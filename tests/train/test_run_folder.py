@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from patchwords.data.examples import Data, Examples
+from patchwords.data.examples import DatasetSplits, ImageDataset
 from patchwords.errors import ConfigError
 from patchwords.train.run_folder import (
-    claim,
+    check_output_overlap,
+    claim_run_folder,
     describe_data,
     describe_environment,
-    free_name,
-    refuse_harm,
+    find_free_path,
     write_json,
 )
 
@@ -35,7 +35,7 @@ def test_a_new_or_an_empty_folder_is_taken(tmp_path: Path, there: bool) -> None:
     path = tmp_path / "deep" / "run"
     if there:
         path.mkdir(parents=True)
-    assert claim(path, resume=False, overwrite=False).path == path
+    assert claim_run_folder(path, resume=False, overwrite=False).path == path
     assert list(path.iterdir()) == []
 
 
@@ -43,10 +43,10 @@ def test_a_run_in_the_way(tmp_path: Path) -> None:
     path = a_run(tmp_path / "run")
     before = contents(path)
     with pytest.raises(ConfigError, match="exists: go on with it by --resume, replace it by"):
-        claim(path, resume=False, overwrite=False)
-    claim(path, resume=True, overwrite=False)
+        claim_run_folder(path, resume=False, overwrite=False)
+    claim_run_folder(path, resume=True, overwrite=False)
     assert contents(path) == before
-    claim(path, resume=False, overwrite=True)
+    claim_run_folder(path, resume=False, overwrite=True)
     assert contents(path) == {}
 
 
@@ -56,23 +56,23 @@ def test_what_is_no_run_is_never_deleted(tmp_path: Path) -> None:
     (photos / "a.jpg").write_bytes(b"a photo")
     for overwrite in (False, True):
         with pytest.raises(ConfigError, match=r"is not a run folder|exists"):
-            claim(photos, resume=False, overwrite=overwrite)
+            claim_run_folder(photos, resume=False, overwrite=overwrite)
         with pytest.raises(ConfigError):
-            claim(photos / "a.jpg", resume=False, overwrite=overwrite)
+            claim_run_folder(photos / "a.jpg", resume=False, overwrite=overwrite)
     assert contents(tmp_path) == {"photos/a.jpg": b"a photo"}
 
 
 def test_resume_needs_a_run(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "none"):
         with pytest.raises(ConfigError, match="holds no run to go on with"):
-            claim(path, resume=True, overwrite=False)
+            claim_run_folder(path, resume=True, overwrite=False)
     assert not (tmp_path / "none").exists()
 
 
 def test_a_parent_that_is_a_file(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written") as caught:
-        claim(tmp_path / "file" / "run", resume=False, overwrite=False)
+        claim_run_folder(tmp_path / "file" / "run", resume=False, overwrite=False)
     assert "\n" not in str(caught.value)
 
 
@@ -82,21 +82,21 @@ def test_a_read_only_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr(Path, "touch", refuse)  # also for root, whom permissions do not stop
     with pytest.raises(ConfigError, match="Read-only file system; choose another --output"):
-        claim(tmp_path / "run", resume=False, overwrite=False)
+        claim_run_folder(tmp_path / "run", resume=False, overwrite=False)
 
 
 def test_free_name(tmp_path: Path) -> None:
     wanted = tmp_path / "digits-ViT-Ti-4"
     for expected in ("digits-ViT-Ti-4", "digits-ViT-Ti-4-2", "digits-ViT-Ti-4-3"):
-        found = free_name(wanted)
+        found = find_free_path(wanted)
         assert found.name == expected
         found.mkdir()
 
 
 def test_data_json_says_what_was_left_out(tmp_path: Path) -> None:
     labels = np.array([0, 1, 1])
-    examples = Examples(("ä", "b"), labels, ["x", "y", "z"], labels, lambda row: b"", labels)
-    data = Data("photos", "folder", ("ä", "b"), {"train": examples}, ("a note",))
+    examples = ImageDataset(("ä", "b"), labels, ["x", "y", "z"], labels, lambda row: b"", labels)
+    data = DatasetSplits("photos", "folder", ("ä", "b"), {"train": examples}, ("a note",))
     table = describe_data(data, {"y": "truncated"})
     assert table["splits"] == {"train": {"images": 3, "per_class": [1, 2]}}
     assert table["skipped"] == [{"path": "y", "reason": "truncated", "split": "train"}]
@@ -118,24 +118,24 @@ def test_a_run_does_no_harm_to_what_it_is_made_from(tmp_path: Path) -> None:
     photos, weights = tmp_path / "photos", tmp_path / "old"
     (photos / "daisy").mkdir(parents=True)
     (weights / "model").mkdir(parents=True)
-    refuse_harm(tmp_path / "new", photos, weights)
-    refuse_harm(tmp_path / "new", Path("digits"), None)
+    check_output_overlap(tmp_path / "new", photos, weights)
+    check_output_overlap(tmp_path / "new", Path("digits"), None)
     for output in (photos, photos / "runs" / "x"):
         with pytest.raises(ConfigError, match="lies inside the data"):
-            refuse_harm(output, photos, None)
+            check_output_overlap(output, photos, None)
     with pytest.raises(ConfigError, match="holds the data"):
-        refuse_harm(tmp_path, photos, None)
+        check_output_overlap(tmp_path, photos, None)
     for source in (weights, weights / "model"):
         with pytest.raises(ConfigError, match="needs again on --resume"):
-            refuse_harm(weights, Path("digits"), source)
+            check_output_overlap(weights, Path("digits"), source)
 
 
 def test_what_a_run_left_that_was_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "splits.csv").write_text("path,label,split,bytes\n")
     (tmp_path / "data.json").write_text("{}")
-    assert claim(tmp_path, resume=False, overwrite=False).path == tmp_path
+    assert claim_run_folder(tmp_path, resume=False, overwrite=False).path == tmp_path
     (tmp_path / "thesis.txt").write_text("years of work")
     for overwrite in (False, True):
         with pytest.raises(ConfigError):
-            claim(tmp_path, resume=False, overwrite=overwrite)
+            claim_run_folder(tmp_path, resume=False, overwrite=overwrite)
     assert (tmp_path / "thesis.txt").read_text() == "years of work"

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from patchwords.train.schedule import DROPS, learning_rate
+from patchwords.train.schedule import STAIRCASE_DROPS, learning_rate
 
 
 @pytest.mark.parametrize(
@@ -45,8 +45,8 @@ def hyperrule(step: int, supports: list[int], base: float = 0.003) -> float:
     ("supports", "drops"),
     [
         ([100, 200, 300, 400, 500], (0.4, 0.6, 0.8)),
-        ([500, 3000, 6000, 9000, 10_000], DROPS),
-        ([500, 6000, 12_000, 18_000, 20_000], DROPS),
+        ([500, 3000, 6000, 9000, 10_000], STAIRCASE_DROPS),
+        ([500, 6000, 12_000, 18_000, 20_000], STAIRCASE_DROPS),
     ],
 )
 def test_the_staircase_is_that_of_bit(supports: list[int], drops: tuple[float, ...]) -> None:

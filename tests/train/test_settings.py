@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.errors import ConfigError
 from patchwords.train.config import (
     DataSettings,
@@ -17,8 +17,14 @@ from patchwords.train.config import (
     ModelSettings,
     RecipeSettings,
 )
-from patchwords.train.recipes import fill
-from patchwords.train.settings import NOT_KEPT, flatten, read_yaml, to_yaml, unflatten
+from patchwords.train.recipes import fill_recipe_settings
+from patchwords.train.settings import (
+    UNSAVED_SETTINGS,
+    config_to_yaml,
+    flatten_config,
+    read_config_yaml,
+    unflatten_config,
+)
 
 # Every field has a value that is not its default; words that YAML would take for something else.
 ALL_SET = FinetuneConfig(
@@ -45,7 +51,7 @@ ALL_SET = FinetuneConfig(
         shuffle_shards=3,
         cache_size=1.5,
     ),
-    augment=Augment(
+    augment=AugmentSettings(
         crop_area=(0.1, 0.9),
         crop_ratio=(0.5, 1.5),
         random_crop=0.8,
@@ -117,44 +123,57 @@ ALL_SET = FinetuneConfig(
 
 
 def test_the_example_leaves_nothing_at_its_default() -> None:
-    default, example = flatten(FinetuneConfig()), flatten(ALL_SET)
+    default, example = flatten_config(FinetuneConfig()), flatten_config(ALL_SET)
     assert [name for name in default if example[name] == default[name]] == []
 
 
 def test_no_two_groups_share_a_name() -> None:
-    groups = (FinetuneConfig, DataSettings, Augment, ModelSettings, RecipeSettings, MachineSettings)
+    groups = (
+        FinetuneConfig,
+        DataSettings,
+        AugmentSettings,
+        ModelSettings,
+        RecipeSettings,
+        MachineSettings,
+    )
     leaves = sum(len(vars(group())) for group in groups) - 5  # the groups themselves
-    assert len(flatten(FinetuneConfig())) == leaves
+    assert len(flatten_config(FinetuneConfig())) == leaves
 
 
 def test_flatten_and_back() -> None:
-    assert unflatten(FinetuneConfig(), flatten(ALL_SET)) == ALL_SET
-    assert unflatten(ALL_SET, {}) == ALL_SET
-    assert unflatten(ALL_SET, flatten(FinetuneConfig())) == FinetuneConfig()
+    assert unflatten_config(FinetuneConfig(), flatten_config(ALL_SET)) == ALL_SET
+    assert unflatten_config(ALL_SET, {}) == ALL_SET
+    assert unflatten_config(ALL_SET, flatten_config(FinetuneConfig())) == FinetuneConfig()
 
 
 @pytest.mark.parametrize("config", [ALL_SET, FinetuneConfig(data="x")])
 def test_yaml_and_back(tmp_path: Path, config: FinetuneConfig) -> None:
     path = tmp_path / "config.yaml"
-    path.write_text(to_yaml(config), encoding="utf-8")
-    table = read_yaml(path)
-    assert not table.keys() & set(NOT_KEPT)
-    kept_apart = {name: flatten(config)[name] for name in NOT_KEPT if name in flatten(config)}
-    assert unflatten(unflatten(FinetuneConfig(), table), kept_apart) == config
+    path.write_text(config_to_yaml(config), encoding="utf-8")
+    table = read_config_yaml(path)
+    assert not table.keys() & set(UNSAVED_SETTINGS)
+    kept_apart = {
+        name: flatten_config(config)[name]
+        for name in UNSAVED_SETTINGS
+        if name in flatten_config(config)
+    }
+    assert unflatten_config(unflatten_config(FinetuneConfig(), table), kept_apart) == config
 
 
 def test_the_config_of_a_run_is_accepted(tmp_path: Path) -> None:
     """A filled config comes back the same through the command line's own reader."""
-    from patchwords.commands.finetune import Finetune
-    from patchwords.commands.settings import from_file
+    from patchwords.commands.finetune import FinetuneCommand
+    from patchwords.commands.settings import parse_config_file
 
     asked = replace(ALL_SET, recipe=replace(ALL_SET.recipe, epochs=None, examples=None))
     for config in (asked, FinetuneConfig(data="x")):
-        filled, _ = fill(config, images=1009, from_weights=False, model="ViT-B/16")
+        filled, _ = fill_recipe_settings(config, images=1009, from_weights=False, model="ViT-B/16")
         path = tmp_path / "config.yaml"
-        path.write_text(to_yaml(filled), encoding="utf-8")
-        read = flatten(from_file(Finetune, path, "patchwords finetune"))
-        wanted = {name: v for name, v in flatten(filled).items() if name not in NOT_KEPT}
+        path.write_text(config_to_yaml(filled), encoding="utf-8")
+        read = flatten_config(parse_config_file(FinetuneCommand, path, "patchwords finetune"))
+        wanted = {
+            name: v for name, v in flatten_config(filled).items() if name not in UNSAVED_SETTINGS
+        }
         assert {name: read[name] for name in wanted} == wanted
 
 
@@ -163,7 +182,7 @@ def test_the_config_of_a_run_is_accepted(tmp_path: Path) -> None:
 )
 def test_an_unknown_setting(name: str, hint: str) -> None:
     with pytest.raises(ConfigError, match=f"^x.yaml: unknown setting '{name}'{hint}"):
-        unflatten(FinetuneConfig(), {name: 1}, where="x.yaml")
+        unflatten_config(FinetuneConfig(), {name: 1}, where="x.yaml")
 
 
 @pytest.mark.parametrize(
@@ -181,25 +200,25 @@ def test_bad_yaml(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError, match=reason) as caught:
-        read_yaml(path)
+        read_config_yaml(path)
     assert str(caught.value).startswith(str(path))
     assert "\n" not in str(caught.value)
 
 
 def test_yaml_that_is_not_there_or_not_text(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="No such file"):
-        read_yaml(tmp_path / "none.yaml")
+        read_config_yaml(tmp_path / "none.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"lr: \xff\xfe")
     with pytest.raises(ConfigError, match="is not YAML"):
-        read_yaml(tmp_path / "binary.yaml")
+        read_config_yaml(tmp_path / "binary.yaml")
 
 
 def test_yaml_may_be_empty_and_may_spell_names_as_flags(tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     path.write_text("# nothing\n")
-    assert read_yaml(path) == {}
+    assert read_config_yaml(path) == {}
     path.write_text("weight-decay: 0.1\n")
-    assert read_yaml(path) == {"weight_decay": 0.1}
+    assert read_config_yaml(path) == {"weight_decay": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -243,5 +262,5 @@ def test_yaml_may_be_empty_and_may_spell_names_as_flags(tmp_path: Path) -> None:
 def test_what_is_refused_before_anything_starts(change: dict[str, Any], reason: str) -> None:
     FinetuneConfig(data="x").check()
     with pytest.raises(ConfigError, match=reason) as caught:
-        unflatten(FinetuneConfig(), {"data": "x", **change}).check()
+        unflatten_config(FinetuneConfig(), {"data": "x", **change}).check()
     assert "\n" not in str(caught.value)

@@ -9,8 +9,8 @@ import torch
 
 from patchwords.device import Device
 from patchwords.train import machine
-from patchwords.train.config import Compile, FinetuneConfig
-from patchwords.train.machine import choose_compile, settle_machine
+from patchwords.train.config import CompileMode, FinetuneConfig
+from patchwords.train.machine import resolve_compile_mode, resolve_machine_settings
 
 CPU, GPU = Device(torch.device("cpu"), bf16=False), Device(torch.device("cuda"), bf16=True)
 
@@ -26,27 +26,27 @@ CPU, GPU = Device(torch.device("cpu"), bf16=False), Device(torch.device("cuda"),
     ],
 )
 def test_whether_layers_are_compiled(
-    asked: Compile,
+    asked: CompileMode,
     device: Device,
     steps: int,
-    compiling: Compile,
+    compiling: CompileMode,
     why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
-    found, reason = choose_compile(asked, device, steps)
+    found, reason = resolve_compile_mode(asked, device, steps)
     assert found == compiling
     assert why in reason
 
 
 def test_without_triton_a_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
-    found, reason = choose_compile("auto", GPU, 100_000)
+    found, reason = resolve_compile_mode("auto", GPU, 100_000)
     assert (found, "triton" in reason) == ("no", True)
 
 
 def test_everything_is_said() -> None:
-    config, choices = settle_machine(FinetuneConfig(), GPU, steps=7)
+    config, choices = resolve_machine_settings(FinetuneConfig(), GPU, steps=7)
     assert config.machine.compile == "no"
     assert [(choice.name, choice.value) for choice in choices] == [
         ("device", "cuda"),
@@ -56,5 +56,7 @@ def test_everything_is_said() -> None:
     assert "this GPU multiplies bfloat16 faster" in choices[1].why
     asked = FinetuneConfig()
     asked = replace(asked, machine=replace(asked.machine, device="cpu", precision="fp32"))
-    assert [choice.why for choice in settle_machine(asked, CPU, 7)[1][:2]] == ["asked for"] * 2
-    assert "no fast bfloat16" in settle_machine(FinetuneConfig(), CPU, 7)[1][1].why
+    assert [choice.why for choice in resolve_machine_settings(asked, CPU, 7)[1][:2]] == [
+        "asked for"
+    ] * 2
+    assert "no fast bfloat16" in resolve_machine_settings(FinetuneConfig(), CPU, 7)[1][1].why

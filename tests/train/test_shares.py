@@ -17,30 +17,30 @@ import torch
 from tiny_run import VIT
 
 from patchwords.errors import CheckpointError
-from patchwords.model.family import build
+from patchwords.model.family import build_model
 from patchwords.train import checkpoint, shares
-from patchwords.train.average import Average
-from patchwords.train.behind import behind
-from patchwords.train.step import State
+from patchwords.train.average import EMA
+from patchwords.train.behind import open_async_writer
+from patchwords.train.step import TrainState
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 ABOUT = {"architecture": {"width": 14}, "data": "a fingerprint"}
 
 
-def state_of(step: int) -> State:
+def state_of(step: int) -> TrainState:
     """As a run has it: weights, moments, an average, the best so far, names of images."""
     torch.manual_seed(step)
-    model = build(VIT)
+    model = build_model(VIT)
     optimizer = torch.optim.AdamW(model.parameters())
     sum((p * torch.randn_like(p)).sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
     optimizer.step()
     best = {"step": step, "weights": {n: v.clone() for n, v in model.state_dict().items()}}
     skipped = {"ä/b.png": "truncated"}
-    return State(model, optimizer, Average(model, 0.9), 4, step, 1.5, skipped, best)
+    return TrainState(model, optimizer, EMA(model, 0.9), 4, step, 1.5, skipped, best)
 
 
 def save(folder: Path, step: int) -> None:
-    with behind() as writer:
+    with open_async_writer() as writer:
         shares.save(folder, state_of(step), ABOUT, writer)
 
 

@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from patchwords.train.spikes import FEWEST, ROWS, Spikes, height
+from patchwords.train.spikes import (
+    MIN_SPIKE_ROWS,
+    SPIKE_WINDOW,
+    LossSpikeDetector,
+    compute_spike_height,
+)
 
 
 def losses_around(level: float, count: int) -> list[float]:
@@ -15,19 +20,19 @@ def losses_around(level: float, count: int) -> list[float]:
 
 def notes(losses: list[float], before: list[float] = []) -> list[int]:  # noqa: B006
     """Positions of the losses at which a note is written."""
-    spikes = Spikes(before)
+    spikes = LossSpikeDetector(before)
     rows = ({"loss": loss, "step": i, "epoch": 0.5} for i, loss in enumerate(losses))
     found = [spikes.note(row) for row in rows]
     return [note["step"] for note in found if note]
 
 
-@pytest.mark.parametrize("count", [FEWEST, 87, ROWS, ROWS + 150])
+@pytest.mark.parametrize("count", [MIN_SPIKE_ROWS, 87, SPIKE_WINDOW, SPIKE_WINDOW + 150])
 def test_height_is_in_robust_deviations_of_the_rows_before(count: int) -> None:
     past = losses_around(3.0, count)
-    recent = np.array(past[-ROWS:])
+    recent = np.array(past[-SPIKE_WINDOW:])
     deviation = 1.4826 * np.median(abs(recent - np.median(recent)))
     loss = np.median(recent) + 4.25 * deviation
-    assert height([*past, loss]) == pytest.approx(4.25)
+    assert compute_spike_height([*past, loss]) == pytest.approx(4.25)
 
 
 def test_a_spike_is_what_is_more_than_four_deviations_up() -> None:
@@ -45,8 +50,8 @@ def test_only_where_it_begins() -> None:
 
 
 def test_nothing_is_said_of_a_beginning_or_of_a_loss_that_stands_still() -> None:
-    assert notes([*losses_around(3.0, FEWEST - 1), 99.0]) == []
-    assert notes([*losses_around(3.0, FEWEST), 99.0]) == [FEWEST]
+    assert notes([*losses_around(3.0, MIN_SPIKE_ROWS - 1), 99.0]) == []
+    assert notes([*losses_around(3.0, MIN_SPIKE_ROWS), 99.0]) == [MIN_SPIKE_ROWS]
     assert notes([2.0] * 100 + [2.5]) == []
 
 
@@ -58,14 +63,14 @@ def test_a_falling_loss_is_no_spike() -> None:
 def test_a_run_that_goes_on_remembers_what_it_has_seen() -> None:
     whole = [*losses_around(3.0, 230), 9.0, 9.0, *losses_around(3.0, 50), 9.0]
     assert notes(whole) == [230, 282]
-    for stop in (FEWEST, 229, 230, 231, 232, 282):
+    for stop in (MIN_SPIKE_ROWS, 229, 230, 231, 232, 282):
         assert [stop + i for i in notes(whole[stop:], before=whole[:stop])] == [
             step for step in notes(whole) if step >= stop
         ]
 
 
 def test_the_note_says_how_large() -> None:
-    spikes = Spikes([1.0, 2.0, 3.0, 2.0] * 10)
+    spikes = LossSpikeDetector([1.0, 2.0, 3.0, 2.0] * 10)
     note = spikes.note({"loss": 9.0, "step": 40, "epoch": 1.5, "lr": 0.1})
     assert note == {
         "kind": "note",
@@ -78,7 +83,9 @@ def test_the_note_says_how_large() -> None:
 
 
 def test_it_is_compared_with_as_many_rows_as_are_promised() -> None:
-    assert ROWS == 200
-    note = Spikes(2.0 * i for i in range(260)).note({"loss": 1e4, "step": 1, "epoch": 0.0})
+    assert SPIKE_WINDOW == 200
+    note = LossSpikeDetector(2.0 * i for i in range(260)).note(
+        {"loss": 1e4, "step": 1, "epoch": 0.0}
+    )
     assert note is not None
     assert note["text"].endswith("above the median 319")  # of 120, 122, ..., 518

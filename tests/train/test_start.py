@@ -9,42 +9,42 @@ import pytest
 import torch
 from tiny_run import VIT, digits, quiet
 
-from patchwords.data.examples import Data
+from patchwords.data.examples import DatasetSplits
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
 from patchwords.errors import WeightsError
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 from patchwords.model.vit import ViT
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig, MachineSettings, ModelSettings, RecipeSettings
-from patchwords.train.job import prepare
+from patchwords.train.job import prepare_training_run
 from patchwords.train.recipes import Choice
-from patchwords.train.settings import read_yaml, unflatten
+from patchwords.train.settings import read_config_yaml, unflatten_config
 from patchwords.train.start import (
-    Start,
+    InitialModel,
+    build_initial_model,
     choose_model_name,
-    load_origin,
-    prepare_start,
-    rows_of_head,
+    load_starting_weights,
+    map_head_rows,
 )
 from patchwords.weights.store import save_pretrained
 
 NEW = FinetuneConfig(data="digits", model="ViT-mu/4", model_settings=ModelSettings((8,)))
 
 
-def start_of(config: FinetuneConfig, data: Data) -> tuple[Start, list[Choice]]:
-    return prepare_start(config, data, load_origin(config))
+def start_of(config: FinetuneConfig, data: DatasetSplits) -> tuple[InitialModel, list[Choice]]:
+    return build_initial_model(config, data, load_starting_weights(config))
 
 
 def name_of(config: FinetuneConfig) -> str:
-    return choose_model_name(config, load_origin(config))
+    return choose_model_name(config, load_starting_weights(config))
 
 
 def weights_in(
     folder: Path, labels: tuple[str, ...] | None = None, name: str | None = None
 ) -> FinetuneConfig:
     model = ViT(VIT)
-    initialise(model, 0)
+    init_weights(model, 0)
     torch.nn.init.normal_(model.head.linear.weight)
     preprocess = Preprocess((8, 8), "squash", 0.5)
     save_pretrained(model, folder, labels=labels, preprocess=preprocess, architecture=name)
@@ -110,15 +110,15 @@ def test_from_weights_of_other_classes_and_another_size(tmp_path: Path) -> None:
 
 
 def test_the_head_is_kept_by_name_or_by_number() -> None:
-    assert rows_of_head(("b", "a", "c"), ("a", "b", "c")) == ([1, 0, 2], None)
-    assert rows_of_head(("2", "0", "1"), ("0", "1", "2")) == ([1, 2, 0], None)  # by name
+    assert map_head_rows(("b", "a", "c"), ("a", "b", "c")) == ([1, 0, 2], None)
+    assert map_head_rows(("2", "0", "1"), ("0", "1", "2")) == ([1, 2, 0], None)  # by name
     for labels in (("0", "1", "2"), ("LABEL_0", "LABEL_1", "LABEL_2")):
-        rows, said = rows_of_head(labels, ("a", "b", "c"))
+        rows, said = map_head_rows(labels, ("a", "b", "c"))
         assert rows == [0, 1, 2]
         assert said is not None
         assert "so 0 is taken for a" in said
     for labels in (("0", "1"), ("1", "2", "3"), ("1", "0", "2"), ("a", "b", "x"), ("a", "b")):
-        assert rows_of_head(labels, ("a", "b", "c")) == (None, None)
+        assert map_head_rows(labels, ("a", "b", "c")) == (None, None)
 
 
 def test_names(tmp_path: Path) -> None:
@@ -146,10 +146,10 @@ def test_a_model_asked_for_beside_its_own_weights(tmp_path: Path) -> None:
         settings = {**shape, name: other}
         asked = replace(named, model="ViT-Ti/4", model_settings=ModelSettings((8,), **settings))
         with pytest.raises(WeightsError, match="with depth 1, width 16, but ViT-Ti/4 was asked"):
-            load_origin(asked)
+            load_starting_weights(asked)
     for model in ("ViT-Ti/4", "BiT-R50x1", "R50+ViT-B/16"):
         with pytest.raises(WeightsError, match="leave that out"):
-            load_origin(replace(named, model=model))
+            load_starting_weights(replace(named, model=model))
 
 
 @pytest.mark.parametrize("kind", ["a name of timm's", "weights without a name"])
@@ -162,10 +162,12 @@ def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) ->
     config = replace(
         config, output=str(tmp_path / "run"), recipe=RecipeSettings(steps=1), machine=machine
     )
-    job = prepare(config, quiet(), Classify())
-    stored = unflatten(FinetuneConfig(), read_yaml(job.folder.config))
+    job = prepare_training_run(config, quiet(), Classify())
+    stored = unflatten_config(FinetuneConfig(), read_config_yaml(job.folder.config))
     start, _ = start_of(stored, job.data)
     assert start.model.config == job.start.model.config
     assert choose_device(stored.machine.device, stored.machine.precision) == job.device
-    resumed = prepare(replace(stored, output=config.output, resume=True), quiet(), Classify())
+    resumed = prepare_training_run(
+        replace(stored, output=config.output, resume=True), quiet(), Classify()
+    )
     assert resumed.config == replace(job.config, resume=True)

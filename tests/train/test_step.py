@@ -11,15 +11,15 @@ from torch import Tensor
 
 from patchwords.device import choose_device
 from patchwords.model.config import ViTConfig
-from patchwords.model.initialise import initialise
+from patchwords.model.initialise import init_weights
 from patchwords.model.vit import ViT
-from patchwords.train.average import Average
-from patchwords.train.optimizer import build_optimizer, freeze
-from patchwords.train.plan import Plan
-from patchwords.train.step import Measured, State, StepSettings, train_step
-from patchwords.train.task import Classification
+from patchwords.train.average import EMA
+from patchwords.train.optimizer import build_optimizer, freeze_layers
+from patchwords.train.plan import TrainingPlan
+from patchwords.train.step import StepMetrics, StepSettings, TrainState, train_step
+from patchwords.train.task import ClassificationLoss
 
-PLAN = Plan(101, 11, 13, "sgd", 0.1, "constant", 0, 0.0, 1, 1, 1)
+PLAN = TrainingPlan(101, 11, 13, "sgd", 0.1, "constant", 0, 0.0, 1, 1, 1)
 VIT = ViTConfig(
     patch_size=2, width=6, depth=2, heads=2, mlp_width=10, image_size=(4, 6), num_classes=5
 )
@@ -27,12 +27,12 @@ SETTINGS = StepSettings(choose_device("cpu", "fp32"), seed=3, rate=lambda step: 
 BATCH = 13
 
 
-def state_of(micro_batch: int = BATCH, train: str = "all", **vit: Any) -> State:
+def state_of(micro_batch: int = BATCH, train: str = "all", **vit: Any) -> TrainState:
     model = ViT(VIT.with_settings(**vit))
-    initialise(model, 0)
+    init_weights(model, 0)
     torch.nn.init.normal_(model.head.linear.weight, generator=torch.Generator().manual_seed(1))
-    freeze(model, train, VIT)
-    return State(model.train(), build_optimizer(model, PLAN, VIT), None, micro_batch)
+    freeze_layers(model, train, VIT)
+    return TrainState(model.train(), build_optimizer(model, PLAN, VIT), None, micro_batch)
 
 
 def batch() -> tuple[Tensor, Tensor]:
@@ -41,15 +41,15 @@ def batch() -> tuple[Tensor, Tensor]:
     return images, torch.arange(BATCH) % 5
 
 
-def forward_of(state: State) -> Callable[[Tensor], Tensor]:
+def forward_of(state: TrainState) -> Callable[[Tensor], Tensor]:
     return lambda images: state.model(images.float() / 127.5 - 1)
 
 
-def step(state: State, settings: StepSettings = SETTINGS, forward: Any = None) -> Measured:
-    return train_step(state, Classification(forward or forward_of(state)), *batch(), settings)
+def step(state: TrainState, settings: StepSettings = SETTINGS, forward: Any = None) -> StepMetrics:
+    return train_step(state, ClassificationLoss(forward or forward_of(state)), *batch(), settings)
 
 
-def weights(state: State) -> Tensor:
+def weights(state: TrainState) -> Tensor:
     return torch.cat([p.detach().flatten() for p in state.model.parameters()])
 
 
@@ -123,13 +123,13 @@ def test_parts_have_noise_of_their_own() -> None:
         logits.append(forward_of(state)(part))
         return logits[-1]
 
-    train_step(state, Classification(forward), images[:1].expand_as(images), targets, SETTINGS)
+    train_step(state, ClassificationLoss(forward), images[:1].expand_as(images), targets, SETTINGS)
     assert len({tuple(row.flatten().tolist()) for row in logits}) == BATCH
 
 
 def test_the_average_is_updated_with_the_number_of_the_step() -> None:
     state = state_of()
-    state.average, state.step = Average(state.model, 0.5), 2
+    state.average, state.step = EMA(state.model, 0.5), 2
     before = state.average.weights["positions.table"].clone()
     step(state)
     moved = 0.75 * (state.model.positions.table.detach() - before)  # decay (1 + 2) / (10 + 2)
@@ -179,10 +179,10 @@ def test_one_image_that_does_not_fit_is_an_error() -> None:
 
 def test_state_survives_a_round_trip() -> None:
     state = state_of()
-    state.average, state.skipped, state.best = Average(state.model, 0.9), {"a": "b"}, {"step": 1}
+    state.average, state.skipped, state.best = EMA(state.model, 0.9), {"a": "b"}, {"step": 1}
     step(state)
     other = state_of(micro_batch=2)
-    other.average = Average(other.model, 0.9)
+    other.average = EMA(other.model, 0.9)
     other.load_dict(copy.deepcopy(state.to_dict()))
     step(state)
     step(other)

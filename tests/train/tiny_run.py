@@ -11,28 +11,28 @@ from typing import Any
 
 from rich.console import Console
 
-from patchwords.data.augment import Augment
-from patchwords.data.examples import TRAIN, VALIDATION, Data
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.examples import TRAIN, VALIDATION, DatasetSplits
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.split import divide
+from patchwords.data.split import split_dataset
 from patchwords.device import choose_device
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import measure
+from patchwords.evaluate.held_out import evaluate_classifier
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, build, family_of
-from patchwords.model.initialise import initialise
+from patchwords.model.family import ModelConfig, build_model, get_model_family
+from patchwords.model.initialise import init_weights
 from patchwords.train.aim import Aim
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.train.finetune import Evaluate, train_to_end
-from patchwords.train.job import Job, build_state
-from patchwords.train.plan import plan_of
+from patchwords.train.finetune import EvaluateFn, train_to_end
+from patchwords.train.job import TrainingRun, build_train_state
+from patchwords.train.plan import build_training_plan
 from patchwords.train.progress import Display
-from patchwords.train.recipes import fill
-from patchwords.train.restore import restore
+from patchwords.train.recipes import fill_recipe_settings
+from patchwords.train.restore import restore_latest_checkpoint
 from patchwords.train.run_folder import RunFolder
-from patchwords.train.start import Start
+from patchwords.train.start import InitialModel
 
 VIT = ViTConfig(
     patch_size=4,
@@ -45,13 +45,13 @@ VIT = ViTConfig(
     dropout=0.1,
     drop_path=0.2,
 )
-EVERYTHING_RANDOM = Augment(randaugment=(2, 9.0), mixup=0.2, color_jitter=0.2, erase=0.3)
+EVERYTHING_RANDOM = AugmentSettings(randaugment=(2, 9.0), mixup=0.2, color_jitter=0.2, erase=0.3)
 
 
 @functools.cache
-def digits() -> Data:
+def digits() -> DatasetSplits:
     """Few enough that 24 steps see more than one epoch; the classes are not balanced."""
-    data = divide(open_data("digits"), seed=0)
+    data = split_dataset(open_data("digits"), seed=0)
     splits = {TRAIN: data.splits[TRAIN].select(range(97))}
     splits[VALIDATION] = data.splits[VALIDATION].select(range(23))
     return replace(data, splits=splits)
@@ -61,7 +61,7 @@ def quiet() -> Display:
     return Display(Console(file=io.StringIO()))
 
 
-def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> FinetuneConfig:
+def config_of(workers: int = 0, augment: AugmentSettings = EVERYTHING_RANDOM) -> FinetuneConfig:
     return FinetuneConfig(
         data="digits",
         seed=3,
@@ -80,25 +80,29 @@ def config_of(workers: int = 0, augment: Augment = EVERYTHING_RANDOM) -> Finetun
 
 
 def assemble(
-    folder: Path, config: FinetuneConfig, shape: Config = VIT, aim: Aim | None = None
-) -> Job:
+    folder: Path, config: FinetuneConfig, shape: ModelConfig = VIT, aim: Aim | None = None
+) -> TrainingRun:
     """As `job.prepare` does, with a smaller model than any that has a name."""
     data, device = digits(), choose_device("cpu", "fp32")
     images = len(data.splits[TRAIN])
-    family = family_of(shape)
-    config, _ = fill(config, images=images, from_weights=False, model="tiny", family=family)
-    model = build(shape)
-    initialise(model, config.seed)
-    start = Start("tiny", model, Preprocess(image_size=shape.image_size, crop_fraction=1.0), ())
-    plan = plan_of(config, images)
+    family = get_model_family(shape)
+    config, _ = fill_recipe_settings(
+        config, images=images, from_weights=False, model="tiny", family=family
+    )
+    model = build_model(shape)
+    init_weights(model, config.seed)
+    start = InitialModel(
+        "tiny", model, Preprocess(image_size=shape.image_size, crop_fraction=1.0), ()
+    )
+    plan = build_training_plan(config, images)
     folder.mkdir(exist_ok=True)
     aim = aim or Classify()
     config, _ = aim.settle(config, data, None)
-    state = build_state(config, plan, start, device, aim)
-    return Job(config, data, start, plan, device, RunFolder(folder), state, None, aim)
+    state = build_train_state(config, plan, start, device, aim)
+    return TrainingRun(config, data, start, plan, device, RunFolder(folder), state, None, aim)
 
 
-def go(job: Job, evaluate: Evaluate = measure) -> Job:
+def go(job: TrainingRun, evaluate: EvaluateFn = evaluate_classifier) -> TrainingRun:
     train_to_end(job, evaluate, quiet(), measure_fewshot)
     return job
 
@@ -107,7 +111,7 @@ class Killed(Exception):
     pass
 
 
-def killed_at(evaluation: int, measure: Callable[..., dict[str, Any]] = measure) -> Any:
+def killed_at(evaluation: int, measure: Callable[..., dict[str, Any]] = evaluate_classifier) -> Any:
     """An evaluator that breaks off the run in its n-th call; steps after the last save are lost."""
     calls = []
 
@@ -123,11 +127,13 @@ def killed_at(evaluation: int, measure: Callable[..., dict[str, Any]] = measure)
 def go_on(
     folder: Path,
     config: FinetuneConfig,
-    shape: Config = VIT,
+    shape: ModelConfig = VIT,
     aim: Aim | None = None,
-    evaluate: Evaluate = measure,
-) -> Job:
+    evaluate: EvaluateFn = evaluate_classifier,
+) -> TrainingRun:
     """Everything anew, as another process would have it, from the newest checkpoint."""
     job = assemble(folder, config, shape, aim)
-    step = restore(job.state, job.start, job.folder, job.config, job.data, quiet())
+    step = restore_latest_checkpoint(
+        job.state, job.start, job.folder, job.config, job.data, quiet()
+    )
     return go(replace(job, resumed_at=step), evaluate)

@@ -11,7 +11,7 @@ import torch
 from patchwords.errors import ConfigError
 from patchwords.model.position import resize_positions
 from patchwords.model.vit import ViT
-from patchwords.weights.adapt import adapt
+from patchwords.weights.adapt import adapt_model
 
 Build = Callable[..., ViT]
 
@@ -24,7 +24,7 @@ def same_but(a: ViT, b: ViT, *prefixes: str) -> bool:
 
 def test_nothing_asked_is_a_copy_of_its_own(tiny: Build, images: torch.Tensor) -> None:
     model = tiny()
-    copy, changes = adapt(model)
+    copy, changes = adapt_model(model)
     assert changes == []
     assert torch.equal(copy(images), model(images))
     with torch.no_grad():
@@ -39,7 +39,7 @@ def test_a_new_head_is_zero_and_the_tanh_layer_goes(
     tiny: Build, images: torch.Tensor, classifier: str
 ) -> None:
     model = tiny(representation_size=11, classifier=classifier, head_bias=-4.0)
-    new, changes = adapt(model, num_classes=3)
+    new, changes = adapt_model(model, num_classes=3)
     assert torch.equal(new(images), torch.zeros(3, 3))
     assert new.head.representation is None
     assert new.config.representation_size is None
@@ -54,10 +54,10 @@ def test_a_new_head_is_zero_and_the_tanh_layer_goes(
 
 def test_a_head_for_none_and_in_place_of_none(tiny: Build, images: torch.Tensor) -> None:
     """A single class is that of pre-training without classes."""
-    encoder, changes = adapt(tiny(), num_classes=1)
+    encoder, changes = adapt_model(tiny(), num_classes=1)
     assert changes == ["the head is left out, as there are no classes to train it for"]
     assert torch.equal(encoder(images), torch.zeros(3, 1))
-    new, changes = adapt(encoder, num_classes=5)
+    new, changes = adapt_model(encoder, num_classes=5)
     assert changes == [
         "the head is new, for 5 classes in place of none: it starts from zero (Sec. 3.2)"
     ]
@@ -65,13 +65,13 @@ def test_a_head_for_none_and_in_place_of_none(tiny: Build, images: torch.Tensor)
 
 
 def test_a_new_head_may_have_a_bias(tiny: Build, images: torch.Tensor) -> None:
-    new, changes = adapt(tiny(), num_classes=5, head_bias=-1.5)
+    new, changes = adapt_model(tiny(), num_classes=5, head_bias=-1.5)
     assert torch.equal(new(images), torch.full((3, 5), -1.5))
     assert changes[0].endswith("it starts from zero (Sec. 3.2), with a bias of -1.5")
 
 
 def test_a_head_is_new_even_where_the_number_is_the_same(tiny: Build) -> None:
-    new, changes = adapt(tiny(), num_classes=7)
+    new, changes = adapt_model(tiny(), num_classes=7)
     assert new.head.linear.weight.abs().max() == 0
     assert len(changes) == 1
 
@@ -81,7 +81,7 @@ def test_head_rows_are_taken_in_the_order_of_the_names(
     tiny: Build, images: torch.Tensor, representation: int | None
 ) -> None:
     model, rows = tiny(representation_size=representation), [6, 0, 3]
-    new, changes = adapt(model, head_rows=rows)
+    new, changes = adapt_model(model, head_rows=rows)
     # The same products, in a matrix of other size; float32.
     torch.testing.assert_close(new(images), model(images)[:, rows], atol=1e-5, rtol=1e-5)
     assert changes == ["the head is kept: the weights know the classes of the data"]
@@ -96,7 +96,7 @@ def test_positions_are_resized_once_as_the_model_would_at_every_call(
 ) -> None:
     model = tiny(resize=method)
     pixels = torch.randn(2, 3, *size, generator=torch.Generator().manual_seed(2))
-    new, changes = adapt(model, image_size=size)
+    new, changes = adapt_model(model, image_size=size)
     assert torch.equal(new(pixels), model(pixels))
     assert new.config.image_size == size
     assert same_but(new, model, "positions")
@@ -111,14 +111,14 @@ def test_positions_are_resized_once_as_the_model_would_at_every_call(
 
 
 def test_without_positions_there_is_nothing_to_resize(tiny: Build) -> None:
-    new, changes = adapt(tiny(position="none"), image_size=(4, 8))
+    new, changes = adapt_model(tiny(position="none"), image_size=(4, 8))
     assert changes == []
     assert new.config.image_size == (4, 8)
 
 
 def test_free_settings_change_and_fixed_ones_are_refused(tiny: Build) -> None:
     model = tiny()
-    new, changes = adapt(model, dropout=0.3, drop_path=0.2, gelu="erf", classifier="token")
+    new, changes = adapt_model(model, dropout=0.3, drop_path=0.2, gelu="erf", classifier="token")
     assert (new.config.dropout, new.config.gelu, changes) == (0.3, "erf", [])
     assert new.encoder.blocks[1].drop_path.rate == 0.2
     other: dict[str, Any] = {
@@ -135,6 +135,6 @@ def test_free_settings_change_and_fixed_ones_are_refused(tiny: Build) -> None:
     }
     for name, value in other.items():
         with pytest.raises(ConfigError, match=f"^{name} {value!r} was asked for, but the weights"):
-            adapt(model, **{name: value})
+            adapt_model(model, **{name: value})
     with pytest.raises(ConfigError, match="did you mean 'dropout'"):
-        adapt(model, dropuot=0.3)
+        adapt_model(model, dropuot=0.3)

@@ -8,17 +8,17 @@ import pytest
 
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import OFFICIAL
-from patchwords.model.variants import list_models, resolve
-from patchwords.weights.architecture import architecture_of, same_shape
+from patchwords.model.trunk_config import HYBRID_TRUNK
+from patchwords.model.variants import list_models, resolve_model
+from patchwords.weights.architecture import find_architecture_name, has_same_shape
 
 SAME_SIZES = {"ViT-b/32": "ViT-S/32"}
 
 
 @pytest.mark.parametrize("name", [*list_models(), "ViT-B/20", "BiT-R101x2", "R101x2+ViT-H/16"])
 def test_names_are_found_again(name: str) -> None:
-    config = resolve(name).config.with_settings(num_classes=7)
-    assert architecture_of(config) == SAME_SIZES.get(name, name)
+    config = resolve_model(name).config.with_settings(num_classes=7)
+    assert find_architecture_name(config) == SAME_SIZES.get(name, name)
 
 
 @pytest.mark.parametrize(
@@ -26,21 +26,21 @@ def test_names_are_found_again(name: str) -> None:
     [
         ViTConfig(heads=6),
         ViTConfig(classifier="gap", mixer="pooling"),
-        ViTConfig(patch_size=2, trunk=OFFICIAL, image_size=(256, 256)),
-        ViTConfig(patch_size=1, trunk=replace(OFFICIAL, units=(1, 2, 3))),
-        ResNetConfig(OFFICIAL),
+        ViTConfig(patch_size=2, trunk=HYBRID_TRUNK, image_size=(256, 256)),
+        ViTConfig(patch_size=1, trunk=replace(HYBRID_TRUNK, units=(1, 2, 3))),
+        ResNetConfig(HYBRID_TRUNK),
         ResNetConfig().with_settings(units=(3, 4, 9)),
     ],
 )
 def test_other_sizes_have_none(config: ViTConfig | ResNetConfig) -> None:
-    assert architecture_of(config) is None
+    assert find_architecture_name(config) is None
 
 
 def test_two_names_of_one_shape() -> None:
     """ViT-b/32 is ViT-S/32 by another name; a trunk is compared as well."""
 
     def same(one: str, other: str, **settings: object) -> bool:
-        return same_shape(resolve(one).config, resolve(other).config, settings)
+        return has_same_shape(resolve_model(one).config, resolve_model(other).config, settings)
 
     assert same("ViT-b/32", "ViT-S/32")
     assert same("ViT-S/16", "ViT-S/32", patch_size=16)

@@ -248,7 +248,7 @@ def test_what_is_too_large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
         read_npz(tmp_path / "x.npz")
     monkeypatch.setattr(guard, "free_memory", lambda device: 16_000)
     assert len(read_npz(tmp_path / "x.npz")["a"]) == 2000
-    monkeypatch.setattr(guard, "MOST_BYTES", 15_999)
+    monkeypatch.setattr(guard, "MAX_TENSOR_BYTES", 15_999)
     with pytest.raises(WeightsError, match="more than 0 GiB are not read"):
         read_npz(tmp_path / "x.npz")
 
@@ -258,7 +258,7 @@ def test_compressed_zeros_are_read_until_they_are_a_bomb(
 ) -> None:
     np.savez_compressed(tmp_path / "x.npz", a=np.zeros(10**6))
     assert not read_npz(tmp_path / "x.npz")["a"].any()
-    monkeypatch.setattr(guard, "SMALL", 10**6)
+    monkeypatch.setattr(guard, "EXPANSION_EXEMPT_BYTES", 10**6)
     with pytest.raises(WeightsError, match="weights do not shrink so much"):
         read_npz(tmp_path / "x.npz")
 

@@ -13,16 +13,16 @@ from google_files import CLASSES, Arrays, bit_arrays, dense, drawn, prefixed, tr
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.family import build
+from patchwords.model.family import build_model
 from patchwords.model.resnet import ResNet
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
-from patchwords.model.variants import resolve
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
+from patchwords.model.variants import resolve_model
 from patchwords.weights.archive import read_npz
 from patchwords.weights.google import read_google, write_google
-from patchwords.weights.google_names import names_of
-from patchwords.weights.layouts import to_theirs
-from patchwords.weights.loaded import Loaded
+from patchwords.weights.google_names import list_array_names
+from patchwords.weights.layouts import convert_from_torch
+from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.npz import save_npz
 
 UNITS = (1, 2, 1)
@@ -56,7 +56,7 @@ def successor(arrays: Arrays) -> Arrays:
     return found
 
 
-def is_the_same(found: Loaded, arrays: Arrays) -> None:
+def is_the_same(found: LoadedWeights, arrays: Arrays) -> None:
     """Each array stands where it belongs."""
     weights = found.weights
 
@@ -93,7 +93,7 @@ def test_as_released(write: type[dict]) -> None:
     arrays = bit_arrays(UNITS)
     found = read_google(write(arrays) | {"global_step": np.int64(3)}, "x")
     assert found.config == ResNetConfig(
-        replace(BIT, units=UNITS), image_size=(224, 224), num_classes=CLASSES
+        replace(BIT_TRUNK, units=UNITS), image_size=(224, 224), num_classes=CLASSES
     )
     assert found.preprocess == Preprocess((224, 224), resize="squash")
     assert found.notes[1:] == (
@@ -108,7 +108,7 @@ def test_as_big_vision_saves_it(prefix: str) -> None:
     """It pads the root's pooling by the lowest value, and its weights were trained so."""
     arrays = bit_arrays(UNITS)
     found = read_google(prefixed(successor(arrays), prefix), "x")
-    assert found.config.trunk == replace(BIT, units=UNITS, pool_padding="lowest")
+    assert found.config.trunk == replace(BIT_TRUNK, units=UNITS, pool_padding="lowest")
     assert found.preprocess.resize == "crop"
     is_the_same(found, arrays)
 
@@ -119,7 +119,7 @@ def test_in_the_form_of_the_hybrids(old: bool) -> None:
     arrays = drawn(trunk_shapes((2, 1)) | dense("head", 512, CLASSES))
     file = {k: v[None, None, None] if old and "gn" in k else v for k, v in arrays.items()}
     found = read_google(file, "x")
-    assert found.config == ResNetConfig(replace(OFFICIAL, units=(2, 1)), num_classes=CLASSES)
+    assert found.config == ResNetConfig(replace(HYBRID_TRUNK, units=(2, 1)), num_classes=CLASSES)
     assert found.notes[2:] == ()  # all was used
     weight = found.weights["trunk.stages.0.1.conv2.weight"]
     np.testing.assert_array_equal(weight.permute(2, 3, 1, 0), arrays["block1/unit2/conv2/kernel"])
@@ -130,16 +130,16 @@ def test_a_wider_one_with_a_head_of_zeros() -> None:
     arrays = bit_arrays((1, 1), width=192)
     arrays["resnet/head/conv2d/kernel"][:] = 0
     found = read_google(arrays, "BiT-M-R50x3")
-    assert found.config.trunk == replace(BIT, units=(1, 1), width_factor=3)
+    assert found.config.trunk == replace(BIT_TRUNK, units=(1, 1), width_factor=3)
     assert found.notes[0].startswith("the classifier in the file is all zero")
     assert found.notes[-1].endswith("speaks of BiT-R50x3, and the arrays are of no named model")
 
 
 def test_published_layout() -> None:
-    config = resolve("BiT-R50x1").config
+    config = resolve_model("BiT-R50x1").config
     with torch.device("meta"):
-        state = build(config).state_dict()
-    arrays = to_theirs(state, names_of(config))
+        state = build_model(config).state_dict()
+    arrays = convert_from_torch(state, list_array_names(config))
     assert arrays["resnet/head/conv2d/kernel"].shape == (1, 1, 2048, 1000)
     unit = arrays["resnet/block4/unit03/b/standardized_conv2d/kernel"]
     assert unit.shape == (3, 3, 512, 512)
@@ -165,10 +165,10 @@ def test_what_is_missing(key: str, message: str) -> None:
         read_google(arrays, "x")
 
 
-@pytest.mark.parametrize("trunk", [replace(BIT, width_factor=2), OFFICIAL])
+@pytest.mark.parametrize("trunk", [replace(BIT_TRUNK, width_factor=2), HYBRID_TRUNK])
 def test_out_and_in_again_is_bit_equal(tmp_path: Path, trunk: TrunkConfig) -> None:
     config = ResNetConfig(replace(trunk, units=(1, 2)), num_classes=CLASSES)
-    model = build(config)
+    model = build_model(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     save_npz(tmp_path / "x.npz", write_google(model))
@@ -178,7 +178,7 @@ def test_out_and_in_again_is_bit_equal(tmp_path: Path, trunk: TrunkConfig) -> No
 
 
 def test_out_gives_the_released_keys() -> None:
-    model = ResNet(ResNetConfig(replace(BIT, units=UNITS), num_classes=CLASSES))
+    model = ResNet(ResNetConfig(replace(BIT_TRUNK, units=UNITS), num_classes=CLASSES))
     theirs = bit_arrays(UNITS)
     assert {k: v.shape for k, v in write_google(model).items()} == {
         k: v.shape for k, v in theirs.items()
@@ -188,11 +188,11 @@ def test_out_gives_the_released_keys() -> None:
 @pytest.mark.parametrize(
     ("trunk", "reason"),
     [
-        (replace(BIT, standardise="var+1e-8"), "standardise 'var.1e-8'"),
-        (replace(BIT, pool_padding="lowest"), "pool_padding 'lowest'; it has"),
-        (replace(OFFICIAL, spatial="axial"), "spatial 'axial'"),
+        (replace(BIT_TRUNK, standardise="var+1e-8"), "standardise 'var.1e-8'"),
+        (replace(BIT_TRUNK, pool_padding="lowest"), "pool_padding 'lowest'; it has"),
+        (replace(HYBRID_TRUNK, spatial="axial"), "spatial 'axial'"),
     ],
 )
 def test_what_their_code_cannot_compute(trunk: TrunkConfig, reason: str) -> None:
     with pytest.raises(WeightsError, match=f"big_transfer cannot hold this model: .*{reason}"):
-        write_google(build(ResNetConfig(replace(trunk, units=(1,)))))
+        write_google(build_model(ResNetConfig(replace(trunk, units=(1,)))))

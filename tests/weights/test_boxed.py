@@ -10,8 +10,8 @@ import torch
 
 from patchwords.cli import main
 from patchwords.errors import WeightsError
-from patchwords.model.cost import parameters
-from patchwords.weights.locate import BOXED, locate
+from patchwords.model.cost import count_parameters
+from patchwords.weights.locate import BUNDLED_FOLDER, locate_weights
 from patchwords.weights.store import from_pretrained
 
 NAME = "patchwords:cifar10-small"
@@ -19,25 +19,25 @@ NAME = "patchwords:cifar10-small"
 
 def test_it_is_a_vit_of_a_million_parameters_below_3_mb() -> None:
     found = from_pretrained(NAME)
-    assert parameters(found.model.config) == 1_024_138
+    assert count_parameters(found.model.config) == 1_024_138
     assert {p.dtype for p in found.model.parameters()} == {torch.float32}
     assert found.labels[:2] == ("airplane", "automobile")
     assert len(found.labels) == 10
-    assert sum(file.stat().st_size for file in locate(NAME).path.iterdir()) < 3_000_000
+    assert sum(file.stat().st_size for file in locate_weights(NAME).path.iterdir()) < 3_000_000
 
 
 def test_the_card_has_the_numbers_of_the_model() -> None:
-    card = (BOXED / "cifar10-small" / "README.md").read_text()
-    table = json.loads((BOXED / "cifar10-small" / "config.json").read_text())
+    card = (BUNDLED_FOLDER / "cifar10-small" / "README.md").read_text()
+    table = json.loads((BUNDLED_FOLDER / "cifar10-small" / "config.json").read_text())
     for word in ("1,024,138 parameters", f"width {table['model']['width']}", "Apache 2.0", "seed"):
         assert word in card
 
 
 def test_another_name_says_which_there_are() -> None:
     with pytest.raises(WeightsError, match=f"in this package; there are: {NAME}"):
-        locate("patchwords:imagenet")
+        locate_weights("patchwords:imagenet")
     with pytest.raises(WeightsError, match="there are"):
-        locate("patchwords:../boxed/cifar10-small")
+        locate_weights("patchwords:../boxed/cifar10-small")
 
 
 def test_it_takes_other_sizes_and_classes(tmp_path: Path) -> None:

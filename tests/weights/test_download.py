@@ -59,7 +59,7 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Server]:
     monkeypatch.setenv("PATCHWORDS_CACHE", str(tmp_path))
-    monkeypatch.setattr(download, "SCHEMES", ("https", "http"))
+    monkeypatch.setattr(download, "WEB_SCHEMES", ("https", "http"))
     found = Server(("127.0.0.1", 0), Handler)
     found.asked = []
     threading.Thread(target=found.serve_forever, daemon=True).start()

@@ -30,16 +30,16 @@ from google_files import (
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import build
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
-from patchwords.model.variants import resolve
+from patchwords.model.family import build_model
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
+from patchwords.model.variants import resolve_model
 from patchwords.model.vit import ViT
-from patchwords.weights.adapt import load
+from patchwords.weights.adapt import build_with_weights
 from patchwords.weights.archive import read_npz
 from patchwords.weights.google import read_google, write_google
-from patchwords.weights.google_names import names_of
-from patchwords.weights.layouts import to_theirs
-from patchwords.weights.loaded import Loaded
+from patchwords.weights.google_names import list_array_names
+from patchwords.weights.layouts import convert_from_torch
+from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.npz import save_npz
 
 Build = Callable[..., ViT]
@@ -47,9 +47,9 @@ Build = Callable[..., ViT]
 CLOSE = {"atol": 1e-12, "rtol": 0.0}
 
 
-def logits(loaded: Loaded, images: np.ndarray) -> np.ndarray:
+def logits(loaded: LoadedWeights, images: np.ndarray) -> np.ndarray:
     """[B, H, W, C] -> [B, classes], by our model in float64"""
-    model = load(loaded.config, loaded.weights).double().eval()
+    model = build_with_weights(loaded.config, loaded.weights).double().eval()
     with torch.no_grad():
         return model(torch.from_numpy(images).permute(0, 3, 1, 2)).numpy()
 
@@ -254,7 +254,7 @@ def test_hybrids(units: tuple[int, ...], old: bool) -> None:
     found = read_google(file, "x")
     config, weights = found.config, found.weights
     stride = 8 if not units else 4 * 2 ** (len(units) - 1)
-    assert config.trunk == replace(OFFICIAL, units=units)
+    assert config.trunk == replace(HYBRID_TRUNK, units=units)
     assert config.image_size == (3 * stride, 3 * stride)
     np.testing.assert_array_equal(
         weights["trunk.root.conv.weight"].permute(2, 3, 1, 0), arrays["conv_root/kernel"]
@@ -282,7 +282,7 @@ def test_hybrids(units: tuple[int, ...], old: bool) -> None:
 
 def test_wider_hybrids() -> None:
     found = read_google(hybrid_arrays((1,), 1, width=128), "x")
-    assert found.config.trunk == replace(OFFICIAL, units=(1,), width_factor=2)
+    assert found.config.trunk == replace(HYBRID_TRUNK, units=(1,), width_factor=2)
 
 
 @pytest.mark.parametrize(
@@ -291,10 +291,10 @@ def test_wider_hybrids() -> None:
 )
 def test_published_layout(name: str, size: int, keys: int, positions: int) -> None:
     """The official files: 200 arrays in ViT-B/16, 202 with the tanh layer."""
-    config = resolve(name).config.with_settings(image_size=size)
+    config = resolve_model(name).config.with_settings(image_size=size)
     with torch.device("meta"):
-        state = build(config).state_dict()
-    arrays = to_theirs(state, names_of(config), config.heads)  # type: ignore[union-attr]
+        state = build_model(config).state_dict()
+    arrays = convert_from_torch(state, list_array_names(config), config.heads)  # type: ignore[union-attr]
     assert len(arrays) == keys
     table = arrays["Transformer/posembed_input/pos_embedding"]
     assert table.shape == (1, positions, config.width)  # type: ignore[union-attr]
@@ -305,7 +305,9 @@ def test_published_layout(name: str, size: int, keys: int, positions: int) -> No
         assert arrays[f"{query}/bias"].shape == (12, 64)
         assert arrays[f"{block}/MlpBlock_3/Dense_0/kernel"].shape == (768, 3072)
         assert arrays["embedding/kernel"].shape == (16, 16, 3, 768)
-        assert len(names_of(config.with_settings(representation_size=768))) == len(state) + 2
+        assert (
+            len(list_array_names(config.with_settings(representation_size=768))) == len(state) + 2
+        )
 
 
 # --- notes -----------------------------------------------------------------------------------
@@ -346,8 +348,8 @@ def test_a_name_that_says_otherwise() -> None:
 
 
 def test_the_name_comes_from_the_sizes() -> None:
-    config = resolve("ViT-mu/16").config.with_settings(image_size=32, num_classes=3)
-    model = build(config)
+    config = resolve_model("ViT-mu/16").config.with_settings(image_size=32, num_classes=3)
+    model = build_model(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter)
     for stem in ("ViT-mu_16", "x"):
@@ -461,7 +463,7 @@ def test_out_gives_the_official_keys_and_the_official_logits(tiny: Build) -> Non
         ({"gelu": "erf"}, "gelu 'erf'"),
         ({"norm_eps": 1e-12}, "norm_eps 1e-12"),
         ({"image_size": (12, 20)}, "a grid of 3x5 patches"),
-        ({"trunk": replace(BIT, units=(1,)), "image_size": 48}, "a ResNet of another form"),
+        ({"trunk": replace(BIT_TRUNK, units=(1,)), "image_size": 48}, "a ResNet of another form"),
         (
             {"trunk": TrunkConfig(units=(1,), group_norm_eps=1e-5), "image_size": 48},
             "a ResNet of another form",

@@ -16,13 +16,16 @@ from PIL import Image
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.family import Model, build
+from patchwords.model.family import Model, build_model
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, TrunkConfig
+from patchwords.model.trunk_config import BIT_TRUNK, TrunkConfig
 from patchwords.model.vit import ViT
-from patchwords.weights.adapt import load
+from patchwords.weights.adapt import build_with_weights
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
-from patchwords.weights.huggingface_preprocess import processor_table, read_processor
+from patchwords.weights.huggingface_preprocess import (
+    preprocess_from_huggingface,
+    preprocess_to_huggingface,
+)
 from patchwords.weights.pretrained import Pretrained
 
 transformers = pytest.importorskip("transformers")
@@ -53,7 +56,7 @@ def saved_vit(folder: Path, kind: str = "ViTForImageClassification", **settings:
 
 def read(folder: Path) -> Model:
     found = read_huggingface(folder)
-    return load(found.config, found.weights).double().eval()
+    return build_with_weights(found.config, found.weights).double().eval()
 
 
 def images(*shape: int) -> torch.Tensor:
@@ -177,7 +180,9 @@ def test_damaged_tables_give_one_line(tmp_path: Path) -> None:
     """Each field in turn is junk: the model is read as if it were well, or refused."""
     saved_vit(tmp_path)
     places = {"config.json": json.loads((tmp_path / "config.json").read_text())}
-    places["preprocessor_config.json"] = processor_table(Preprocess((12, 20), resize="squash"))
+    places["preprocessor_config.json"] = preprocess_to_huggingface(
+        Preprocess((12, 20), resize="squash")
+    )
     for file, table in places.items():
         (tmp_path / file).write_text(json.dumps(table))
     refusals = []
@@ -347,7 +352,9 @@ def test_a_bit_has_the_same_logits_both_ways(kind: str, tmp_path: Path) -> None:
 
 def test_bit_of_its_authors_is_written_with_larger_weights(tmp_path: Path) -> None:
     """w / sqrt(var + 1e-10) is 10w / sqrt(var of 10w + 1e-8)."""
-    ours = build(ResNetConfig(BIT, (32, 32), num_classes=7).with_settings(units=(1, 1))).eval()
+    ours = build_model(
+        ResNetConfig(BIT_TRUNK, (32, 32), num_classes=7).with_settings(units=(1, 1))
+    ).eval()
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in ours.parameters():
@@ -372,9 +379,9 @@ def test_bit_of_its_authors_is_written_with_larger_weights(tmp_path: Path) -> No
     ],
 )
 def test_other_resnets_are_refused(settings: dict[str, Any], says: str, tmp_path: Path) -> None:
-    config = ResNetConfig(BIT, (32, 32), num_classes=7).with_settings(units=(1,), **settings)
+    config = ResNetConfig(BIT_TRUNK, (32, 32), num_classes=7).with_settings(units=(1,), **settings)
     with pytest.raises(WeightsError, match=says):
-        write_huggingface(Pretrained(build(config), Preprocess((32, 32)), LABELS), tmp_path)
+        write_huggingface(Pretrained(build_model(config), Preprocess((32, 32)), LABELS), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -423,7 +430,7 @@ def test_pixels_are_those_of_the_processor(table: dict[str, Any], tmp_path: Path
     table = {"image_processor_type": "ViTImageProcessor", **table}
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(table))
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)
-    preprocess, notes = read_processor(table, (28, 28), 3)
+    preprocess, notes = preprocess_from_huggingface(table, (28, 28), 3)
     assert notes == []
     image = photo(64, 64)
     theirs = processor(image, return_tensors="np")["pixel_values"][0]
@@ -447,25 +454,29 @@ def test_pixels_are_those_of_the_processor(table: dict[str, Any], tmp_path: Path
     ],
 )
 def test_what_is_not_quite_the_same_is_noted(table: dict[str, Any], says: str) -> None:
-    _, notes = read_processor(table, (28, 28), 3)
+    _, notes = preprocess_from_huggingface(table, (28, 28), 3)
     assert len(notes) == 1
     assert says in notes[0]
 
 
 @pytest.mark.parametrize("kind", ["ViTFeatureExtractor", "DeiTFeatureExtractor"])
 def test_the_older_word_for_a_processor_is_known(kind: str) -> None:
-    preprocess, notes = read_processor({"feature_extractor_type": kind, "size": 224}, (224, 224), 3)
+    preprocess, notes = preprocess_from_huggingface(
+        {"feature_extractor_type": kind, "size": 224}, (224, 224), 3
+    )
     assert notes == []
     assert preprocess.interpolation == ("bilinear" if kind.startswith("ViT") else "bicubic")
 
 
 def test_a_size_of_nothing_is_refused() -> None:
     with pytest.raises(WeightsError, match="neither height and width nor shortest_edge"):
-        read_processor({"size": {"longest_edge": 28}}, (28, 28), 3)
+        preprocess_from_huggingface({"size": {"longest_edge": 28}}, (28, 28), 3)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("settings", [{"resize": "squash", "crop_fraction": 1.0}, {}])
 def test_preprocessing_goes_there_and_back(channels: Any, settings: dict[str, Any]) -> None:
     preprocess = Preprocess((56, 56), channels=channels, interpolation="bicubic", **settings)
-    assert read_processor(processor_table(preprocess), (56, 56), channels) == (preprocess, [])
+    assert preprocess_from_huggingface(
+        preprocess_to_huggingface(preprocess), (56, 56), channels
+    ) == (preprocess, [])

@@ -11,8 +11,13 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from patchwords.errors import WeightsError
 from patchwords.weights import locate as module
-from patchwords.weights.locate import locate
-from patchwords.weights.published import INDEX, STORAGE, address, best_of_index
+from patchwords.weights.locate import locate_weights
+from patchwords.weights.published import (
+    AUGREG_INDEX_URL,
+    STORAGE_URL,
+    find_best_augreg,
+    find_published_url,
+)
 
 B16 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"
 
@@ -28,7 +33,7 @@ def fetched(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
         path.touch()
         return path
 
-    monkeypatch.setattr(module, "fetch", fetch)
+    monkeypatch.setattr(module, "fetch_cached", fetch)
     return asked
 
 
@@ -79,16 +84,16 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list[s
     ],
 )
 def test_published_names_have_their_addresses(name: str, place: str, fetched: list[str]) -> None:
-    assert address(name) == f"{STORAGE}/{place}"
-    found = locate(name)
-    assert fetched == [f"{STORAGE}/{place}"]
+    assert find_published_url(name) == f"{STORAGE_URL}/{place}"
+    found = locate_weights(name)
+    assert fetched == [f"{STORAGE_URL}/{place}"]
     assert found.kind == "google"
     assert found.name == place.rsplit("/", 1)[1].removesuffix(".npz")
 
 
 @pytest.mark.parametrize("name", ["google/vit-base-patch16-224", "ViT-B/16", "photos", "BiT-M"])
 def test_other_names_have_none(name: str) -> None:
-    assert address(name) is None
+    assert find_published_url(name) is None
 
 
 def write_index(path: Path) -> Path:
@@ -106,13 +111,13 @@ def write_index(path: Path) -> Path:
 
 def test_the_index_gives_the_best_of_imagenet_21k(tmp_path: Path) -> None:
     index = write_index(tmp_path / "index.csv")
-    assert best_of_index("B/16", index) == best_of_index("B_16", index) == "B_16-b"
-    assert best_of_index("R26+S/32", index) == "R26_S_32-e"
+    assert find_best_augreg("B/16", index) == find_best_augreg("B_16", index) == "B_16-b"
+    assert find_best_augreg("R26+S/32", index) == "R26_S_32-e"
     with pytest.raises(WeightsError, match=r"no model 'B/17'; did you mean 'B_16'"):
-        best_of_index("B/17", index)
+        find_best_augreg("B/17", index)
     index.write_text("<html>no such file</html>")
     with pytest.raises(WeightsError, match=r"AugReg has no model|is not AugReg's table"):
-        best_of_index("B/16", index)
+        find_best_augreg("B/16", index)
 
 
 def test_augreg_by_model_goes_through_the_index(
@@ -122,11 +127,13 @@ def test_augreg_by_model_goes_through_the_index(
 
     def fetch(url: str) -> Path:
         asked.append(url)
-        return write_index(tmp_path / "index.csv") if url == INDEX else tmp_path / "x.npz"
+        return (
+            write_index(tmp_path / "index.csv") if url == AUGREG_INDEX_URL else tmp_path / "x.npz"
+        )
 
-    monkeypatch.setattr(module, "fetch", fetch)
-    assert locate("augreg:B/16").name == "B_16-b"
-    assert asked == [INDEX, f"{STORAGE}/vit_models/augreg/B_16-b.npz"]
+    monkeypatch.setattr(module, "fetch_cached", fetch)
+    assert locate_weights("augreg:B/16").name == "B_16-b"
+    assert asked == [AUGREG_INDEX_URL, f"{STORAGE_URL}/vit_models/augreg/B_16-b.npz"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +148,7 @@ def test_augreg_by_model_goes_through_the_index(
 )
 def test_hub_names(source: str, repository: str, hub: Callable[..., list[str]]) -> None:
     asked = hub({"architecture": "vit_tiny_patch16_224", "pretrained_cfg": {}})
-    place = locate(source)
+    place = locate_weights(source)
     assert asked == [repository]
     assert (place.kind, place.name) == ("timm", repository)
 
@@ -149,7 +156,7 @@ def test_hub_names(source: str, repository: str, hub: Callable[..., list[str]]) 
 def test_the_hub_out_of_reach_names_the_files_to_fetch(hub: Callable[..., list[str]]) -> None:
     hub(None, LocalEntryNotFoundError("no network"))
     with pytest.raises(WeightsError) as caught:
-        locate("google/vit-base-patch16-224")
+        locate_weights("google/vit-base-patch16-224")
     assert "fetch config.json and model.safetensors from https://huggingface.co/google/" in str(
         caught.value
     )
@@ -159,7 +166,7 @@ def test_the_hub_out_of_reach_names_the_files_to_fetch(hub: Callable[..., list[s
 def test_a_name_that_the_hub_has_not(hub: Callable[..., list[str]]) -> None:
     hub(None, RepositoryNotFoundError("404", response=Mock()))
     with pytest.raises(WeightsError, match="there is no x/y on the Hugging Face hub"):
-        locate("x/y")
+        locate_weights("x/y")
 
 
 @pytest.mark.parametrize(
@@ -175,9 +182,9 @@ def test_folders_say_whose_they_are(table: dict[str, object], kind: str, tmp_pat
         inner.mkdir(parents=True)
         (inner / "config.json").write_text(json.dumps(table))
         (inner / "model.safetensors").touch()
-    assert locate(tmp_path / "a").kind == kind
-    assert locate(tmp_path / "a" / "model.safetensors").path == tmp_path / "a"
-    assert locate(tmp_path / "run").path == tmp_path / "run" / "model"
+    assert locate_weights(tmp_path / "a").kind == kind
+    assert locate_weights(tmp_path / "a" / "model.safetensors").path == tmp_path / "a"
+    assert locate_weights(tmp_path / "run").path == tmp_path / "run" / "model"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +200,7 @@ def test_folders_say_whose_they_are(table: dict[str, object], kind: str, tmp_pat
 )
 def test_what_cannot_be_found_says_what_would_do(source: str, says: str) -> None:
     with pytest.raises(WeightsError) as caught:
-        locate(source)
+        locate_weights(source)
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -210,8 +217,8 @@ def test_folders_and_files_of_no_known_kind(tmp_path: Path) -> None:
         if content is not None:
             (folder / "config.json").write_text(content)
         with pytest.raises(WeightsError, match=says):
-            locate(folder)
+            locate_weights(folder)
     for name, says in [("a.onnx", "can predict but not learn"), ("a.h5", "weights end in")]:
         (tmp_path / name).touch()
         with pytest.raises(WeightsError, match=says):
-            locate(tmp_path / name)
+            locate_weights(tmp_path / name)

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.model.family import build
-from patchwords.model.initialise import initialise
+from patchwords.model.family import build_model
+from patchwords.model.initialise import init_weights
 from patchwords.model.vit import ViT
-from patchwords.weights.adapt import adapt
+from patchwords.weights.adapt import adapt_model
 
 Build = Callable[..., ViT]
 POSITIONS = (
@@ -41,7 +41,7 @@ def test_pooling_changes_and_the_encoder_stays(
     tiny: Build, images: Tensor, old: str, new: str, place: dict[str, Any]
 ) -> None:
     model = tiny(classifier=old, width=12, **place)
-    other, changes = adapt(model, classifier=new)
+    other, changes = adapt_model(model, classifier=new)
     said = f"the head reads {READS[new]} in place of {READS[old]}"
     said += DROPPED if old == "token" else ""
     said += FROM_ZERO if new == "token" else ""
@@ -63,25 +63,27 @@ def test_a_class_token_put_on_and_taken_off_leaves_the_same_model(
     tiny: Build, images: Tensor, place: dict[str, Any]
 ) -> None:
     model = tiny(classifier="gap", width=12, **place)
-    with_token, _ = adapt(model, classifier="token")
-    back, _ = adapt(with_token, classifier="gap")
+    with_token, _ = adapt_model(model, classifier="token")
+    back, _ = adapt_model(with_token, classifier="gap")
     assert torch.equal(back(images), model(images))
 
 
 def test_new_parts_are_drawn_by_seed_and_name(tiny: Build) -> None:
-    wanted = build(tiny(classifier="map", representation_size=11).config)
-    initialise(wanted, 5)
-    other, changes = adapt(tiny(), classifier="map", representation_size=11, num_classes=7, seed=5)
+    wanted = build_model(tiny(classifier="map", representation_size=11).config)
+    init_weights(wanted, 5)
+    other, changes = adapt_model(
+        tiny(), classifier="map", representation_size=11, num_classes=7, seed=5
+    )
     assert len(changes) == 2
     for name, value in wanted.state_dict().items():
         if name.startswith("head."):
             assert torch.equal(other.state_dict()[name], value), name
-    elsewhere, _ = adapt(tiny(), classifier="map", seed=6)
+    elsewhere, _ = adapt_model(tiny(), classifier="map", seed=6)
     assert not torch.equal(elsewhere.head.pool.probe, other.head.pool.probe)
 
 
 def test_the_precision_of_the_weights_is_that_of_the_new_parts(tiny: Build) -> None:
-    other, _ = adapt(tiny().double(), classifier="map", representation_size=11)
+    other, _ = adapt_model(tiny().double(), classifier="map", representation_size=11)
     assert {value.dtype for value in other.state_dict().values()} == {torch.float64}
 
 
@@ -98,7 +100,7 @@ def test_a_tanh_layer_with_new_classes(
     tiny: Build, had: int | None, asked: int | None, said: str
 ) -> None:
     model = tiny(representation_size=had)
-    new, changes = adapt(model, num_classes=3, representation_size=asked)
+    new, changes = adapt_model(model, num_classes=3, representation_size=asked)
     head = "the head is new, for 3 classes in place of 7: it starts from zero (Sec. 3.2)"
     assert changes == [head + said]
     assert new.config.representation_size == asked
@@ -115,7 +117,7 @@ def test_a_classifier_does_not_outlive_its_tanh_layer(
     """Even where its shape would fit (10 is the width): it was made for other inputs."""
     model = tiny(representation_size=had, head_bias=-4.0)
     for arguments in ({}, {"head_rows": [6, 0, 3]}):
-        new, changes = adapt(model, representation_size=asked, **arguments)
+        new, changes = adapt_model(model, representation_size=asked, **arguments)
         assert changes[0].startswith("the head is new")
         assert not new(images).any()
         assert new.config.head_bias == 0
@@ -123,4 +125,4 @@ def test_a_classifier_does_not_outlive_its_tanh_layer(
 
 def test_a_mixer_without_a_class_token_gets_none(tiny: Build) -> None:
     with pytest.raises(ConfigError, match="where a class token has no place"):
-        adapt(tiny(mixer="pooling"), classifier="token")
+        adapt_model(tiny(mixer="pooling"), classifier="token")

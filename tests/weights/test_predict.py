@@ -12,11 +12,11 @@ import pytest
 import torch
 from PIL import ExifTags, Image
 
-from patchwords.data.decode import decode
+from patchwords.data.decode import decode_image
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import DataError
 from patchwords.model.vit import ViT
-from patchwords.weights.pretrained import IMAGES_AT_ONCE, Pretrained
+from patchwords.weights.pretrained import PREDICT_BATCH_SIZE, Pretrained
 
 LABELS = tuple("abcdefg")
 
@@ -52,7 +52,7 @@ def encode(image: Image.Image, kind: str = "PNG", **settings: Any) -> bytes:
 def by_hand(pretrained: Pretrained, data: bytes) -> np.ndarray:
     """The written-out way: decode, cut, normalise, model, softmax."""
     p = pretrained.preprocess
-    pixels = np.asarray(p(decode(data))).astype(np.float64)  # [H, W, C]
+    pixels = np.asarray(p(decode_image(data))).astype(np.float64)  # [H, W, C]
     x = (pixels / 255 - np.array(p.mean)) / np.array(p.std)
     images = torch.from_numpy(x).permute(2, 0, 1)[None].float()  # [1, C, H, W]
     with torch.no_grad():
@@ -138,11 +138,11 @@ def test_one_and_several(pretrained: Pretrained) -> None:
 
 
 def test_many_images_are_answered_in_order(pretrained: Pretrained) -> None:
-    count = 2 * IMAGES_AT_ONCE + 3
+    count = 2 * PREDICT_BATCH_SIZE + 3
     images = [Image.new("RGB", (20, 12), (i * 3, 255 - i, i)) for i in range(count)]
     answers = pretrained.predict(images, top_k=7)
     assert len(answers) == count
-    for index in (0, IMAGES_AT_ONCE - 1, IMAGES_AT_ONCE, count - 1):
+    for index in (0, PREDICT_BATCH_SIZE - 1, PREDICT_BATCH_SIZE, count - 1):
         alone = pretrained.predict(images[index], top_k=7)
         # Matrix products of another batch size; float32.
         np.testing.assert_allclose(scores(answers[index]), scores(alone), atol=1e-5)

@@ -12,14 +12,16 @@ import torch
 from patchwords.device import Device, choose_device
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.model.create import create_model
-from patchwords.model.int8 import QuantisedBlock, why_not
-from patchwords.model.ranges import Ranges, ranges_of
+from patchwords.model.int8 import QuantisedBlock, find_int8_obstacle
+from patchwords.model.ranges import ActivationRanges, collect_activation_ranges
 from patchwords.model.vit import ViT
 from patchwords.weights.pretrained import Pretrained
-from patchwords.weights.ranges import RANGES, read_ranges, write_ranges
+from patchwords.weights.ranges import RANGES_FILE, load_activation_ranges, save_activation_ranges
 from patchwords.weights.store import from_pretrained, save_pretrained
 
-here = pytest.mark.skipif(why_not() is not None, reason=f"no int8 here: {why_not()}")
+here = pytest.mark.skipif(
+    find_int8_obstacle() is not None, reason=f"no int8 here: {find_int8_obstacle()}"
+)
 INT8 = Device(torch.device("cpu"), bf16=False, int8=True)
 
 
@@ -29,30 +31,34 @@ def home(tiny: Callable[..., ViT], tmp_path: Path) -> Path:
     return save_pretrained(tiny(), tmp_path / "model")
 
 
-def calibrated(home: Path) -> tuple[Pretrained, Ranges]:
+def calibrated(home: Path) -> tuple[Pretrained, ActivationRanges]:
     """The model in the folder, with ranges beside it."""
     source = from_pretrained(home)
     config = source.model.config
     noise = torch.Generator().manual_seed(0)
     images = torch.rand(3, config.channels, *config.image_size, generator=noise)
-    ranges = ranges_of(source.model, [images])
-    assert write_ranges(home, source.model, ranges, 3) == home / RANGES
+    ranges = collect_activation_ranges(source.model, [images])
+    assert save_activation_ranges(home, source.model, ranges, 3) == home / RANGES_FILE
     return source, ranges
 
 
 def refused(home: Path) -> str:
     with pytest.raises(WeightsError) as caught:
-        read_ranges(home, from_pretrained(home).model)
+        load_activation_ranges(home, from_pretrained(home).model)
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_ranges_come_back(home: Path) -> None:
     _, ranges = calibrated(home)
-    found = read_ranges(home, from_pretrained(home).model)
+    found = load_activation_ranges(home, from_pretrained(home).model)
     assert found.keys() == ranges.keys()
     assert all(torch.equal(found[name], value) for name, value in ranges.items())
-    assert {path.name for path in home.iterdir()} == {RANGES, "config.json", "model.safetensors"}
+    assert {path.name for path in home.iterdir()} == {
+        RANGES_FILE,
+        "config.json",
+        "model.safetensors",
+    }
 
 
 @here
@@ -74,7 +80,7 @@ def test_a_model_without_ranges(home: Path, tmp_path: Path) -> None:
     (tmp_path / "config.yaml").write_text("")  # a run has another name than its model folder
     assert f"run patchwords calibrate {tmp_path} first" in refused(home)
     with pytest.raises(WeightsError, match="int8 needs the ranges of activations, which are kept"):
-        read_ranges(None, from_pretrained(home).model)
+        load_activation_ranges(None, from_pretrained(home).model)
 
 
 def test_ranges_of_other_weights(home: Path) -> None:
@@ -83,7 +89,7 @@ def test_ranges_of_other_weights(home: Path) -> None:
     name = next(iter(weights))
     weights[name].view(-1)[0] += 1e-3
     safetensors.torch.save_file(weights, home / "model.safetensors", {"format": "pt"})
-    assert f"{home / RANGES} is of other weights than the model has now" in refused(home)
+    assert f"{home / RANGES_FILE} is of other weights than the model has now" in refused(home)
 
 
 @here
@@ -96,17 +102,19 @@ def test_ranges_do_not_serve_a_model_that_was_changed_in_loading(home: Path) -> 
 
 def test_damaged_ranges(home: Path) -> None:
     source, ranges = calibrated(home)
-    whole = (home / RANGES).read_bytes()
-    (home / RANGES).write_bytes(whole[: len(whole) // 2])
-    assert f"{home / RANGES} is no safetensors file" in refused(home)
-    torch.save(ranges, home / RANGES)  # a pickle is never read
-    assert f"{home / RANGES} is no safetensors file" in refused(home)
+    whole = (home / RANGES_FILE).read_bytes()
+    (home / RANGES_FILE).write_bytes(whole[: len(whole) // 2])
+    assert f"{home / RANGES_FILE} is no safetensors file" in refused(home)
+    torch.save(ranges, home / RANGES_FILE)  # a pickle is never read
+    assert f"{home / RANGES_FILE} is no safetensors file" in refused(home)
     name = "blocks.0.norm1"
-    write_ranges(home, source.model, {**ranges, name: ranges[name][:3]}, 3)
+    save_activation_ranges(home, source.model, {**ranges, name: ranges[name][:3]}, 3)
     assert f"{name} should be ({len(ranges[name])},), and is (3,)" in refused(home)
-    write_ranges(home, source.model, {key: ranges[key] for key in ranges if key != name}, 3)
+    save_activation_ranges(
+        home, source.model, {key: ranges[key] for key in ranges if key != name}, 3
+    )
     assert f"{name} should be ({len(ranges[name])},), and is absent" in refused(home)
-    write_ranges(home, source.model, {**ranges, name: ranges[name] / 0}, 3)
+    save_activation_ranges(home, source.model, {**ranges, name: ranges[name] / 0}, 3)
     assert "is damaged: run patchwords calibrate" in refused(home)
 
 
@@ -115,10 +123,10 @@ def test_what_cannot_be_is_said_before_what_is_missing(
 ) -> None:
     model = create_model("ViT-mu/4", num_classes=3, image_size=16, mixer="pooling").eval()
     home = save_pretrained(model, tmp_path / "model")
-    monkeypatch.setattr("patchwords.model.int8.why_not", lambda: None)
+    monkeypatch.setattr("patchwords.model.int8.find_int8_obstacle", lambda: None)
     with pytest.raises(ConfigError, match="int8 is for blocks of plain attention"):
         from_pretrained(home).for_inference(INT8)
-    monkeypatch.setattr("patchwords.model.int8.why_not", lambda: "it is a toaster")
+    monkeypatch.setattr("patchwords.model.int8.find_int8_obstacle", lambda: "it is a toaster")
     with pytest.raises(ConfigError, match="int8 cannot be computed here: it is a toaster"):
         from_pretrained(home).for_inference(INT8)
 

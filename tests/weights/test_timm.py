@@ -17,15 +17,24 @@ import torch
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model, build
+from patchwords.model.family import Model, ModelConfig, build_model
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
 from patchwords.model.vit import ViT
-from patchwords.weights.adapt import load
+from patchwords.weights.adapt import build_with_weights
 from patchwords.weights.pretrained import Pretrained
-from patchwords.weights.timm import read_state, read_timm, write_timm
-from patchwords.weights.timm_args import HYBRIDS, mlp_ratio, resnet_args, vit_args
-from patchwords.weights.timm_preprocess import crop_pct, read_cfg, write_cfg
+from patchwords.weights.timm import read_timm, read_timm_state_dict, write_timm
+from patchwords.weights.timm_args import (
+    HYBRID_ARCHITECTURES,
+    compute_mlp_ratio,
+    make_resnet_model_args,
+    make_vit_model_args,
+)
+from patchwords.weights.timm_preprocess import (
+    compute_crop_pct,
+    preprocess_from_timm,
+    preprocess_to_timm,
+)
 
 try:
     import timm
@@ -36,9 +45,9 @@ with_timm = pytest.mark.skipif(timm is None, reason="timm is not there, or does 
 
 CLOSE = 1e-9  # in float64, where orders of summation differ by 1e-14 or so
 LABELS = ("daisy", "dandelion", "rose", "sunflower", "tulip", "oak", "ash")
-TRUNK = replace(OFFICIAL, standardise="var+1e-8", group_norm_eps=1e-5)  # as timm has it
+TRUNK = replace(HYBRID_TRUNK, standardise="var+1e-8", group_norm_eps=1e-5)  # as timm has it
 SMALL = ViTConfig(width=10, depth=1, heads=2, mlp_width=23, image_size=(64, 96), num_classes=7)
-HELD: dict[str, Config] = {
+HELD: dict[str, ModelConfig] = {
     "plain": SMALL,
     "erf": SMALL.with_settings(gelu="erf", dropout=0.1, drop_path=0.2),
     "gap": SMALL.with_settings(classifier="gap", patch_size=8),
@@ -47,7 +56,7 @@ HELD: dict[str, Config] = {
     "grey": SMALL.with_settings(channels=1),
     "root alone": SMALL.with_settings(patch_size=8, trunk=replace(TRUNK, units=())),
     "hybrid": SMALL.with_settings(patch_size=1, trunk=replace(TRUNK, units=(2, 2, 2, 2))),
-    "BiT": ResNetConfig(replace(BIT, standardise="var+1e-8"), (64, 96), num_classes=7),
+    "BiT": ResNetConfig(replace(BIT_TRUNK, standardise="var+1e-8"), (64, 96), num_classes=7),
 }
 
 
@@ -73,7 +82,7 @@ def written(model: Model, folder: Path, **settings: Any) -> tuple[Preprocess, li
 
 @pytest.mark.parametrize("kind", HELD)
 def test_a_model_goes_to_timm_and_back(kind: str, tmp_path: Path) -> None:
-    ours = drawn(build(HELD[kind]))
+    ours = drawn(build_model(HELD[kind]))
     preprocess, notes = written(ours, tmp_path, crop_fraction=0.8)
     found = read_timm(tmp_path)
     state = ours.state_dict()
@@ -92,7 +101,7 @@ def test_a_model_goes_to_timm_and_back(kind: str, tmp_path: Path) -> None:
 @with_timm
 @pytest.mark.parametrize("kind", HELD)
 def test_timm_opens_what_was_written(kind: str, tmp_path: Path) -> None:
-    ours = drawn(build(HELD[kind]))
+    ours = drawn(build_model(HELD[kind]))
     written(ours, tmp_path)
     theirs = timm.create_model(f"local-dir:{tmp_path}", pretrained=True).double().eval()
     x = images(2, ours.config.channels, 64, 96)
@@ -132,8 +141,8 @@ def test_logits_are_those_of_timm(name: str, settings: dict[str, Any]) -> None:
     theirs = drawn(timm.create_model(name, pretrained=False, **settings)).double()
     args = {key: value for key, value in settings.items() if key != "num_classes"}
     table = {"architecture": name, "model_args": args, "pretrained_cfg": {"crop_pct": 0.9}}
-    found = read_state(theirs.state_dict(), name, table, Path("file"))
-    ours = load(found.config, found.weights)
+    found = read_timm_state_dict(theirs.state_dict(), name, table, Path("file"))
+    ours = build_with_weights(found.config, found.weights)
     x = images(2, 3, *args.get("img_size", (70, 51)))
     with torch.no_grad():
         assert (theirs(x) - ours(x)).abs().max() < CLOSE
@@ -148,7 +157,7 @@ def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     image = Image.fromarray(noise).resize((97, 97), Image.Resampling.BICUBIC)
     preprocess = Preprocess((28, 28), **mode)
-    cfg = write_cfg(preprocess)
+    cfg = preprocess_to_timm(preprocess)
     told = resolve_data_config({}, pretrained_cfg=cfg)
     theirs = create_transform(**told)(image)
     pixels = torch.from_numpy(preprocess(image).copy()).permute(2, 0, 1)
@@ -163,9 +172,9 @@ def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
 def state_of(model: ViT) -> dict[str, torch.Tensor]:
     """Under timm's names, as in its files."""
     from patchwords.weights import timm_names
-    from patchwords.weights.renaming import rename
+    from patchwords.weights.renaming import rename_tensors
 
-    return rename(model.state_dict(), timm_names.VIT)[0]
+    return rename_tensors(model.state_dict(), timm_names.VIT)[0]
 
 
 def table(image_size: tuple[int, int] = (12, 20), **args: Any) -> dict[str, Any]:
@@ -187,13 +196,13 @@ def test_layer_scale_is_folded(tiny: Callable[..., ViT], images: torch.Tensor) -
         for block in (0, 1)
         for branch in (1, 2)
     }
-    found = read_state(state | gammas, NAME, table(), Path("file"))
+    found = read_timm_state_dict(state | gammas, NAME, table(), Path("file"))
     assert any("LayerScale is folded" in note for note in found.notes)
     older = {
         name.replace(".ls", ".gamma_").removesuffix(".gamma"): value
         for name, value in gammas.items()
     }
-    again = read_state(state | older, NAME, table(), Path("file"))
+    again = read_timm_state_dict(state | older, NAME, table(), Path("file"))
     assert all(torch.equal(again.weights[name], value) for name, value in found.weights.items())
 
     x = model.tokens(images.double())
@@ -202,14 +211,14 @@ def test_layer_scale_is_folded(tiny: Callable[..., ViT], images: torch.Tensor) -
         x = x + first * block.attention(block.norm1(x), (3, 5))  # type: ignore[operator]
         x = x + second * block.mlp(block.norm2(x))  # type: ignore[operator]
     wanted = model.forward_head(model.encoder.norm(x))
-    folded = load(found.config, found.weights).eval()
+    folded = build_with_weights(found.config, found.weights).eval()
     assert (folded(images.double()) - wanted).abs().max() < CLOSE
 
 
 def test_a_class_token_without_position_gets_one_of_zeros(tiny: Callable[..., ViT]) -> None:
     state = state_of(tiny(gelu="erf"))
     state["pos_embed"] = state["pos_embed"][:, 1:]
-    found = read_state(state, NAME, table(), Path("file")).weights["positions.table"]
+    found = read_timm_state_dict(state, NAME, table(), Path("file")).weights["positions.table"]
     assert found.shape == (1, 16, 10)
     assert found[:, 0].count_nonzero() == 0
     assert torch.equal(found[:, 1:], state["pos_embed"])
@@ -219,20 +228,20 @@ def test_the_tanh_layer_of_older_files_is_kept(tiny: Callable[..., ViT]) -> None
     model = tiny(gelu="erf", representation_size=9)
     state = state_of(model)
     assert "pre_logits.fc.weight" in state
-    found = read_state(state, NAME, table(), Path("file"))
+    found = read_timm_state_dict(state, NAME, table(), Path("file"))
     assert found.config == model.config.with_settings(resize="bicubic-antialias")
 
 
 def test_a_file_without_a_classifier_gets_one_of_zeros(tiny: Callable[..., ViT]) -> None:
     state = {name: value for name, value in state_of(tiny()).items() if "head" not in name}
-    found = read_state(state, NAME, table(), Path("file"))
+    found = read_timm_state_dict(state, NAME, table(), Path("file"))
     assert found.config.num_classes == 1000
     assert found.weights["head.linear.weight"].count_nonzero() == 0
     assert any("no classifier" in note for note in found.notes)
 
 
 def test_a_file_alone_is_read_by_the_name_of_its_architecture(tmp_path: Path) -> None:
-    model = drawn(build(ViTConfig(depth=1, gelu="erf", num_classes=3, patch_size=32)))
+    model = drawn(build_model(ViTConfig(depth=1, gelu="erf", num_classes=3, patch_size=32)))
     safetensors.torch.save_file(state_of(model), tmp_path / "weights.safetensors")
     torch.save({"state_dict": state_of(model)}, tmp_path / "weights.pth")
     for file in ("weights.safetensors", "weights.pth"):
@@ -260,7 +269,7 @@ def test_a_file_alone_is_read_by_the_name_of_its_architecture(tmp_path: Path) ->
 def test_parts_of_other_models_are_refused(extra: str, says: str, tiny: Callable[..., ViT]) -> None:
     state = state_of(tiny()) | {extra: torch.zeros(10)}
     with pytest.raises(WeightsError) as caught:
-        read_state(state, NAME, table(), Path("file"))
+        read_timm_state_dict(state, NAME, table(), Path("file"))
     assert extra in str(caught.value)
     assert says in str(caught.value)
 
@@ -296,7 +305,7 @@ JUNK = (None, -1, 0.5, float("inf"), 10**12, "x", [], {"a": 1})
 
 def test_damaged_tables_give_one_line(tmp_path: Path) -> None:
     """Each field in turn is junk: the model is read as if it were well, or refused."""
-    written(drawn(build(SMALL)), tmp_path)
+    written(drawn(build_model(SMALL)), tmp_path)
     whole = json.loads((tmp_path / "config.json").read_text())
     inside = [(part, field) for part in ("model_args", "pretrained_cfg") for field in whole[part]]
     refusals = []
@@ -317,18 +326,18 @@ def test_damaged_tables_give_one_line(tmp_path: Path) -> None:
 )
 def test_other_architectures_are_refused_by_name(name: str, tiny: Callable[..., ViT]) -> None:
     with pytest.raises(WeightsError, match="is not known to compute what ours does"):
-        read_state(state_of(tiny()), name, table(), Path("file"))
+        read_timm_state_dict(state_of(tiny()), name, table(), Path("file"))
 
 
 def test_labels_are_in_words_where_there_are_words_for_all(tiny: Callable[..., ViT]) -> None:
     state, keys = state_of(tiny()), [f"n{i}" for i in range(7)]
     words = dict(zip(keys, LABELS, strict=True))
     labelled = {**table(), "label_names": keys, "label_descriptions": words}
-    assert read_state(state, NAME, labelled, Path("file")).labels == LABELS
+    assert read_timm_state_dict(state, NAME, labelled, Path("file")).labels == LABELS
     labelled["label_descriptions"] = words | {"n0": "ash"}  # two classes of one name
-    assert read_state(state, NAME, labelled, Path("file")).labels == tuple(keys)
+    assert read_timm_state_dict(state, NAME, labelled, Path("file")).labels == tuple(keys)
     del labelled["label_names"]
-    assert read_state(state, NAME, labelled, Path("file")).labels == tuple("0123456")
+    assert read_timm_state_dict(state, NAME, labelled, Path("file")).labels == tuple("0123456")
 
 
 # --- out
@@ -348,7 +357,7 @@ def test_labels_are_in_words_where_there_are_words_for_all(tiny: Callable[..., V
 )
 def test_what_timm_cannot_hold_is_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(WeightsError, match=says):
-        vit_args(SMALL.with_settings(**{"width": 12, **settings}))
+        make_vit_model_args(SMALL.with_settings(**{"width": 12, **settings}))
 
 
 @pytest.mark.parametrize(
@@ -364,12 +373,12 @@ def test_what_timm_cannot_hold_is_refused(settings: dict[str, Any], says: str) -
 def test_other_resnets_are_refused(settings: dict[str, Any], says: str) -> None:
     trunk = {"standardise": "var+1e-8", **settings}
     with pytest.raises(WeightsError, match=says):
-        resnet_args(ResNetConfig(num_classes=7).with_settings(**trunk))
+        make_resnet_model_args(ResNetConfig(num_classes=7).with_settings(**trunk))
 
 
 def test_bit_of_its_authors_is_written_with_larger_weights(tmp_path: Path) -> None:
     """The epsilon of its standardisation is 1e-10 and timm's 1e-8; 10w gives the same there."""
-    ours = drawn(build(ResNetConfig(image_size=(32, 32), num_classes=7)))
+    ours = drawn(build_model(ResNetConfig(image_size=(32, 32), num_classes=7)))
     _, notes = written(ours, tmp_path)
     assert any("10 times as large" in note for note in notes)
     found = read_timm(tmp_path)
@@ -383,14 +392,14 @@ def test_every_size_of_an_mlp_has_a_ratio() -> None:
     """timm has int(width * ratio)."""
     for width in (*range(1, 60), 192, 384, 768, 1408, 1664):
         for mlp_width in range(1, 5 * width, 7):
-            assert int(width * mlp_ratio(width, mlp_width)) == mlp_width
+            assert int(width * compute_mlp_ratio(width, mlp_width)) == mlp_width
 
 
 def test_every_crop_has_a_percentage() -> None:
     """timm has floor(side / crop_pct)."""
     for side in (32, 56, 96, 224, 240, 384, 448):
         for whole in range(side, 2 * side):
-            assert math.floor(side / crop_pct(side, side / whole)) == whole
+            assert math.floor(side / compute_crop_pct(side, side / whole)) == whole
 
 
 @pytest.mark.parametrize(
@@ -402,17 +411,17 @@ def test_every_crop_has_a_percentage() -> None:
     ],
 )
 def test_what_is_not_quite_the_same_is_noted(cfg: dict[str, Any], says: str) -> None:
-    _, notes = read_cfg(cfg, (28, 28), 3)
+    _, notes = preprocess_from_timm(cfg, (28, 28), 3)
     assert len(notes) == 1
     assert says in notes[0]
 
 
 def test_what_a_cfg_leaves_out_is_as_in_timm() -> None:
-    preprocess, _ = read_cfg({}, (224, 224), 3)
+    preprocess, _ = preprocess_from_timm({}, (224, 224), 3)
     assert preprocess.crop_fraction == 0.875
     assert preprocess.interpolation == "bicubic"
     assert preprocess.mean == (0.485, 0.456, 0.406)
 
 
 def test_the_hybrids_are_those_of_the_paper_and_of_augreg() -> None:
-    assert set(HYBRIDS) == {(), (2, 2, 2, 2), (3, 4, 9), (3, 4, 6, 3)}
+    assert set(HYBRID_ARCHITECTURES) == {(), (2, 2, 2, 2), (3, 4, 9), (3, 4, 6, 3)}

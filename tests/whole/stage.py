@@ -20,9 +20,9 @@ from rich.console import Console
 from patchwords.cli import main
 from patchwords.commands import finetune
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import measure
-from patchwords.train.finetune import run as train
-from patchwords.train.job import Job
+from patchwords.evaluate.held_out import evaluate_classifier
+from patchwords.train.finetune import finetune_model as train
+from patchwords.train.job import TrainingRun
 from patchwords.train.progress import Display
 
 COLOURS = {"disc": (220, 60, 50), "square": (50, 190, 80), "stripe": (60, 80, 230)}
@@ -72,10 +72,10 @@ def done(*words: object) -> str:
     return result.out
 
 
-def train_only(*words: object) -> Job:
+def train_only(*words: object) -> TrainingRun:
     """`patchwords finetune WORDS` without the final evaluation and the report."""
     config = finetune.parse([str(word) for word in words])
-    return train(config, measure, Display(Console(file=io.StringIO())), measure_fewshot)
+    return train(config, evaluate_classifier, Display(Console(file=io.StringIO())), measure_fewshot)
 
 
 def start(*words: object) -> subprocess.Popen[str]:

@@ -17,7 +17,7 @@ from patchwords.commands import benchmark_summary as summary
 from patchwords.commands import finetune
 from patchwords.measure import machine
 from patchwords.measure import photos as photos_made
-from patchwords.measure.photos import make_photos
+from patchwords.measure.photos import make_synthetic_photos
 from patchwords.train import peak
 
 TINY = ("ViT-mu/4", "--image-size", 16, "--batch-size", 1, 2, "--seconds", 0.01, "--device", "cpu")
@@ -27,12 +27,12 @@ TINY = ("ViT-mu/4", "--image-size", 16, "--batch-size", 1, 2, "--seconds", 0.01,
 def quick() -> Iterator[None]:
     """The peak of small matrices, copies of few bytes, few photos, one worker at most."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(peak, "SIDES", {"cpu": (64,)})
+        patch.setattr(peak, "MATRIX_SIDES", {"cpu": (64,)})
         patch.setattr(peak, "SECONDS_PER_SIDE", 0.0)
-        patch.setattr(machine, "COPIED", {"cpu": 2**16})
-        patch.setattr(machine, "SECONDS", 0.0)
-        patch.setattr(machine, "usable_cores", lambda: 1)
-        patch.setattr(photos_made, "make_photos", lambda: make_photos(2))
+        patch.setattr(machine, "COPY_BYTES", {"cpu": 2**16})
+        patch.setattr(machine, "COPY_SECONDS", 0.0)
+        patch.setattr(machine, "count_usable_cores", lambda: 1)
+        patch.setattr(photos_made, "make_synthetic_photos", lambda: make_synthetic_photos(2))
         patch.setattr("patchwords.device.has_fast_bf16", lambda cuda: True)
         peak._measured.cache_clear()
         yield

@@ -11,25 +11,27 @@ import pytest
 import safetensors
 from stage import call, done, make_photos, snapshot
 
-from patchwords.app.limits import Limits
-from patchwords.app.metrics import Metrics
-from patchwords.app.mind import Mind
+from patchwords.app.limits import AppLimits
+from patchwords.app.metrics import AppMetrics
+from patchwords.app.mind import InferenceWorker
 from patchwords.data.split import read_splits
 from patchwords.device import choose_device
 from patchwords.evaluate import rounding
-from patchwords.evaluate.subject import load_subject
+from patchwords.evaluate.subject import load_model_on_device
 from patchwords.model.create import create_model
-from patchwords.model.int8 import why_not
-from patchwords.weights.ranges import RANGES
+from patchwords.model.int8 import find_int8_obstacle
+from patchwords.weights.ranges import RANGES_FILE
 from patchwords.weights.store import save_pretrained
 
-pytestmark = pytest.mark.skipif(why_not() is not None, reason=f"no int8 here: {why_not()}")
+pytestmark = pytest.mark.skipif(
+    find_int8_obstacle() is not None, reason=f"no int8 here: {find_int8_obstacle()}"
+)
 
 
 @pytest.fixture(autouse=True)
 def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is measured here is of no interest."""
-    monkeypatch.setattr(rounding, "SECONDS", 0.0)
+    monkeypatch.setattr(rounding, "TIMING_SECONDS", 0.0)
 
 
 @pytest.fixture
@@ -42,13 +44,13 @@ def test_ranges_and_what_int8_costs(own_run: Path, photos: Path) -> None:
     before = snapshot(own_run)
     found = json.loads(done("calibrate", own_run, "--images", 9, "--workers", 0, "--json"))
     after = snapshot(own_run)
-    assert after.keys() - before.keys() == {f"model/{RANGES}"}
+    assert after.keys() - before.keys() == {f"model/{RANGES_FILE}"}
     assert all(after[name] == value for name, value in before.items())
     splits = list(read_splits(own_run / "splits.csv").values())
     assert found["calibrated_on"] == 9
     assert (found["split"], found["images"]) == ("test", splits.count("test"))
     assert found["trained_on"] is False
-    assert found["ranges"] == str(own_run / "model" / RANGES)
+    assert found["ranges"] == str(own_run / "model" / RANGES_FILE)
     with safetensors.safe_open(found["ranges"], framework="pt") as file:
         assert file.metadata()["images"] == "9"
     rows = {row["precision"]: row for row in found["precisions"]}
@@ -65,7 +67,9 @@ def test_ranges_and_what_int8_costs(own_run: Path, photos: Path) -> None:
 def test_what_is_said(own_run: Path, tmp_path: Path) -> None:
     out = done("calibrate", own_run, "--workers", 0)
     assert "less fp32" in out
-    assert f"ranges of {len(training(own_run))} training images: {own_run}/model/{RANGES}" in out
+    assert (
+        f"ranges of {len(training(own_run))} training images: {own_run}/model/{RANGES_FILE}" in out
+    )
     assert "images/s: the model alone, " in out
     assert f"now: patchwords predict {own_run} IMAGES --precision int8" in out
     assert "beware" not in out
@@ -88,7 +92,7 @@ def test_images_that_cannot_be_read(run: Path, tmp_path: Path) -> None:
     (photos / "train" / "disc" / "99.png").write_bytes(b"no picture")
     words = ("calibrate", alone, photos, "--workers", 0)
     assert "cannot be read" in call(*words).error
-    assert not (alone / RANGES).exists()
+    assert not (alone / RANGES_FILE).exists()
     assert "ranges of 40 training images" in done(*words, "--max-bad", 0.1)
 
 
@@ -109,7 +113,7 @@ def test_ranges_are_of_training_images_alone(
         asked.append(list(seen.keys))  # type: ignore[attr-defined]
         return find(config, source, seen)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(calibrate, "find_ranges", spy)
+    monkeypatch.setattr(calibrate, "find_activation_ranges", spy)
     for words in (("--images", 9), ("--images", 9), ("--images", 9, "--seed", 1)):
         done("calibrate", own_run, *words, "--workers", 0)
     assert set(asked[0]) <= set(training(own_run))
@@ -133,7 +137,9 @@ def test_the_page_answers_in_int8(calibrated: Path) -> None:
     scores = {}
     for precision in ("fp32", "int8"):
         device = choose_device("cpu", precision)  # type: ignore[arg-type]
-        mind = Mind(load_subject(str(calibrated), device, 0), Limits(), Metrics())
+        mind = InferenceWorker(
+            load_model_on_device(str(calibrated), device, 0), AppLimits(), AppMetrics()
+        )
         scores[precision] = mind.ask("predict", pixels).result()
         assert abs(mind.ask("look", pixels).result().scores - scores[precision]).max() < 1e-2
         mind.close()

@@ -13,9 +13,9 @@ import pytest
 from stage import call, done
 
 import patchwords
-from patchwords.cli import COMMANDS, flags
+from patchwords.cli import COMMANDS, list_flags
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.settings import flatten
+from patchwords.train.settings import flatten_config
 
 SOURCE = Path(patchwords.__file__).parent
 POSITIONAL = {
@@ -91,7 +91,7 @@ def test_every_flag_of_a_verb_is_explained(verb: str) -> None:
         ).split()
         for entry in reversed(entries)  # explanations name flags, too; the first is its own
     }
-    for flag in [flag[2:] for flag in flags(command)[2:]]:  # but --help and --debug
+    for flag in [flag[2:] for flag in list_flags(command)[2:]]:  # but --help and --debug
         if flag not in POSITIONAL or verb == "finetune":
             assert flag == "data" or len(explained[flag]) >= 2, (verb, flag)
     assert command.__doc__.splitlines()[0] in text
@@ -101,7 +101,7 @@ def test_every_flag_of_a_verb_is_explained(verb: str) -> None:
 def test_every_setting_of_finetune_is_read_somewhere() -> None:
     """A setting that nobody reads would be shown, stored, and without effect."""
     text = "\n".join(path.read_text() for path in SOURCE.rglob("*.py") if path.name != "config.py")
-    for name in flatten(FinetuneConfig()):
+    for name in flatten_config(FinetuneConfig()):
         assert re.search(rf"\.{name}\b|\"{name}\"", text), name
 
 

@@ -55,7 +55,9 @@ def test_two_runs_are_asked_about_what_neither_was_trained_on(
     assert {path.name for path in folder.iterdir()} == {
         *("results.json", "results.csv", "disagreements.csv", "recall.png", "recall.svg"),
     }
-    monkeypatch.setattr("patchwords.evaluate.ask.ask", None)  # refused before the models are asked
+    monkeypatch.setattr(
+        "patchwords.evaluate.ask.predict_with_models", None
+    )  # refused before the models are asked
     assert f"--output {folder} exists; add --overwrite" in call(*words, "--output", folder).error
 
 

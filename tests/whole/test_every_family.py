@@ -9,7 +9,7 @@ import pytest
 from stage import TINY, call, done, train_only
 
 import patchwords as pw
-from patchwords.model.family import family_of
+from patchwords.model.family import get_model_family
 
 CHEAP = tuple(word for word in TINY if word not in ("--model", "ViT-mu/4"))
 MODELS = {  # name -> what the encoder or the head sees at 16 pixels
@@ -29,7 +29,7 @@ def test_trained_asked_measured_and_trained_further(
     assert (run / "report.html").is_file()
     source = pw.from_pretrained(run)
     assert str(source.architecture).startswith(name)
-    assert family_of(source.model.config) == ("vit" if "ViT" in name else "resnet")
+    assert get_model_family(source.model.config) == ("vit" if "ViT" in name else "resnet")
     answer = json.loads(done("predict", run, photos / "disc" / "00.png", "--json"))
     assert answer["predictions"][0]["label"] in source.labels
 

@@ -266,7 +266,7 @@ def test_what_goes_wrong_with_the_look_costs_no_report(
     def fails(*_: object) -> None:
         raise RuntimeError("out of\nmemory")
 
-    monkeypatch.setattr("patchwords.evaluate.insight.look_inside", fails)
+    monkeypatch.setattr("patchwords.evaluate.insight.analyse_model", fails)
     done("finetune", photos, *TINY, "--output", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
     assert "The look at the model failed: out of memory." in page

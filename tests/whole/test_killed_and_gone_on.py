@@ -166,7 +166,7 @@ def test_ctrl_c_while_the_report_is_made_says_how_to_go_on(
 
     words = ("finetune", photos, *TINY, "--output", tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr("patchwords.evaluate.final.evaluate_job", interrupted)
+        patch.setattr("patchwords.evaluate.final.evaluate_finished_run", interrupted)
         result = call(*words)
     assert result.code == 130
     command = f"patchwords finetune {photos} --output {tmp_path / 'run'} --resume"

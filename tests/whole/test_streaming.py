@@ -20,7 +20,7 @@ COUNTS = (7, 5, 11, 3, 7, 2, 5)
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     monkeypatch.setenv("PATCHWORDS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "FIRST_PAUSE", 0.001)
+    monkeypatch.setattr(remote, "FIRST_RETRY_PAUSE", 0.001)
     (tmp_path / "far").mkdir()
     write_set(tmp_path / "far", COUNTS)
     with serving(tmp_path / "far") as found:

@@ -16,11 +16,11 @@ from stage import call, done, make_photos, rows, snapshot, weights
 
 import patchwords as pw
 from patchwords.commands import sweep as command
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.files import FileReader
 from patchwords.data.preprocess import Preprocess
 from patchwords.evaluate import series
-from patchwords.evaluate.sweep import Outcome, sweep
+from patchwords.evaluate.sweep import SweepResult, sweep_learning_rates
 from patchwords.model.create import create_model
 from patchwords.report import write
 from patchwords.train.progress import Display
@@ -58,15 +58,15 @@ def divided(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def brief_report(run: Path, examples: Examples) -> None:
+def brief_report(run: Path, examples: ImageDataset) -> None:
     """The whole one has tests of its own, and takes seconds."""
     (run / "report.html").write_text(f"{len(examples)} test images")
 
 
-def go(*words: object) -> Outcome:
+def go(*words: object) -> SweepResult:
     """`patchwords sweep WORDS` without reports and figures."""
     config = command.parse([str(word) for word in words])
-    return sweep(config, Display(Console(file=io.StringIO())))
+    return sweep_learning_rates(config, Display(Console(file=io.StringIO())))
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +188,7 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
         return measure(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(series, "measure", killed)
+        patch.setattr(series, "evaluate_classifier", killed)
         result = call("sweep", *words, "--output", folder)
     going_on = f"patchwords sweep {photos} --output '{folder}' --resume\n"
     assert result.code == 130
@@ -206,9 +206,9 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
     def stopped(job: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(series, "run", trained)
+    monkeypatch.setattr(series, "finetune_model", trained)
     with monkeypatch.context() as patch:
-        patch.setattr(series, "evaluate_job", stopped)
+        patch.setattr(series, "evaluate_finished_run", stopped)
         result = call("sweep", *words, "--output", folder, "--resume")
     assert result.code == 130
     assert result.err.endswith(f"stopped between two runs; go on with: {going_on}")
@@ -218,7 +218,7 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
         calls["judged"] += 1
         return judge(job)
 
-    monkeypatch.setattr(series, "evaluate_job", judged)
+    monkeypatch.setattr(series, "evaluate_finished_run", judged)
     outcome = go(photos, "--output", folder, "--resume")
     assert calls["judged"] == 2
     assert calls["lr-0.05"] == calls["lr-1e+30"] == 1
@@ -270,7 +270,7 @@ def test_other_images_are_not_gone_on_with(
     def killed(*args: Any) -> dict[str, Any]:
         raise Killed
 
-    monkeypatch.setattr(series, "run", killed)
+    monkeypatch.setattr(series, "finetune_model", killed)
     with pytest.raises(Killed):
         go(photos, "--weights", start, *WORDS, *LRS, "--output", folder)
     make_photos(photos, {"disc": 1}, first=77)

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from stage import call, done, draw, make_photos, rows, snapshot, weights
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.evaluate import series
-from patchwords.evaluate.vtab_tasks import NAMES
+from patchwords.evaluate.vtab_tasks import VTAB_TASK_NAMES
 from patchwords.model.create import create_model
 from patchwords.report import write
 from patchwords.weights.store import save_pretrained
@@ -59,7 +59,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def brief_report(run: Path, examples: Examples) -> None:
+def brief_report(run: Path, examples: ImageDataset) -> None:
     """The whole one has tests of its own, and takes seconds."""
     (run / "report.html").write_text(f"{len(examples)} test images")
 
@@ -110,7 +110,7 @@ def test_means_and_the_papers_beside(finished: tuple[Path, str]) -> None:
     assert found["groups"]["specialized"]["accuracy"] == accuracy["eurosat"]
     assert found["groups"]["structured"]["paper"]["H/14 JFT"] == pytest.approx(0.917)
     assert found["mean"]["paper"]["L/16 I21k"] == pytest.approx((0.61 + 0.956 + 0.703) / 3)
-    assert found["missing"] == [n for n in NAMES if n not in accuracy]
+    assert found["missing"] == [n for n in VTAB_TASK_NAMES if n not in accuracy]
     assert found["departures"] == [
         "steps 5 (paper: 2,500)",
         "batch_size 8 (paper: 512)",
@@ -146,7 +146,7 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(
 
     monkeypatch.setattr(write, "write_report", brief_report)
     with monkeypatch.context() as patch:
-        patch.setattr(series, "evaluate_job", stopped)
+        patch.setattr(series, "evaluate_finished_run", stopped)
         result = call("vtab", root, "--weights", start, *WORDS, "--output", folder)
     assert result.code == 130
     assert result.err.endswith(f"go on with: patchwords vtab {root} --output {folder} --resume\n")
@@ -163,7 +163,7 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(
         raise AssertionError("the test images were read twice")
 
     (folder / "eurosat" / "report.html").unlink()  # as if it was stopped before the report
-    monkeypatch.setattr(series, "evaluate_job", never)
+    monkeypatch.setattr(series, "evaluate_finished_run", never)
     done("vtab", root, "--output", folder, "--resume")
     assert (folder / "eurosat" / "report.html").is_file()
 

@@ -13,13 +13,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from patchwords.app.refused import Refused, busy
+from patchwords.app.refused import RequestRefused, busy_error
 
-Answer = Callable[[Any, list[Any]], Sequence[Any]]  # (kind, items) -> an answer for each item
+BatchFunction = Callable[
+    [Any, list[Any]], Sequence[Any]
+]  # (kind, items) -> an answer for each item
 
 
 @dataclass(frozen=True, eq=False)
-class Question:
+class QueuedItem:
     """One item, and where its answer goes."""
 
     kind: Hashable
@@ -41,7 +43,7 @@ class Batcher:
 
     def __init__(
         self,
-        answer: Answer,
+        answer: BatchFunction,
         most: int,
         wait: float,
         bound: int,
@@ -49,7 +51,7 @@ class Batcher:
     ) -> None:
         self.answer, self.observe = answer, observe
         self.most, self.wait, self.bound = most, wait, bound
-        self.waiting: list[Question] = []
+        self.waiting: list[QueuedItem] = []
         self.changed = threading.Condition()
         self.closed = False
         self.worker = threading.Thread(target=self.work, name="model", daemon=True)
@@ -63,12 +65,12 @@ class Batcher:
 
         Raises Refused where the queue is full (429) or the app stops (503).
         """
-        question = Question(kind, item)
+        question = QueuedItem(kind, item)
         with self.changed:
             if self.closed:
-                raise Refused(503, "the app is stopping")
+                raise RequestRefused(503, "the app is stopping")
             if len(self.waiting) >= self.bound:
-                raise busy(f"{self.bound} questions wait for the model")
+                raise busy_error(f"{self.bound} questions wait for the model")
             self.waiting.append(question)
             self.changed.notify()
         return question.future
@@ -81,7 +83,7 @@ class Batcher:
             self.changed.notify()
         for question in left:
             if question.future.set_running_or_notify_cancel():
-                question.future.set_exception(Refused(503, "the app is stopping"))
+                question.future.set_exception(RequestRefused(503, "the app is stopping"))
         self.worker.join(timeout=5)
 
     def work(self) -> None:
@@ -99,7 +101,7 @@ class Batcher:
                     if not one.future.done():
                         one.future.set_exception(fault)
 
-    def next_batch(self) -> list[Question] | None:
+    def next_batch(self) -> list[QueuedItem] | None:
         """The oldest question with others of its kind; None when the app stops."""
         with self.changed:
             while not self.waiting and not self.closed:
@@ -119,5 +121,5 @@ class Batcher:
             self.waiting = [one for one in self.waiting if id(one) not in chosen]
             return batch
 
-    def like(self, question: Question) -> list[Question]:
+    def like(self, question: QueuedItem) -> list[QueuedItem]:
         return [one for one in self.waiting if one.kind == question.kind]

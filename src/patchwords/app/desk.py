@@ -13,35 +13,45 @@ import numpy as np
 from fastapi import Request
 from torch import Tensor
 
-from patchwords.app.edits import Edits, Size, apply, grid_of, read_edits, sizes, tilings
-from patchwords.app.images import open_image
-from patchwords.app.limits import Limits
-from patchwords.app.metrics import Metrics
-from patchwords.app.mind import Look, Looking, Mind
-from patchwords.app.neighbours import Neighbours, picture
-from patchwords.app.refused import Refused
-from patchwords.app.upload import Room, read_upload
+from patchwords.app.edits import (
+    ImageEdits,
+    ImageSize,
+    apply_edits,
+    list_image_sizes,
+    list_tilings,
+    parse_edits,
+    patch_grid,
+)
+from patchwords.app.images import decode_upload
+from patchwords.app.limits import AppLimits
+from patchwords.app.metrics import AppMetrics
+from patchwords.app.mind import ImageAnalysis, InferenceWorker, RolloutFunction
+from patchwords.app.neighbours import NeighbourSearch, encode_data_url
+from patchwords.app.refused import RequestRefused
+from patchwords.app.upload import RequestAdmission, read_upload
 from patchwords.errors import ConfigError
-from patchwords.evaluate.subject import Subject
-from patchwords.inspect.attention import require_attention, seen_from
+from patchwords.evaluate.subject import LoadedModel
+from patchwords.inspect.attention import extract_query_map, require_attention
 from patchwords.inspect.rollout import attention_rollout
-from patchwords.weights.pretrained import name_best
+from patchwords.weights.pretrained import label_top_k
 
-DECODERS = 2  # images decoded at once
-NAMED = 50  # classes that the page gets
+DECODER_THREADS = 2  # images decoded at once
+MAX_PAGE_CLASSES = 50  # classes that the page gets
 T = TypeVar("T")
 
 
-class Desk:
+class PredictionService:
     """One model, and everybody who asks it."""
 
-    def __init__(self, subject: Subject, neighbours: Neighbours, limits: Limits) -> None:
+    def __init__(
+        self, subject: LoadedModel, neighbours: NeighbourSearch, limits: AppLimits
+    ) -> None:
         self.subject, self.neighbours, self.limits = subject, neighbours, limits
-        self.metrics = Metrics()
-        self.no_look, looking = how_to_look(subject)
-        self.mind = Mind(subject, limits, self.metrics, looking)
-        self.room = Room(limits)
-        self.pool = ThreadPoolExecutor(DECODERS, thread_name_prefix="decode")
+        self.metrics = AppMetrics()
+        self.no_look, looking = make_rollout_function(subject)
+        self.mind = InferenceWorker(subject, limits, self.metrics, looking)
+        self.room = RequestAdmission(limits)
+        self.pool = ThreadPoolExecutor(DECODER_THREADS, thread_name_prefix="decode")
 
     def close(self) -> None:
         """Nothing is taken on any more; an image that is being decoded is left to itself."""
@@ -60,7 +70,7 @@ class Desk:
             async def answered() -> list[dict[str, Any]]:
                 pixels = await self.apart(prepare)
                 scores = await asyncio.wrap_future(self.mind.ask("predict", pixels))
-                return name_best(scores, self.subject.source.labels, top_k)
+                return label_top_k(scores, self.subject.source.labels, top_k)
 
             return await self.in_time(answered())
 
@@ -68,11 +78,11 @@ class Desk:
         """Classes, the picture as the model saw it, where it looked, nearest training photos."""
         with self.room.place() as take:
             upload = await read_upload(request, self.limits, take)
-            edits = read_edits(upload.fields, self.subject.model, self.subject.preprocess)
-            grid = grid_of(self.subject.model, edits.size)
+            edits = parse_edits(upload.fields, self.subject.model, self.subject.preprocess)
+            grid = patch_grid(self.subject.model, edits.size)
 
             def prepare() -> np.ndarray:
-                return apply(edits, self.pixels(upload.image, edits.size), grid)
+                return apply_edits(edits, self.pixels(upload.image, edits.size), grid)
 
             async def answered() -> dict[str, Any]:
                 pixels = await self.apart(prepare)
@@ -81,23 +91,25 @@ class Desk:
 
             return await self.in_time(answered())
 
-    def words(self, edits: Edits, grid: Size, pixels: np.ndarray, look: Look) -> dict[str, Any]:
+    def words(
+        self, edits: ImageEdits, grid: ImageSize, pixels: np.ndarray, look: ImageAnalysis
+    ) -> dict[str, Any]:
         """For the page, as plain values."""
         looked = None if look.looked is None else np.round(look.looked, 6).ravel().tolist()
         return {
             "size": edits.size,
             "grid": grid,
-            "tilings": tilings(edits.size, grid),
-            "predictions": name_best(look.scores, self.subject.source.labels, NAMED),
-            "picture": picture(pixels),
+            "tilings": list_tilings(edits.size, grid),
+            "predictions": label_top_k(look.scores, self.subject.source.labels, MAX_PAGE_CLASSES),
+            "picture": encode_data_url(pixels),
             "looked": looked,
             "neighbours": self.neighbours.nearest(look.features),
         }
 
-    def pixels(self, image: bytes, size: Size) -> np.ndarray:
+    def pixels(self, image: bytes, size: ImageSize) -> np.ndarray:
         """Encoded -> uint8 [H, W, C], as evaluation sees it at this size."""
         preprocess = replace(self.subject.preprocess, image_size=size)
-        return preprocess(open_image(image, self.limits.pixels, preprocess.smallest))
+        return preprocess(decode_upload(image, self.limits.pixels, preprocess.smallest))
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Runs in one of the few threads that decode."""
@@ -109,19 +121,19 @@ class Desk:
             return await asyncio.wait_for(answer, self.limits.answer_seconds)
         except asyncio.TimeoutError as error:
             seconds = self.limits.answer_seconds
-            raise Refused(504, f"the answer took more than {seconds:g} s") from error
+            raise RequestRefused(504, f"the answer took more than {seconds:g} s") from error
 
     def describe(self) -> dict[str, Any]:
         """What the page has to know."""
         source, model = self.subject.source, self.subject.model
         own = self.subject.preprocess.image_size
-        offered = sizes(model, self.subject.preprocess)
+        offered = list_image_sizes(model, self.subject.preprocess)
         return {
             "name": source.architecture or Path(self.subject.name).name,
             "classes": len(source.labels),
             "size": own,
-            "grid": grid_of(model, own),
-            "sizes": [{"size": size, "grid": grid_of(model, size)} for size in offered],
+            "grid": patch_grid(model, own),
+            "sizes": [{"size": size, "grid": patch_grid(model, size)} for size in offered],
             "looks": self.no_look is None,
             "no_look": self.no_look,
             "neighbours": self.neighbours.state(),
@@ -140,7 +152,7 @@ class Desk:
         }
 
 
-def how_to_look(subject: Subject) -> tuple[str | None, Looking | None]:
+def make_rollout_function(subject: LoadedModel) -> tuple[str | None, RolloutFunction | None]:
     """(why the model cannot tell where it looked, None), or (None, how)."""
     try:
         vit = require_attention(subject.model)
@@ -149,6 +161,8 @@ def how_to_look(subject: Subject) -> tuple[str | None, Looking | None]:
 
     def looking(images: Tensor) -> np.ndarray:
         rolled = attention_rollout(vit, images)
-        return seen_from(rolled, vit.grid(images), vit.config.prefix)[0].float().cpu().numpy()
+        return (
+            extract_query_map(rolled, vit.grid(images), vit.config.prefix)[0].float().cpu().numpy()
+        )
 
     return None, looking

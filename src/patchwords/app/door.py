@@ -16,10 +16,10 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from patchwords.app.limits import Limits
-from patchwords.app.metrics import Metrics
+from patchwords.app.limits import AppLimits
+from patchwords.app.metrics import AppMetrics
 
-POLICY = "; ".join(
+APP_SECURITY_POLICY = "; ".join(
     (
         "default-src 'none'",
         "script-src 'self'",
@@ -31,8 +31,8 @@ POLICY = "; ".join(
         "frame-ancestors 'none'",
     )
 )
-HEADERS = {
-    "Content-Security-Policy": POLICY,
+SECURITY_HEADERS = {
+    "Content-Security-Policy": APP_SECURITY_POLICY,
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
@@ -40,11 +40,11 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
-OTHER = "other"  # a path that is none of ours: what clients ask for must not become names
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "::1")
+OTHER_ROUTE = "other"  # a path that is none of ours: what clients ask for must not become names
 
 
-class Door:
+class SecurityMiddleware:
     """An ASGI app around another.
 
     Args:
@@ -55,8 +55,8 @@ class Door:
     def __init__(
         self,
         app: ASGIApp,
-        limits: Limits,
-        metrics: Metrics,
+        limits: AppLimits,
+        metrics: AppMetrics,
         hosts: Collection[str] | None,
         routes: Collection[str],
     ) -> None:
@@ -74,7 +74,7 @@ class Door:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
             await send(message)
 
@@ -84,32 +84,36 @@ class Door:
         except asyncio.TimeoutError:
             if status:  # half an answer is out: the connection ends with it
                 raise
-            await fault(504, "this took too long")(scope, receive, sealed)
+            await make_error_response(504, "this took too long")(scope, receive, sealed)
         finally:
             path = scope["path"]
-            route = path if path in self.routes else OTHER
+            route = path if path in self.routes else OTHER_ROUTE
             self.metrics.request(route, status or 500, time.monotonic() - began)
 
     def refusal(self, headers: Headers) -> ASGIApp | None:
         """The answer to whoever may not come in."""
         host = headers.get("host", "")
-        if self.hosts is not None and hostname(host) not in self.hosts:
-            return fault(403, "this app answers only to the name that it was started with")
+        if self.hosts is not None and parse_hostname(host) not in self.hosts:
+            return make_error_response(
+                403, "this app answers only to the name that it was started with"
+            )
         origin = headers.get("origin")
-        if origin is not None and netloc(origin) != host.lower():
-            return fault(403, "requests from other sites are not answered")
+        if origin is not None and parse_netloc(origin) != host.lower():
+            return make_error_response(403, "requests from other sites are not answered")
         return None
 
 
-def fault(status: int, reason: str, headers: dict[str, str] | None = None) -> JSONResponse:
+def make_error_response(
+    status: int, reason: str, headers: dict[str, str] | None = None
+) -> JSONResponse:
     """One line, as JSON."""
     return JSONResponse({"error": reason}, status, headers)
 
 
-def hostname(host: str) -> str:
+def parse_hostname(host: str) -> str:
     """A Host header without its port, in lower case; "" for what is none.
 
-    >>> hostname("LocalHost:7860"), hostname("[::1]:7860"), hostname("127.0.0.1")
+    >>> parse_hostname("LocalHost:7860"), parse_hostname("[::1]:7860"), parse_hostname("127.0.0.1")
     ('localhost', '::1', '127.0.0.1')
     """
     try:
@@ -118,7 +122,7 @@ def hostname(host: str) -> str:
         return ""
 
 
-def netloc(origin: str) -> str:
+def parse_netloc(origin: str) -> str:
     """The host and port of an Origin header; "" for "null" and for what is none."""
     try:
         return urlsplit(origin).netloc.lower()

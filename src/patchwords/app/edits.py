@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from patchwords.app.refused import Refused
+from patchwords.app.refused import RequestRefused
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.evaluate.robustness.permutation import shuffle_tiles
@@ -24,29 +24,29 @@ from patchwords.model.family import Model
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.noise import numpy_generator
 
-Size = tuple[int, int]
+ImageSize = tuple[int, int]
 
-MOST_PATCHES = 4096  # of the sizes offered: attention between more takes gigabytes
-MOST_SEED = 2**31
+MAX_PATCHES = 4096  # of the sizes offered: attention between more takes gigabytes
+MAX_SEED = 2**31
 
 
 @dataclass(frozen=True)
-class Edits:
+class ImageEdits:
     """One request's wishes; the defaults change nothing."""
 
-    size: Size  # H, W
+    size: ImageSize  # H, W
     tiles: int = 1  # to a side; 1: not shuffled
     seed: int = 0
     hidden: tuple[int, ...] = ()  # numbers of patches, row after row
 
 
-def grid_of(model: Model, size: Size) -> Size:
+def patch_grid(model: Model, size: ImageSize) -> ImageSize:
     """(h, w) of the patches of images of this size; of a ResNet, of its last feature map."""
     config = model.config
     return config.trunk.grid(size) if isinstance(config, ResNetConfig) else config.grid_of(size)
 
 
-def sizes(model: Model, preprocess: Preprocess) -> list[Size]:
+def list_image_sizes(model: Model, preprocess: Preprocess) -> list[ImageSize]:
     """Sizes that the model takes, from half to twice its own, rising; its own among them."""
     own, config = preprocess.image_size, model.config
     if isinstance(config, ViTConfig) and config.mixer == "mlp":  # has weights for each patch
@@ -60,45 +60,50 @@ def sizes(model: Model, preprocess: Preprocess) -> list[Size]:
             config.with_settings(image_size=size)
         except ConfigError:  # as a window that has no place in it
             continue
-        if np.prod(grid_of(model, size)) <= MOST_PATCHES:
+        if np.prod(patch_grid(model, size)) <= MAX_PATCHES:
             found.add(size)
     return sorted(found)
 
 
-def tilings(size: Size, grid: Size) -> list[int]:
+def list_tilings(size: ImageSize, grid: ImageSize) -> list[int]:
     """Tiles to a side into which an image can be cut, up to twice as many as it has patches."""
     return [n for n in range(2, 2 * max(grid) + 1) if not any(side % n for side in size)]
 
 
-def read_edits(fields: Mapping[str, str], model: Model, preprocess: Preprocess) -> Edits:
+def parse_edits(fields: Mapping[str, str], model: Model, preprocess: Preprocess) -> ImageEdits:
     """The fields `height` and `width`, `tiles`, `seed`, and `hidden` as in "3,17,18".
 
     Raises Refused (400) where one is not a number, or not one that the model can do.
     """
     own = preprocess.image_size
-    size = whole(fields, "height", own[0]), whole(fields, "width", own[1])
-    offered = sizes(model, preprocess)
+    size = (
+        parse_integer_field(fields, "height", own[0]),
+        parse_integer_field(fields, "width", own[1]),
+    )
+    offered = list_image_sizes(model, preprocess)
     if size not in offered:
-        raise Refused(
+        raise RequestRefused(
             400,
-            f"size {size[0]}x{size[1]} is not offered: the model takes {shown(offered[0])} to "
-            f"{shown(offered[-1])}, see /model",
+            f"size {size[0]}x{size[1]} is not offered: the model takes {format_size(offered[0])} to "
+            f"{format_size(offered[-1])}, see /model",
         )
-    grid = grid_of(model, size)
-    tiles = whole(fields, "tiles", 1)
-    if tiles != 1 and tiles not in tilings(size, grid):
-        raise Refused(400, f"{tiles}x{tiles} tiles do not divide {shown(size)} pixels")
-    seed = whole(fields, "seed", 0)
-    if seed >= MOST_SEED:
-        raise Refused(400, f"seed must be below {MOST_SEED}")
+    grid = patch_grid(model, size)
+    tiles = parse_integer_field(fields, "tiles", 1)
+    if tiles != 1 and tiles not in list_tilings(size, grid):
+        raise RequestRefused(400, f"{tiles}x{tiles} tiles do not divide {format_size(size)} pixels")
+    seed = parse_integer_field(fields, "seed", 0)
+    if seed >= MAX_SEED:
+        raise RequestRefused(400, f"seed must be below {MAX_SEED}")
     words = [word for word in fields.get("hidden", "").split(",") if word.strip()]
-    hidden = tuple(sorted({number(word, "hidden") for word in words}))
+    hidden = tuple(sorted({parse_integer(word, "hidden") for word in words}))
     if hidden and hidden[-1] >= grid[0] * grid[1]:
-        raise Refused(400, f"patch {hidden[-1]} does not exist: there are {grid[0] * grid[1]}")
-    return Edits(size, tiles, seed, hidden)
+        raise RequestRefused(
+            400, f"patch {hidden[-1]} does not exist: there are {grid[0] * grid[1]}"
+        )
+    return ImageEdits(size, tiles, seed, hidden)
 
 
-def apply(edits: Edits, pixels: np.ndarray, grid: Size) -> np.ndarray:
+def apply_edits(edits: ImageEdits, pixels: np.ndarray, grid: ImageSize) -> np.ndarray:
     """uint8 [H, W, C] -> uint8 [H, W, C]"""
     if edits.tiles > 1:
         order = numpy_generator(edits.seed, "shuffle", edits.tiles).permutation(edits.tiles**2)
@@ -106,28 +111,28 @@ def apply(edits: Edits, pixels: np.ndarray, grid: Size) -> np.ndarray:
         moved = shuffle_tiles(image, torch.from_numpy(order)[None])
         pixels = moved[0].permute(1, 2, 0).numpy()  # [H, W, C]
     if edits.hidden:
-        gone = np.isin(cells(edits.size, grid), edits.hidden)  # [H, W]
+        gone = np.isin(map_pixels_to_patches(edits.size, grid), edits.hidden)  # [H, W]
         pixels = np.where(gone[:, :, None], np.uint8(0), pixels)
     return np.ascontiguousarray(pixels)
 
 
-def cells(size: Size, grid: Size) -> np.ndarray:
+def map_pixels_to_patches(size: ImageSize, grid: ImageSize) -> np.ndarray:
     """int64 [H, W], the patch of every pixel."""
     rows, columns = (np.arange(n) * count // n for n, count in zip(size, grid, strict=True))
     return rows[:, None] * grid[1] + columns
 
 
-def whole(fields: Mapping[str, str], name: str, default: int) -> int:
+def parse_integer_field(fields: Mapping[str, str], name: str, default: int) -> int:
     """A field that is a whole number."""
-    return number(fields[name], name) if name in fields else default
+    return parse_integer(fields[name], name) if name in fields else default
 
 
-def number(word: str, name: str) -> int:
+def parse_integer(word: str, name: str) -> int:
     word = word.strip()
     if not (word.isascii() and word.isdecimal() and len(word) < 11):
-        raise Refused(400, f"{name} must be made of whole numbers, 0 or above")
+        raise RequestRefused(400, f"{name} must be made of whole numbers, 0 or above")
     return int(word)
 
 
-def shown(size: Size) -> str:
+def format_size(size: ImageSize) -> str:
     return f"{size[0]}x{size[1]}"

@@ -8,7 +8,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Limits:
+class AppLimits:
     """What is beyond is refused, each by its own status."""
 
     body: int = 20 * MIB  # bytes of a request; 413

@@ -7,9 +7,9 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-IMAGES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+LATENCY_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+BATCH_SIZE_BUCKETS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
+PROMETHEUS_CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class Histogram:
@@ -36,20 +36,20 @@ class Histogram:
         yield f"{name}_count{braced} {below}"
 
 
-class Metrics:
+class AppMetrics:
     """Counts since the start; safe to use from every thread."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.requests: Counter[tuple[str, int]] = Counter()  # (route, status)
         self.seconds: dict[str, Histogram] = {}  # by route
-        self.batches = Histogram(IMAGES)
+        self.batches = Histogram(BATCH_SIZE_BUCKETS)
 
     def request(self, route: str, status: int, seconds: float) -> None:
         """One request has ended."""
         with self.lock:
             self.requests[route, status] += 1
-            self.seconds.setdefault(route, Histogram(SECONDS)).observe(seconds)
+            self.seconds.setdefault(route, Histogram(LATENCY_BUCKETS)).observe(seconds)
 
     def batch(self, size: int) -> None:
         """So many images went through the model together."""

@@ -15,24 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.data.decode import decode
-from patchwords.data.examples import Examples
+from patchwords.data.decode import decode_image
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError, PatchwordsError
 from patchwords.evaluate.feature_cache import FeatureCache
-from patchwords.evaluate.frozen import asker
-from patchwords.evaluate.nearest import MOST_IMAGES, drawn, unit
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.frozen import build_feature_extractor
+from patchwords.evaluate.nearest import MAX_SEARCHED_IMAGES, normalise_rows, subsample_examples
+from patchwords.evaluate.subject import LoadedModel
 
-SHOWN = 6
-SIDE = 160  # pixels of a thumbnail's longer side
-TINY = 64  # images up to this size are kept as they are
+MAX_NEIGHBOURS = 6
+NEIGHBOUR_THUMBNAIL_SIDE = 160  # pixels of a thumbnail's longer side
+NEIGHBOUR_LOSSLESS_SIDE = 64  # images up to this size are kept as they are
 
 
-class Stopped(Exception):
+class AppStopped(Exception):
     """The app ends before all features are there."""
 
 
-class Neighbours:
+class NeighbourSearch:
     """Looks for the nearest among examples. A thread of its own computes their features.
 
     Args:
@@ -42,14 +42,16 @@ class Neighbours:
 
     def __init__(
         self,
-        subject: Subject,
-        examples: Examples | None,
+        subject: LoadedModel,
+        examples: ImageDataset | None,
         cache: FeatureCache | None = None,
         reason: str = "",
     ) -> None:
         self.subject, self.cache = subject, cache
         self.of = 0 if examples is None else len(examples)
-        self.examples = None if examples is None else drawn(examples, MOST_IMAGES)
+        self.examples = (
+            None if examples is None else subsample_examples(examples, MAX_SEARCHED_IMAGES)
+        )
         self.done = 0
         self.reason = reason  # why there are none, for a person
         self.values: np.ndarray | None = None  # [n, R], of length 1
@@ -85,8 +87,8 @@ class Neighbours:
         if examples is None or values is None:
             return []
         # `evaluate.nearest` makes all rows unit for each search; a page cannot wait for that
-        cosines = values @ unit(features[None])[0]  # [n]
-        best = np.argsort(-cosines, kind="stable")[:SHOWN]
+        cosines = values @ normalise_rows(features[None])[0]  # [n]
+        best = np.argsort(-cosines, kind="stable")[:MAX_NEIGHBOURS]
         found = []
         for row in best.tolist():
             place = int(self.places[row])
@@ -107,15 +109,15 @@ class Neighbours:
         def progress(done: int, total: int) -> None:
             self.done = done
             if self.stopping.is_set():
-                raise Stopped
+                raise AppStopped
 
         try:
-            features = asker(self.subject, self.cache, progress)(self.examples)
+            features = build_feature_extractor(self.subject, self.cache, progress)(self.examples)
             if not len(features.indices):
                 raise DataError("none of the photos can be read")
             self.places = features.indices
-            self.values = unit(features.values)
-        except Stopped:
+            self.values = normalise_rows(features.values)
+        except AppStopped:
             pass
         except (PatchwordsError, OSError) as error:
             self.reason = " ".join(str(error).split())
@@ -124,23 +126,23 @@ class Neighbours:
         """A thumbnail as a data URL; None where the photo is gone."""
         assert self.examples is not None
         try:
-            image = decode(self.examples.read(place), smallest=SIDE)
+            image = decode_image(self.examples.read(place), smallest=NEIGHBOUR_THUMBNAIL_SIDE)
         except (OSError, DataError):
             return None
-        return picture(np.asarray(image), SIDE)
+        return encode_data_url(np.asarray(image), NEIGHBOUR_THUMBNAIL_SIDE)
 
 
-def picture(pixels: np.ndarray, side: int | None = None) -> str:
+def encode_data_url(pixels: np.ndarray, side: int | None = None) -> str:
     """uint8 [H, W, 1 or 3] -> a data URL: exact, or a JPEG where it has to be made smaller."""
     from PIL import Image
 
     image = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
     file = io.BytesIO()
-    exact = side is None or max(image.size) <= TINY
+    exact = side is None or max(image.size) <= NEIGHBOUR_LOSSLESS_SIDE
     if exact:
         image.save(file, "PNG", compress_level=1)
     else:
-        image.thumbnail((side or SIDE, side or SIDE))
+        image.thumbnail((side or NEIGHBOUR_THUMBNAIL_SIDE, side or NEIGHBOUR_THUMBNAIL_SIDE))
         image.save(file, "JPEG", quality=82)
     kind = "png" if exact else "jpeg"
     return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

@@ -6,12 +6,12 @@ import importlib
 
 from patchwords.errors import ConfigError
 
-PACKAGES = ("fastapi", "uvicorn", "python_multipart")
+APP_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
 
 
-def require() -> None:
+def require_app_packages() -> None:
     """Raise ConfigError where one of the packages is not there or does not load."""
-    for name in PACKAGES:
+    for name in APP_PACKAGES:
         try:
             importlib.import_module(name)
         except ImportError as error:

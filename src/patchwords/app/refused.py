@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Refused(Exception):
+class RequestRefused(Exception):
     """`status` is that of HTTP; the text is one line for whoever asked."""
 
     def __init__(self, status: int, reason: str, headers: Mapping[str, str] | None = None) -> None:
@@ -15,6 +15,6 @@ class Refused(Exception):
         self.headers = dict(headers or {})
 
 
-def busy(reason: str) -> Refused:
+def busy_error(reason: str) -> RequestRefused:
     """There is too much to do now: 429, and when to come again."""
-    return Refused(429, f"busy: {reason}; try again in a second", {"Retry-After": "1"})
+    return RequestRefused(429, f"busy: {reason}; try again in a second", {"Retry-After": "1"})

@@ -11,15 +11,15 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from patchwords.app.limits import Limits
+from patchwords.app.limits import AppLimits
 from patchwords.errors import ConfigError
 
-STOPS = (signal.SIGINT, signal.SIGTERM)
-WAITING = 128  # connections that the system keeps for us
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SOCKET_BACKLOG = 128  # connections that the system keeps for us
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket on which connections wait until `serve`; raises ConfigError where there is none."""
+def open_listening_socket(host: str, port: int) -> socket.socket:
+    """A socket on which connections wait until `serve_app`; raises ConfigError where there is none."""
     if not 0 <= port <= 65535:
         raise ConfigError(f"--port {port} must be 0 (any that is free) to 65535")
     try:
@@ -32,7 +32,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
-        sock.listen(WAITING)
+        sock.listen(SOCKET_BACKLOG)
     except OSError as error:
         sock.close()
         said = error.strerror or str(error)
@@ -43,33 +43,33 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
-def is_loopback(sock: socket.socket) -> bool:
+def is_loopback_socket(sock: socket.socket) -> bool:
     """Whether only this machine can reach it."""
     return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
 
 
-def url(sock: socket.socket) -> str:
+def format_socket_url(sock: socket.socket) -> str:
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def serve(app: ASGIApp, sock: socket.socket, limits: Limits) -> None:
+def serve_app(app: ASGIApp, sock: socket.socket, limits: AppLimits) -> None:
     """Answers until Ctrl-C or SIGTERM; requests in work then get a few seconds."""
     # uvicorn stops at a signal and raises it again at the end: for us that is a good end.
-    before = {name: signal.signal(name, lambda *_: None) for name in STOPS}
+    before = {name: signal.signal(name, lambda *_: None) for name in STOP_SIGNALS}
     try:
-        server(app, limits).run(sockets=[sock])
+        create_uvicorn_server(app, limits).run(sockets=[sock])
     finally:
         for name, handler in before.items():
             signal.signal(name, handler)
         sock.close()
 
 
-def server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
+def create_uvicorn_server(app: ASGIApp, limits: AppLimits) -> uvicorn.Server:
     """uvicorn, quiet and within the limits."""
     config = uvicorn.Config(
         app,
-        http=Patient.within(limits.header_seconds),
+        http=HeaderTimeoutProtocol.within(limits.header_seconds),
         ws="none",
         lifespan="off",
         log_level="error",  # nobody's requests are written down
@@ -82,14 +82,14 @@ def server(app: ASGIApp, limits: Limits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class Patient(H11Protocol):
+class HeaderTimeoutProtocol(H11Protocol):
     """HTTP/1.1 that waits so long, and not longer, for a connection to ask (or ask again)."""
 
     seconds = 10.0
     alarm: asyncio.TimerHandle | None = None
 
     @classmethod
-    def within(cls, seconds: float) -> type[Patient]:
+    def within(cls, seconds: float) -> type[HeaderTimeoutProtocol]:
         return type("Patient", (cls,), {"seconds": seconds})
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

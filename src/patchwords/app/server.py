@@ -22,13 +22,13 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
 
-from patchwords.app.desk import Desk
-from patchwords.app.door import Door, fault
-from patchwords.app.metrics import CONTENT_TYPE
-from patchwords.app.refused import Refused
+from patchwords.app.desk import PredictionService
+from patchwords.app.door import SecurityMiddleware, make_error_response
+from patchwords.app.metrics import PROMETHEUS_CONTENT_TYPE
+from patchwords.app.refused import RequestRefused
 from patchwords.version import __version__
 
-PAGE = {  # route -> (file, content type)
+PAGE_FILES = {  # route -> (file, content type)
     "/": ("page.html", "text/html; charset=utf-8"),
     "/page.css": ("page.css", "text/css; charset=utf-8"),
     "/page.js": ("page.js", "text/javascript; charset=utf-8"),
@@ -37,23 +37,23 @@ PAGE = {  # route -> (file, content type)
     "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-ROUTES = {*PAGE, "/predict", "/look", "/model", "/health", "/metrics", "/openapi.json"}
+ROUTES = {*PAGE_FILES, "/predict", "/look", "/model", "/health", "/metrics", "/openapi.json"}
 
 
-class Prediction(BaseModel):
+class ClassScore(BaseModel):
     label: str
     score: float
 
 
-class Answer(BaseModel):
-    predictions: list[Prediction]
+class PredictResponse(BaseModel):
+    predictions: list[ClassScore]
 
 
-class Fault(BaseModel):
+class ErrorResponse(BaseModel):
     error: str
 
 
-BINARY = {"type": "string", "format": "binary"}
+BINARY_SCHEMA = {"type": "string", "format": "binary"}
 IMAGE_BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -62,16 +62,16 @@ IMAGE_BODY: dict[str, Any] = {
                 "schema": {
                     "type": "object",
                     "required": ["file"],
-                    "properties": {"file": BINARY},
+                    "properties": {"file": BINARY_SCHEMA},
                 }
             },
-            "image/*": {"schema": BINARY},
-            "application/octet-stream": {"schema": BINARY},
+            "image/*": {"schema": BINARY_SCHEMA},
+            "application/octet-stream": {"schema": BINARY_SCHEMA},
         },
     }
 }
-FAULTS: dict[int | str, dict[str, Any]] = {
-    status: {"model": Fault, "description": meaning}
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": meaning}
     for status, meaning in {
         400: "not a sound image, or the form cannot be read",
         403: "asked by another name, or from another site",
@@ -86,7 +86,7 @@ FAULTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-def create_app(desk: Desk, hosts: tuple[str, ...] | None) -> ASGIApp:
+def create_app(desk: PredictionService, hosts: tuple[str, ...] | None) -> ASGIApp:
     """The app as ASGI. `hosts` are the names by which it may be called; None: any."""
     app = FastAPI(
         title="patchwords",
@@ -96,32 +96,32 @@ def create_app(desk: Desk, hosts: tuple[str, ...] | None) -> ASGIApp:
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
-    add_faults(app)
-    add_page(app)
-    add_questions(app, desk)
-    add_state(app, desk)
-    return Door(app, desk.limits, desk.metrics, hosts, ROUTES)
+    add_error_handlers(app)
+    add_page_routes(app)
+    add_inference_routes(app, desk)
+    add_status_routes(app, desk)
+    return SecurityMiddleware(app, desk.limits, desk.metrics, hosts, ROUTES)
 
 
-def add_questions(app: FastAPI, desk: Desk) -> None:
+def add_inference_routes(app: FastAPI, desk: PredictionService) -> None:
     @app.post(
         "/predict",
         summary="the likeliest classes of an image",
         openapi_extra=IMAGE_BODY,
-        responses=FAULTS,
+        responses=ERROR_RESPONSES,
     )
     async def predict(
         request: Request, top_k: int = Query(5, ge=1, le=1000, description="classes to name")
-    ) -> Answer:
+    ) -> PredictResponse:
         found = await desk.predict(request, top_k)
-        return Answer(predictions=[Prediction(**one) for one in found])
+        return PredictResponse(predictions=[ClassScore(**one) for one in found])
 
     @app.post("/look", include_in_schema=False)
     async def look(request: Request) -> JSONResponse:
         return JSONResponse(await desk.look(request))
 
 
-def add_state(app: FastAPI, desk: Desk) -> None:
+def add_status_routes(app: FastAPI, desk: PredictionService) -> None:
     @app.get("/model", summary="the model: classes, sizes that it takes, what the page can show")
     async def model() -> dict[str, Any]:
         return desk.describe()
@@ -136,10 +136,10 @@ def add_state(app: FastAPI, desk: Desk) -> None:
         response_class=PlainTextResponse,
     )
     async def metrics() -> Response:
-        return Response(desk.metrics.text(desk.now()), media_type=CONTENT_TYPE)
+        return Response(desk.metrics.text(desk.now()), media_type=PROMETHEUS_CONTENT_TYPE)
 
 
-def add_page(app: FastAPI) -> None:
+def add_page_routes(app: FastAPI) -> None:
     """The files of the page, read once: no path that a client says is ever opened."""
     folder = files("patchwords.app") / "page"
 
@@ -148,26 +148,30 @@ def add_page(app: FastAPI) -> None:
         async def page() -> Response:
             return Response(content, media_type=kind)
 
-    for route, (name, kind) in PAGE.items():
+    for route, (name, kind) in PAGE_FILES.items():
         add(route, (folder / name).read_bytes(), kind)
 
 
-def add_faults(app: FastAPI) -> None:
+def add_error_handlers(app: FastAPI) -> None:
     """Every fault is {"error": one line}."""
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> JSONResponse:
-        return fault(error.status, error.reason, error.headers)
+    @app.exception_handler(RequestRefused)
+    async def refused(request: Request, error: RequestRefused) -> JSONResponse:
+        return make_error_response(error.status, error.reason, error.headers)
 
     @app.exception_handler(HTTPException)
     async def http(request: Request, error: HTTPException) -> JSONResponse:
-        return fault(error.status_code, str(error.detail).lower(), dict(error.headers or {}))
+        return make_error_response(
+            error.status_code, str(error.detail).lower(), dict(error.headers or {})
+        )
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:
         first = error.errors()[0]
-        return fault(422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg'].lower()}")
+        return make_error_response(
+            422, f"{'.'.join(map(str, first['loc'][1:]))}: {first['msg'].lower()}"
+        )
 
     @app.exception_handler(Exception)
     async def ours(request: Request, error: Exception) -> JSONResponse:
-        return fault(500, "a fault of the app itself; its terminal says more")
+        return make_error_response(500, "a fault of the app itself; its terminal says more")

@@ -12,14 +12,14 @@ from starlette.datastructures import UploadFile
 from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 
-from patchwords.app.limits import MIB, Limits
-from patchwords.app.refused import Refused, busy
+from patchwords.app.limits import MIB, AppLimits
+from patchwords.app.refused import RequestRefused, busy_error
 
-FORM = "multipart/form-data"
-FILE = "file"  # the field that has the image
-MOST_FIELDS = 8
-FIELD_BYTES = 2**16
-DRAINED = 4  # times the limit that are still read, and dropped, so that the refusal arrives
+MULTIPART_FORM = "multipart/form-data"
+FILE_FIELD = "file"  # the field that has the image
+MAX_FORM_FIELDS = 8
+MAX_FIELD_BYTES = 2**16
+DRAIN_FACTOR = 4  # times the limit that are still read, and dropped, so that the refusal arrives
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,10 @@ class Upload:
     fields: dict[str, str]
 
 
-class Room:
+class RequestAdmission:
     """Room for the requests in work, and for the bytes of their bodies."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: AppLimits) -> None:
         self.limits = limits
         self.requests = 0
         self.bytes = 0
@@ -45,13 +45,13 @@ class Room:
         Entering, and taking, raise Refused (429) where there is none left.
         """
         if self.requests >= self.limits.requests:
-            raise busy(f"{self.requests} requests are in work")
+            raise busy_error(f"{self.requests} requests are in work")
         taken = 0
 
         def take(count: int) -> None:
             nonlocal taken
             if self.bytes + count > self.limits.held:
-                raise busy("the images in work fill the memory set aside for them")
+                raise busy_error("the images in work fill the memory set aside for them")
             self.bytes += count
             taken += count
 
@@ -63,7 +63,7 @@ class Room:
             self.bytes -= taken
 
 
-async def read_upload(request: Request, limits: Limits, take: Callable[[int], None]) -> Upload:
+async def read_upload(request: Request, limits: AppLimits, take: Callable[[int], None]) -> Upload:
     """A form with an image in the field `file`, or the image as the whole body.
 
     `take` is that of the request's place in the room.
@@ -73,17 +73,20 @@ async def read_upload(request: Request, limits: Limits, take: Callable[[int], No
     kind = request.headers.get("content-type", "application/octet-stream")
     essence = kind.partition(";")[0].strip().lower()
     is_image = essence == "application/octet-stream" or essence.startswith("image/")
-    if essence != FORM and not is_image:
-        raise Refused(
-            415, f"send an image as the body, or {FORM} with the field {FILE!r}; this is neither"
+    if essence != MULTIPART_FORM and not is_image:
+        raise RequestRefused(
+            415,
+            f"send an image as the body, or {MULTIPART_FORM} with the field {FILE_FIELD!r}; this is neither",
         )
     try:
         reading = read_body(request, limits.body, take)
         body = await asyncio.wait_for(reading, limits.upload_seconds)
     except asyncio.TimeoutError as error:
-        raise closing(408, f"the body took more than {limits.upload_seconds:g} s") from error
+        raise closing_refusal(
+            408, f"the body took more than {limits.upload_seconds:g} s"
+        ) from error
     except ClientDisconnect as error:
-        raise Refused(400, "the client went away") from error
+        raise RequestRefused(400, "the client went away") from error
     return Upload(body, {}) if is_image else await read_form(request, body)
 
 
@@ -91,13 +94,13 @@ async def read_body(request: Request, most: int, take: Callable[[int], None]) ->
     """Of at most so many bytes; a larger one is read on for a while, and dropped."""
     too_large = f"the body has more than {most / MIB:g} MiB: send a smaller image"
     declared = request.headers.get("content-length", "0")
-    if declared.isdecimal() and int(declared) > DRAINED * most:
-        raise closing(413, too_large)
+    if declared.isdecimal() and int(declared) > DRAIN_FACTOR * most:
+        raise closing_refusal(413, too_large)
     parts: list[bytes] = []
     count = 0
     async for part in request.stream():
         count += len(part)
-        if count > DRAINED * most:
+        if count > DRAIN_FACTOR * most:
             break
         if count <= most:
             take(len(part))
@@ -105,13 +108,13 @@ async def read_body(request: Request, most: int, take: Callable[[int], None]) ->
         else:
             parts.clear()
     if count > most:
-        raise closing(413, too_large)
+        raise closing_refusal(413, too_large)
     return b"".join(parts)
 
 
-def closing(status: int, reason: str) -> Refused:
+def closing_refusal(status: int, reason: str) -> RequestRefused:
     """A refusal after which the connection ends: the rest of the body is not waited for."""
-    return Refused(status, reason, {"Connection": "close"})
+    return RequestRefused(status, reason, {"Connection": "close"})
 
 
 async def read_form(request: Request, body: bytes) -> Upload:
@@ -120,24 +123,24 @@ async def read_form(request: Request, body: bytes) -> Upload:
     async def once() -> AsyncGenerator[bytes, None]:
         yield body
 
-    parser = InMemory(
+    parser = InMemoryFormParser(
         request.headers,
         once(),
         max_files=1,
-        max_fields=MOST_FIELDS,
-        max_part_size=FIELD_BYTES,
+        max_fields=MAX_FORM_FIELDS,
+        max_part_size=MAX_FIELD_BYTES,
     )
     try:
         form = await parser.parse()
     except MultiPartException as error:
         said = " ".join(error.message.split())
-        raise Refused(400, f"the form cannot be read: {said}") from error
+        raise RequestRefused(400, f"the form cannot be read: {said}") from error
     except (ValueError, LookupError) as error:  # of headers that no browser writes
-        raise Refused(400, "the form cannot be read") from error
+        raise RequestRefused(400, "the form cannot be read") from error
     try:
-        image = form.get(FILE)
+        image = form.get(FILE_FIELD)
         if not isinstance(image, UploadFile):
-            raise Refused(400, f"the form has no file in the field {FILE!r}")
+            raise RequestRefused(400, f"the form has no file in the field {FILE_FIELD!r}")
         content = await image.read()
         fields = {name: value for name, value in form.items() if isinstance(value, str)}
         return Upload(content, fields)
@@ -145,7 +148,7 @@ async def read_form(request: Request, body: bytes) -> Upload:
         await form.close()
 
 
-class InMemory(MultiPartParser):
+class InMemoryFormParser(MultiPartParser):
     """Starlette's parser, but an upload never goes to a temporary file."""
 
     spool_max_size = 2**40

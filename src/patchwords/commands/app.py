@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from patchwords.commands.frozen import Cache
-from patchwords.device import AnswerPrecision, DeviceName
+from patchwords.commands.frozen import CacheOptions
+from patchwords.device import DeviceName, InferencePrecision
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Examples
+    from patchwords.data.examples import ImageDataset
 
 
 @dataclass(frozen=True)
-class App:
+class AppCommand:
     """A page to play with a trained model: drop a photo, see what it says and where it looked.
 
     RUN is a run folder or a model folder. Paint patches away, shuffle the photo, change its size,
@@ -38,64 +38,73 @@ class App:
     """address to listen on; the default is reached from this machine only"""
     device: DeviceName = "auto"
     """where to compute"""
-    precision: AnswerPrecision = "fp32"
+    precision: InferencePrecision = "fp32"
     """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
     image_column: str | None = None
     """column of a CSV or parquet that has the images"""
     label_column: str | None = None
     """column of a CSV or parquet that has the labels"""
-    cache: Cache = field(default_factory=Cache)
+    cache: CacheOptions = field(default_factory=CacheOptions)
 
 
-def run(config: App) -> int:
+def run_app(config: AppCommand) -> int:
     """Serve until told to stop."""
-    from patchwords.app.packages import require
+    from patchwords.app.packages import require_app_packages
 
-    require()
-    from patchwords.app.desk import Desk
-    from patchwords.app.door import LOOPBACK
-    from patchwords.app.limits import Limits
-    from patchwords.app.neighbours import Neighbours
-    from patchwords.app.serve import is_loopback, listen, serve, url
+    require_app_packages()
+    from patchwords.app.desk import PredictionService
+    from patchwords.app.door import LOOPBACK_HOSTS
+    from patchwords.app.limits import AppLimits
+    from patchwords.app.neighbours import NeighbourSearch
+    from patchwords.app.serve import (
+        format_socket_url,
+        is_loopback_socket,
+        open_listening_socket,
+        serve_app,
+    )
     from patchwords.app.server import create_app
     from patchwords.device import choose_device
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.evaluate.subject import load_model_on_device
 
-    sock = listen(config.host, config.port)  # first: to load a model takes a while
+    sock = open_listening_socket(config.host, config.port)  # first: to load a model takes a while
     try:
         device = choose_device(config.device, config.precision)
-        subject = load_subject(config.run, device, workers=0)
+        subject = load_model_on_device(config.run, device, workers=0)
         subject.source.require_classes(config.run)
-        examples, reason = find_photos(config)
-        limits = Limits()
-        neighbours = Neighbours(subject, examples, config.cache.open(), reason)
+        examples, reason = find_neighbour_photos(config)
+        limits = AppLimits()
+        neighbours = NeighbourSearch(subject, examples, config.cache.open(), reason)
     except BaseException:
         sock.close()
         raise
-    desk = Desk(subject, neighbours, limits)
-    local = is_loopback(sock)
+    desk = PredictionService(subject, neighbours, limits)
+    local = is_loopback_socket(sock)
     if not local:
-        say(f"warning: whoever reaches {config.host} can use this page; there is no password")
-    app = create_app(desk, (*LOOPBACK, config.host.lower()) if local else None)
+        print_status(
+            f"warning: whoever reaches {config.host} can use this page; there is no password"
+        )
+    app = create_app(desk, (*LOOPBACK_HOSTS, config.host.lower()) if local else None)
     neighbours.start()
-    print(f"{config.run} answers at {url(sock)}   (Ctrl-C stops it)", flush=True)
+    print(f"{config.run} answers at {format_socket_url(sock)}   (Ctrl-C stops it)", flush=True)
     try:
-        serve(app, sock, limits)
+        serve_app(app, sock, limits)
     finally:
         desk.close()
     print("stopped", flush=True)
     return 0
 
 
-def find_photos(config: App) -> tuple[Examples | None, str]:
+def find_neighbour_photos(config: AppCommand) -> tuple[ImageDataset | None, str]:
     """Where to look for the nearest: (photos, ""), or (None, why there are none).
 
     Raises DataError for --data that cannot be read; data of the run that are gone are no error.
     """
-    from patchwords.commands.training_images import Wanted
+    from patchwords.commands.training_images import DataRequest
     from patchwords.errors import PatchwordsError
 
-    wanted = Wanted(config.run, "--data", config.data, config.image_column, config.label_column)
+    wanted = DataRequest(
+        config.run, "--data", config.data, config.image_column, config.label_column
+    )
     try:
         data = wanted.open()
         if data is None:
@@ -105,9 +114,9 @@ def find_photos(config: App) -> tuple[Examples | None, str]:
     except PatchwordsError as error:
         if config.data is not None:
             raise
-        say(f"without nearest photos: {error}")
+        print_status(f"without nearest photos: {error}")
         return None, str(error)
 
 
-def say(line: str) -> None:
+def print_status(line: str) -> None:
     print(f"patchwords: {line}", file=sys.stderr)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from patchwords.device import DeviceName, PrecisionName
-from patchwords.distributed import world
+from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Examples
-    from patchwords.measure.benchmark import Findings
-    from patchwords.measure.estimate import Estimate
-    from patchwords.measure.subject import Subject
+    from patchwords.data.examples import ImageDataset
+    from patchwords.measure.benchmark import BenchmarkResult
+    from patchwords.measure.estimate import BenchmarkEstimate
+    from patchwords.measure.subject import BenchmarkWorkload
 
 
 @dataclass(frozen=True)
-class Benchmark:
+class BenchmarkCommand:
     """Measure this machine with a model: inference, training, input, and where the time goes.
 
     Then it says which settings to take, by rules that are printed beside, and, for --images or
@@ -63,52 +63,54 @@ class Benchmark:
     """print everything as JSON"""
 
 
-def run(config: Benchmark) -> int:
+def run_benchmark(config: BenchmarkCommand) -> int:
     _check_numbers(config)
-    from patchwords.commands.benchmark_summary import Steps, show
-    from patchwords.commands.evaluator import claim, write_results
-    from patchwords.commands.plan import count_images
-    from patchwords.measure.benchmark import benchmark, stages
-    from patchwords.measure.estimate import USUAL_EPOCHS, estimate
-    from patchwords.measure.machine import usable_cores
-    from patchwords.measure.subject import choose_subject
+    from patchwords.commands.benchmark_summary import BenchmarkProgress, print_benchmark
+    from patchwords.commands.evaluator import claim_output_folder, write_results
+    from patchwords.commands.plan import parse_image_count
+    from patchwords.measure.benchmark import benchmark_machine, count_benchmark_stages
+    from patchwords.measure.estimate import DEFAULT_EPOCHS, estimate_from_benchmark
+    from patchwords.measure.machine import count_usable_cores
+    from patchwords.measure.subject import build_workload
 
-    wanted = None if config.images is None else count_images(config.images)
+    wanted = None if config.images is None else parse_image_count(config.images)
     where = config.device, config.precision
     # What is refused without looking at the data comes before they are opened, which may take long.
-    subject = choose_subject(
+    subject = build_workload(
         config.model, config.image_size, config.batch_size, config.start, wanted, where
     )
-    examples = open_examples(config)
+    examples = open_benchmark_images(config)
     if config.data is not None and wanted is None:
         wanted = len(examples)
-        subject = choose_subject(
+        subject = build_workload(
             config.model, config.image_size, config.batch_size, config.start, wanted, where
         )
-    epochs = USUAL_EPOCHS[config.start] if config.epochs is None else config.epochs
+    epochs = DEFAULT_EPOCHS[config.start] if config.epochs is None else config.epochs
     if wanted is not None and not round(wanted * epochs):
         raise ConfigError(f"--epochs {epochs:g} of {wanted:,} images are not one image")
-    folder = claim(config.output, config.overwrite)
-    cores = usable_cores()
-    with Steps(stages(subject, cores)) as steps:
-        found = benchmark(subject, examples, cores, config.seconds, steps.tell)
-    run = None if wanted is None else estimate(subject, found.together, wanted, epochs)
-    results = summarise(config, subject, examples, found, run)
+    folder = claim_output_folder(config.output, config.overwrite)
+    cores = count_usable_cores()
+    with BenchmarkProgress(count_benchmark_stages(subject, cores)) as steps:
+        found = benchmark_machine(subject, examples, cores, config.seconds, steps.tell)
+    run = (
+        None if wanted is None else estimate_from_benchmark(subject, found.together, wanted, epochs)
+    )
+    results = summarise_benchmark(config, subject, examples, found, run)
     if folder is not None:
-        write_results(folder, results, rows_of(results), {})
+        write_results(folder, results, list_speed_rows(results), {})
     if config.json:
         print(jsonlib.dumps(results))
     else:
-        show(results, folder)
+        print_benchmark(results, folder)
     return 0
 
 
-def open_examples(config: Benchmark) -> Examples:
+def open_benchmark_images(config: BenchmarkCommand) -> ImageDataset:
     """The images to train on of --data, or made ones."""
     if config.data is None:
-        from patchwords.measure.photos import make_photos
+        from patchwords.measure.photos import make_synthetic_photos
 
-        return make_photos()
+        return make_synthetic_photos()
     from patchwords.data.examples import ALL, TRAIN
     from patchwords.data.open import open_data
 
@@ -117,12 +119,16 @@ def open_examples(config: Benchmark) -> Examples:
     return data.splits.get(TRAIN, data.splits.get(ALL, first))
 
 
-def summarise(
-    config: Benchmark, subject: Subject, examples: Examples, found: Findings, run: Estimate | None
+def summarise_benchmark(
+    config: BenchmarkCommand,
+    subject: BenchmarkWorkload,
+    examples: ImageDataset,
+    found: BenchmarkResult,
+    run: BenchmarkEstimate | None,
 ) -> dict[str, Any]:
     """All of it as one table, which is what --json prints."""
-    from patchwords.measure.estimate import finetune_command
-    from patchwords.model.cost import forward_macs, macs, parameters
+    from patchwords.measure.estimate import build_finetune_command
+    from patchwords.model.cost import count_forward_macs, count_macs, count_parameters
     from patchwords.version import __version__
 
     results = asdict(found)
@@ -135,21 +141,21 @@ def summarise(
         "model": subject.name,
         "image_size": list(subject.shape.image_size),
         "sees": subject.shape.summary,
-        "parameters": parameters(subject.shape),
-        "macs_per_image": macs(subject.shape),
-        "macs_computed": forward_macs(subject.shape),  # what shares of the peak are meant of
+        "parameters": count_parameters(subject.shape),
+        "macs_per_image": count_macs(subject.shape),
+        "macs_computed": count_forward_macs(subject.shape),  # what shares of the peak are meant of
         "start": config.start,
         "optimizer": subject.training.recipe.optimizer,
         "data": config.data,
         "images": len(examples),
         "image_bytes": float(examples.sizes.mean()),
         **results,
-        "command": finetune_command(subject, found.together, config.start, parts, compiling),
+        "command": build_finetune_command(subject, found.together, config.start, parts, compiling),
         "run": run and asdict(run),
     }
 
 
-def rows_of(results: dict[str, Any]) -> list[dict[str, Any]]:
+def list_speed_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Every speed in a row of its own, for results.csv."""
     kinds = {kind: results[kind] for kind in ("inference", "training", "input")}
     together = {name: value for name, value in results["together"].items() if name != "phases"}
@@ -157,8 +163,8 @@ def rows_of(results: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"kind": kind, **row} for kind, rows in kinds.items() for row in rows]
 
 
-def _check_numbers(config: Benchmark) -> None:
-    if world().size > 1:
+def _check_numbers(config: BenchmarkCommand) -> None:
+    if get_world().size > 1:
         raise ConfigError("benchmark measures one process: start it without torchrun")
     for name in ("epochs", "seconds"):
         value = getattr(config, name)

@@ -11,16 +11,22 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from patchwords.commands.plan_summary import WIDTH, bytes_of, days, plural_epochs, section
-from patchwords.duration import duration
-from patchwords.measure.advice import pace
-from patchwords.report.words import NOTHING, big, count, plural
+from patchwords.commands.plan_summary import (
+    CONSOLE_WIDTH,
+    format_bytes,
+    format_days,
+    format_epochs,
+    print_section,
+)
+from patchwords.duration import format_duration
+from patchwords.measure.advice import format_throughput
+from patchwords.report.words import UNKNOWN_VALUE, format_compact, format_count, pluralise
 
 GIB = 2**30
-BUSY = 0.5  # programs that ran just before: from here on, speeds are too low
+BUSY_LOAD = 0.5  # programs that ran just before: from here on, speeds are too low
 
 
-class Steps:
+class BenchmarkProgress:
     """On stderr: a bar on a terminal, a line for each step elsewhere."""
 
     def __init__(self, total: int) -> None:
@@ -44,7 +50,7 @@ class Steps:
         self.bar.update(self.task, completed=self.done, description=what)
         self.done += 1
 
-    def __enter__(self) -> Steps:
+    def __enter__(self) -> BenchmarkProgress:
         self.bar.start()
         return self
 
@@ -57,56 +63,58 @@ class Steps:
         self.bar.stop()
 
 
-def show(results: dict[str, Any], folder: Path | None) -> None:
+def print_benchmark(results: dict[str, Any], folder: Path | None) -> None:
     """Print the table of `commands.benchmark.summarise`."""
-    console = Console(width=WIDTH, highlight=False)
+    console = Console(width=CONSOLE_WIDTH, highlight=False)
     height, width = results["image_size"]
     title = f"{results['model']} at {height}x{width} on {results['machine']['name']}"
     console.print(Text(title, style="bold"))
-    section(console, "The machine", machine(results["machine"]))
+    print_section(console, "The machine", machine_rows(results["machine"]))
     for name, what in {
         "inference": "Inference, as patchwords predict asks",
         "training": f"Training step, {results['optimizer']}",
     }.items():
         console.print(Text(f"\n{what}", style="bold"))
-        console.print(speeds(results[name]))
-    section(console, "Input", reading(results))
-    section(console, "Where the time of a training goes", phases(results["together"]))
-    section(console, "The step by kind of operation", shares(results["operations"]))
-    section(console, "Advice for predict", advice(results["prediction"]))
-    section(console, "Advice for training", advice(results["advice"]))
-    say(console, f"\n  {results['command']}")
+        console.print(make_speed_table(results[name]))
+    print_section(console, "Input", input_rows(results))
+    print_section(console, "Where the time of a training goes", phase_rows(results["together"]))
+    print_section(console, "The step by kind of operation", share_rows(results["operations"]))
+    print_section(console, "Advice for predict", advice_rows(results["prediction"]))
+    print_section(console, "Advice for training", advice_rows(results["advice"]))
+    print_unwrapped(console, f"\n  {results['command']}")
     if results["run"] is not None:
-        section(console, "Your run", run(results))
-        say(console, f"\n  {results['run']['plan']}")
+        print_section(console, "Your run", training_time_rows(results))
+        print_unwrapped(console, f"\n  {results['run']['plan']}")
     if folder is not None:
-        say(console, f"\nresults: {folder}")
+        print_unwrapped(console, f"\nresults: {folder}")
 
 
-def say(console: Console, line: str) -> None:
+def print_unwrapped(console: Console, line: str) -> None:
     """A line that may be copied whole."""
     console.print(line, markup=False, soft_wrap=True)
 
 
-def machine(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    used = f"{plural(found['threads'], 'thread')} on {plural(found['cores'], 'core')}"
+def machine_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    used = f"{pluralise(found['threads'], 'thread')} on {pluralise(found['cores'], 'core')}"
     rows = [
         (
             f"matrix peak, {precision}",
-            f"{big(peak)}FLOP/s",
+            f"{format_compact(peak)}FLOP/s",
             used if found["device"] == "cpu" else "",
         )
         for precision, peak in found["peak_flops_per_second"].items()
     ]
-    rows.append(("memory", bytes_of(found["copied_bytes_per_second"]) + "/s", "read and written"))
+    rows.append(
+        ("memory", format_bytes(found["copied_bytes_per_second"]) + "/s", "read and written")
+    )
     rows.append(("free memory", f"{found['free_bytes'] / GIB:.1f} GiB", "before this"))
-    if found["load"] is not None and found["load"] >= BUSY:
+    if found["load"] is not None and found["load"] >= BUSY_LOAD:
         why = "other programs ran just before: if they still do, all speeds are too low"
         rows.append(("load", f"{found['load']:.1f}", why))
     return rows
 
 
-def speeds(rows: list[dict[str, Any]]) -> Table:
+def make_speed_table(rows: list[dict[str, Any]]) -> Table:
     """A row for each precision and number of images at a time."""
     table = Table(box=None, pad_edge=False)
     table.add_column("precision", min_width=20, no_wrap=True)
@@ -117,60 +125,62 @@ def speeds(rows: list[dict[str, Any]]) -> Table:
         used, held = row["share_of_peak"], row["memory_bytes"]
         table.add_row(
             row["precision"],
-            count(row["batch"]),
-            NOTHING if row["skipped"] else pace(row["images_per_second"]),
-            NOTHING if used is None else f"{used:.0%}" if used >= 0.1 else f"{used:.1%}",
-            NOTHING if held is None else f"{held / GIB:.2f} GiB",
+            format_count(row["batch"]),
+            UNKNOWN_VALUE if row["skipped"] else format_throughput(row["images_per_second"]),
+            UNKNOWN_VALUE if used is None else f"{used:.0%}" if used >= 0.1 else f"{used:.1%}",
+            UNKNOWN_VALUE if held is None else f"{held / GIB:.2f} GiB",
             row["skipped"] or "",
         )
     return table
 
 
-def reading(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+def input_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     named = "made JPEGs of 500 x 375 pixels" if results["data"] is None else results["data"]
-    what = f"{named}, {bytes_of(results['image_bytes'])} each"
+    what = f"{named}, {format_bytes(results['image_bytes'])} each"
     return [
         (
-            "between the steps" if row["workers"] == 0 else plural(row["workers"], "worker"),
-            f"{pace(row['images_per_second'])} images/s",
+            "between the steps" if row["workers"] == 0 else pluralise(row["workers"], "worker"),
+            f"{format_throughput(row['images_per_second'])} images/s",
             what if place == 0 else "",
         )
         for place, row in enumerate(results["input"])
     ]
 
 
-def phases(together: dict[str, Any]) -> list[tuple[str, str, str]]:
+def phase_rows(together: dict[str, Any]) -> list[tuple[str, str, str]]:
     how = (
         f"{together['precision']}, {together['batch']} at a time, "
-        f"{plural(together['workers'], 'worker')}; {plural(together['steps'], 'step')}"
+        f"{pluralise(together['workers'], 'worker')}; {pluralise(together['steps'], 'step')}"
     )
-    rows = [("training and input", f"{pace(together['images_per_second'])} images/s", how)]
-    return rows + shares(together["phases"])
+    rows = [
+        ("training and input", f"{format_throughput(together['images_per_second'])} images/s", how)
+    ]
+    return rows + share_rows(together["phases"])
 
 
-def shares(table: dict[str, float]) -> list[tuple[str, str, str]]:
+def share_rows(table: dict[str, float]) -> list[tuple[str, str, str]]:
     return [(name, f"{share:.1%}", "") for name, share in table.items()]
 
 
-def advice(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+def advice_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
     return [(row["name"], str(row["value"]), row["why"]) for row in rows]
 
 
-def run(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+def training_time_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     """How long, and from which numbers."""
     found = results["run"]
-    seen = f"{count(found['images'])} images x {plural_epochs(found['epochs'])}"
-    speed = f"{pace(found['images_per_second'])} images/s, training and input together"
-    steps = f"{count(found['steps'])} steps of {count(found['batch'])}"
+    seen = f"{format_count(found['images'])} images x {format_epochs(found['epochs'])}"
+    speed = f"{format_throughput(found['images_per_second'])} images/s, training and input together"
+    steps = f"{format_count(found['steps'])} steps of {format_count(found['batch'])}"
     return [
-        ("training", lasting(found["seconds"]), f"{seen} / {speed}"),
+        ("training", format_long_duration(found["seconds"]), f"{seen} / {speed}"),
         ("steps", steps, "evaluation and checkpoints are not counted"),
     ]
 
 
-def lasting(seconds: float) -> str:
+def format_long_duration(seconds: float) -> str:
     """
-    >>> lasting(90), lasting(200_000)
+    >>> format_long_duration(90), format_long_duration(200_000)
     ('1 min 30 s', '2.3 days')
     """
-    return days(seconds) if seconds >= 86_400 else duration(seconds)
+    return format_days(seconds) if seconds >= 86_400 else format_duration(seconds)

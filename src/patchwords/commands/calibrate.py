@@ -10,20 +10,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images
+from patchwords.commands.evaluator import DataOptions
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from patchwords.data.examples import Data, Examples
-    from patchwords.model.ranges import Ranges
+    from patchwords.data.examples import DatasetSplits, ImageDataset
+    from patchwords.model.ranges import ActivationRanges
     from patchwords.weights.pretrained import Pretrained
 
-AT_ONCE = 32  # images, in calibration and where speed is measured
+CALIBRATION_BATCH_SIZE = 32  # images, in calibration and where speed is measured
 
 
 @dataclass(frozen=True)
-class Calibrate:
+class CalibrateCommand:
     """Prepare a trained model for --precision int8 of predict, evaluate and app, on a CPU.
 
     The model sees some training images, in float32, and the ranges of what goes through its blocks
@@ -51,30 +51,30 @@ class Calibrate:
     """print everything as JSON"""
     workers: int | None = None
     """processes that decode images; none given: as many as are useful"""
-    read: Images = field(default_factory=Images)
+    read: DataOptions = field(default_factory=DataOptions)
 
 
-def run(config: Calibrate) -> int:
+def run_calibrate(config: CalibrateCommand) -> int:
     from patchwords.errors import ConfigError
-    from patchwords.evaluate.held_out import read_recorded, select
-    from patchwords.weights.ranges import write_ranges
+    from patchwords.evaluate.held_out import read_run_splits, select_held_out
+    from patchwords.weights.ranges import save_activation_ranges
 
     for flag, value in {"--images": config.images, "--judged": config.judged}.items():
         if value < 1:
             raise ConfigError(f"{flag} {value} must be at least 1")
-    source, home = open_model(config.run)
-    data, training = open_training(config)
-    recorded = read_recorded(Path(config.run))
-    selection = select(data, recorded)
-    seen, judged = draw(config, training, selection.examples)
-    judged = as_known(source, config, judged)
-    ranges, count = find_ranges(config, source, seen)
-    measured = measure(config, source, ranges, judged)
+    source, home = open_quantisable_model(config.run)
+    data, training = open_calibration_data(config)
+    recorded = read_run_splits(Path(config.run))
+    selection = select_held_out(data, recorded)
+    seen, judged = split_calibration_images(config, training, selection.examples)
+    judged = match_model_labels(source, config, judged)
+    ranges, count = find_activation_ranges(config, source, seen)
+    measured = measure_precisions(config, source, ranges, judged)
     results = {
         "run": config.run,
         "model": source.architecture,
         "calibrated_on": count,
-        "ranges": str(write_ranges(home, source.model, ranges, count)),
+        "ranges": str(save_activation_ranges(home, source.model, ranges, count)),
         "data": data.source,
         "split": selection.split,
         "trained_on": False if recorded else None,
@@ -83,19 +83,19 @@ def run(config: Calibrate) -> int:
     if config.json:
         print(jsonlib.dumps(results))
     else:
-        show(results)
+        print_precisions(results)
     return 0
 
 
-def open_model(run: str) -> tuple[Pretrained, Path]:
+def open_quantisable_model(run: str) -> tuple[Pretrained, Path]:
     """The model and its folder; raises where it cannot be quantised, or is in no folder of ours."""
     from patchwords.errors import ConfigError
-    from patchwords.model.int8 import require_int8
+    from patchwords.model.int8 import check_int8_support
     from patchwords.weights.store import from_pretrained
 
     source = from_pretrained(run)
     source.require_classes(run)
-    require_int8(source.model)
+    check_int8_support(source.model)
     if source.home is None or not Path(run).exists():
         raise ConfigError(
             f"{run} is no folder of patchwords, and ranges are written beside the weights: run "
@@ -104,13 +104,13 @@ def open_model(run: str) -> tuple[Pretrained, Path]:
     return source, source.home
 
 
-def open_training(config: Calibrate) -> tuple[Data, Examples]:
+def open_calibration_data(config: CalibrateCommand) -> tuple[DatasetSplits, ImageDataset]:
     """DATA or the run's own, and the training images of it."""
-    from patchwords.commands.training_images import Wanted
+    from patchwords.commands.training_images import DataRequest
     from patchwords.errors import ConfigError
 
     columns = config.read.image_column, config.read.label_column
-    wanted = Wanted(config.run, f"patchwords calibrate {config.run}", config.data, *columns)
+    wanted = DataRequest(config.run, f"patchwords calibrate {config.run}", config.data, *columns)
     data = wanted.open()
     if data is None:
         raise ConfigError(
@@ -120,17 +120,19 @@ def open_training(config: Calibrate) -> tuple[Data, Examples]:
     return data, wanted.training(data)[0]
 
 
-def draw(config: Calibrate, training: Examples, held_out: Examples) -> tuple[Examples, Examples]:
+def split_calibration_images(
+    config: CalibrateCommand, training: ImageDataset, held_out: ImageDataset
+) -> tuple[ImageDataset, ImageDataset]:
     """The images to find ranges on, and those to measure the cost on: never the same.
 
     Data that nobody has divided are all to train on and all held out: half of them are for ranges.
     """
     import numpy as np
 
-    from patchwords.evaluate.robustness.images import subset
+    from patchwords.evaluate.robustness.images import draw_stratified_subset
     from patchwords.noise import numpy_generator
 
-    def places(examples: Examples) -> list[tuple[str, int]]:
+    def places(examples: ImageDataset) -> list[tuple[str, int]]:
         return list(zip(examples.keys, examples.sizes.tolist(), strict=True))
 
     most = len(training)
@@ -140,72 +142,85 @@ def draw(config: Calibrate, training: Examples, held_out: Examples) -> tuple[Exa
     seen = training.select(np.sort(order[: min(config.images, most)]))
     known = set(places(seen))
     judged = held_out.select([i for i, at in enumerate(places(held_out)) if at not in known])
-    return seen, judged.select(subset(judged, min(config.judged, len(judged))))
+    return seen, judged.select(draw_stratified_subset(judged, min(config.judged, len(judged))))
 
 
-def as_known(source: Pretrained, config: Calibrate, judged: Examples) -> Examples:
+def match_model_labels(
+    source: Pretrained, config: CalibrateCommand, judged: ImageDataset
+) -> ImageDataset:
     """With labels that are the model's; raises DataError for an unknown class."""
-    from patchwords.evaluate.held_out import as_model_knows
-    from patchwords.evaluate.imagenet import in_words_of
+    from patchwords.evaluate.held_out import map_to_model_labels
+    from patchwords.evaluate.imagenet import rename_wnid_classes
 
-    judged = in_words_of(judged, source.labels, config.run)
-    return as_model_knows(judged, source.labels, config.data or config.run)
+    judged = rename_wnid_classes(judged, source.labels, config.run)
+    return map_to_model_labels(judged, source.labels, config.data or config.run)
 
 
-def find_ranges(config: Calibrate, source: Pretrained, seen: Examples) -> tuple[Ranges, int]:
+def find_activation_ranges(
+    config: CalibrateCommand, source: Pretrained, seen: ImageDataset
+) -> tuple[ActivationRanges, int]:
     """The ranges, and the number of images that could be read."""
-    from patchwords.commands.doctor_summary import following
-    from patchwords.data.bad import refuse_too_many_bad
-    from patchwords.data.loader import eval_batches
-    from patchwords.data.workers import useful_workers
-    from patchwords.model.ranges import ranges_of
+    from patchwords.commands.doctor_summary import show_progress
+    from patchwords.data.bad import check_bad_image_share
+    from patchwords.data.loader import load_eval_batches
+    from patchwords.data.workers import choose_num_workers
+    from patchwords.model.ranges import collect_activation_ranges
 
-    workers = useful_workers(seen) if config.workers is None else config.workers
+    workers = choose_num_workers(seen) if config.workers is None else config.workers
     bad: list[tuple[str, str]] = []
 
-    with following("finding ranges") as progress:
+    with show_progress("finding ranges") as progress:
 
         def batches() -> Iterator[Tensor]:
             done = 0
-            for batch in eval_batches(seen, source.preprocess, AT_ONCE, workers):
+            for batch in load_eval_batches(
+                seen, source.preprocess, CALIBRATION_BATCH_SIZE, workers
+            ):
                 bad.extend((seen.keys[index], reason) for index, reason in batch.bad)
                 if len(batch.indices):
                     yield source.preprocess.normalise(batch.images)
                 done += len(batch.indices) + len(batch.bad)
                 progress(done, len(seen))
 
-        ranges = ranges_of(source.model, batches())
-    refuse_too_many_bad(bad, len(seen), "images", config.read.max_bad)
+        ranges = collect_activation_ranges(source.model, batches())
+    check_bad_image_share(bad, len(seen), "images", config.read.max_bad)
     return ranges, len(seen) - len(bad)
 
 
-def measure(
-    config: Calibrate, source: Pretrained, ranges: Ranges, judged: Examples
+def measure_precisions(
+    config: CalibrateCommand, source: Pretrained, ranges: ActivationRanges, judged: ImageDataset
 ) -> dict[str, Any]:
     """What each precision answers, and how fast."""
-    from patchwords.commands.doctor_summary import following
-    from patchwords.data.loader import eval_batches
-    from patchwords.evaluate.ask import ask
-    from patchwords.evaluate.rounding import cost, in_precisions, paces, timed_on
+    from patchwords.commands.doctor_summary import show_progress
+    from patchwords.data.loader import load_eval_batches
+    from patchwords.evaluate.ask import predict_with_models
+    from patchwords.evaluate.rounding import (
+        build_precision_variants,
+        compare_precisions,
+        describe_timing_setup,
+        measure_precision_throughput,
+    )
 
-    subjects = in_precisions(config.run, source, ranges, config.workers)
-    with following("asking in each precision") as progress:
-        answers = ask(subjects, judged, config.read.max_bad, progress)
-    rows = cost(dict(zip((s.device.precision for s in subjects), answers, strict=True)))
+    subjects = build_precision_variants(config.run, source, ranges, config.workers)
+    with show_progress("asking in each precision") as progress:
+        answers = predict_with_models(subjects, judged, config.read.max_bad, progress)
+    rows = compare_precisions(
+        dict(zip((s.device.precision for s in subjects), answers, strict=True))
+    )
     some = next(
         batch.images
-        for batch in eval_batches(judged, source.preprocess, AT_ONCE)
+        for batch in load_eval_batches(judged, source.preprocess, CALIBRATION_BATCH_SIZE)
         if len(batch.indices)
     )
-    speeds = paces(subjects, some)
+    speeds = measure_precision_throughput(subjects, some)
     return {
         "images": len(answers[0]),
         "precisions": [{**row, "images_per_second": speeds[row["precision"]]} for row in rows],
-        "timed_on": timed_on(some),
+        "timed_on": describe_timing_setup(some),
     }
 
 
-def show(results: dict[str, Any]) -> None:
+def print_precisions(results: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -215,7 +230,7 @@ def show(results: dict[str, Any]) -> None:
     for name in names:
         table.add_column(name, justify="right")
     for row in results["precisions"]:
-        table.add_row(row["precision"], *cells(row))
+        table.add_row(row["precision"], *format_precision_cells(row))
     console = Console()
     console.print(table)
     timed = results["timed_on"]
@@ -233,13 +248,13 @@ def show(results: dict[str, Any]) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def cells(row: dict[str, Any]) -> tuple[str, ...]:
+def format_precision_cells(row: dict[str, Any]) -> tuple[str, ...]:
     """Of one precision; nothing is said of fp32 beside itself."""
-    from patchwords.commands.compare_summary import points
+    from patchwords.commands.compare_summary import format_point_cells
 
     speed = f"{row['images_per_second']:,.1f}"
     if row["precision"] == "fp32":
         return f"{row['accuracy']:.2%}", "", "", "", "", speed
     ends = f"{row['agreement_low']:.1%} to {row['agreement_high']:.1%}"
-    apart = points(row, "difference")
+    apart = format_point_cells(row, "difference")
     return f"{row['accuracy']:.2%}", *apart, f"{row['agreement']:.2%}", ends, speed

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from patchwords.evaluate.answers import Answers
+    from patchwords.evaluate.answers import LabelledPredictions
 
 
 @dataclass(frozen=True)
-class Compare:
+class CompareCommand:
     """Compare two models on the same images: accuracies, their difference, and where they differ.
 
     With DATA both are asked about its held-out images, each read once; what either run was trained
@@ -39,38 +39,46 @@ class Compare:
     """a folder, CSV, parquet, tar shards, hf:NAME or digits; none given: predictions.csv of both"""
     split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
     """which images, by the runs' own records of what they trained on"""
-    results: Results = field(default_factory=Results)
-    read: Images = field(default_factory=Images)
-    where: Where = field(default_factory=Where)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    read: DataOptions = field(default_factory=DataOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
-def run(config: Compare) -> int:
+def run_compare(config: CompareCommand) -> int:
     """Ask or read, compare, write, say."""
-    from patchwords.commands.compare_summary import show
-    from patchwords.distributed import by_main, joined, speaks
-    from patchwords.evaluate.answers import matched
-    from patchwords.evaluate.compare import compare, disagreements
+    from patchwords.commands.compare_summary import print_comparison
+    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
+    from patchwords.evaluate.answers import match_predictions
+    from patchwords.evaluate.compare import compare_predictions, list_disagreements
 
-    check(config)
+    check_compare(config)
     device = config.where.choose()
-    with joined(device.type == "cuda"):
-        answers, about = read(config) if config.data is None else asked(config, config.data)
-        a, b = matched(*answers)
-        by_main(config.results.claim)
-    if not speaks():
+    with join_process_group(device.type == "cuda"):
+        answers, about = (
+            read_compared_predictions(config)
+            if config.data is None
+            else predict_compared(config, config.data)
+        )
+        a, b = match_predictions(*answers)
+        run_on_main_process(config.results.claim)
+    if not is_main_process():
         return 0
-    results = {**about, "left_out": [len(one) - len(a) for one in answers], **compare(a, b)}
-    other = disagreements(a, b)
+    results = {
+        **about,
+        "left_out": [len(one) - len(a) for one in answers],
+        **compare_predictions(a, b),
+    }
+    other = list_disagreements(a, b)
     config.results.give(
         results,
         results["per_class"],
-        lambda: draw(results, other),
-        lambda: show(results, other, config.results.output),
+        lambda: make_comparison_files(results, other),
+        lambda: print_comparison(results, other, config.results.output),
     )
     return 0
 
 
-def check(config: Compare) -> None:
+def check_compare(config: CompareCommand) -> None:
     """Raise ConfigError for what cannot be meant."""
     from patchwords.errors import ConfigError
 
@@ -80,39 +88,50 @@ def check(config: Compare) -> None:
         raise ConfigError(f"{config.a} is named twice: a model need not be compared with itself")
 
 
-def read(config: Compare) -> tuple[list[Answers], dict[str, Any]]:
+def read_compared_predictions(
+    config: CompareCommand,
+) -> tuple[list[LabelledPredictions], dict[str, Any]]:
     """The answers that both have left, and what is known of their images."""
-    from patchwords.evaluate.answers import read_answers
+    from patchwords.evaluate.answers import read_labelled_predictions
 
-    answers = [read_answers(Path(folder)) for folder in (config.a, config.b)]
+    answers = [read_labelled_predictions(Path(folder)) for folder in (config.a, config.b)]
     known = {side: one.trained_on for side, one in zip("ab", answers, strict=True)}
     return answers, {"data": None, "split": None, "trained_on": known}
 
 
-def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
+def predict_compared(
+    config: CompareCommand, spec: str
+) -> tuple[list[LabelledPredictions], dict[str, Any]]:
     """What both say of the held-out images of the data, and which images these are."""
-    from patchwords.commands.doctor_summary import following
-    from patchwords.distributed import by_main, speaks
-    from patchwords.evaluate.answers import refuse_other_classes
-    from patchwords.evaluate.ask import ask
-    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select, unite_records
-    from patchwords.evaluate.imagenet import in_words_of
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.commands.doctor_summary import show_progress
+    from patchwords.distributed import is_main_process, run_on_main_process
+    from patchwords.evaluate.answers import require_same_classes
+    from patchwords.evaluate.ask import predict_with_models
+    from patchwords.evaluate.held_out import (
+        map_to_model_labels,
+        merge_run_splits,
+        read_run_splits,
+        select_held_out,
+    )
+    from patchwords.evaluate.imagenet import rename_wnid_classes
+    from patchwords.evaluate.subject import load_model_on_device
 
     names, device = (config.a, config.b), config.where.choose()
-    subjects = [load_subject(name, device, config.where.workers) for name in names]
+    subjects = [load_model_on_device(name, device, config.where.workers) for name in names]
     for subject in subjects:
         subject.source.require_classes(subject.name)
     a, b = subjects
-    refuse_other_classes(a.name, a.source.labels, b.name, b.source.labels)
-    recorded = [read_recorded(Path(name)) for name in names]
+    require_same_classes(a.name, a.source.labels, b.name, b.source.labels)
+    recorded = [read_run_splits(Path(name)) for name in names]
     data = config.read.open(spec, need_labels=False)
-    selection = select(data, unite_records(recorded), config.split)
-    examples = in_words_of(selection.examples, a.source.labels, a.name)
-    examples = as_model_knows(examples, a.source.labels, spec)
-    by_main(config.results.claim)  # before the work
-    with following(f"asking {a.name} and {b.name}") as progress:
-        answers = ask(subjects, examples, config.read.max_bad, progress if speaks() else None)
+    selection = select_held_out(data, merge_run_splits(recorded), config.split)
+    examples = rename_wnid_classes(selection.examples, a.source.labels, a.name)
+    examples = map_to_model_labels(examples, a.source.labels, spec)
+    run_on_main_process(config.results.claim)  # before the work
+    with show_progress(f"asking {a.name} and {b.name}") as progress:
+        answers = predict_with_models(
+            subjects, examples, config.read.max_bad, progress if is_main_process() else None
+        )
     trained = "train" in selection.split.split("+")
     return answers, {
         "data": spec,
@@ -124,15 +143,15 @@ def asked(config: Compare, spec: str) -> tuple[list[Answers], dict[str, Any]]:
     }
 
 
-def draw(results: dict[str, Any], other: list[dict[str, Any]]) -> dict[str, bytes]:
+def make_comparison_files(results: dict[str, Any], other: list[dict[str, Any]]) -> dict[str, bytes]:
     """disagreements.csv and the figure."""
-    from patchwords.commands.evaluator import table
-    from patchwords.evaluate.compare import DISAGREEMENT
-    from patchwords.report.recalls import draw_recalls
+    from patchwords.commands.evaluator import format_csv
+    from patchwords.evaluate.compare import DISAGREEMENT_COLUMNS
+    from patchwords.report.recalls import draw_recall_comparison
 
     # a file name that is not UTF-8 is written as the bytes that it is
-    text = table(other) if other else ",".join(DISAGREEMENT) + "\n"
+    text = format_csv(other) if other else ",".join(DISAGREEMENT_COLUMNS) + "\n"
     return {
         "disagreements.csv": text.encode("utf-8", "surrogateescape"),
-        **draw_recalls(results["per_class"], results["a"]["name"], results["b"]["name"]),
+        **draw_recall_comparison(results["per_class"], results["a"]["name"], results["b"]["name"]),
     }

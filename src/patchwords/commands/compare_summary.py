@@ -9,27 +9,33 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.table import Table
 
-MOST_CLASSES = 20  # rows, those with the largest differences; results.csv has them all
-MOST_IMAGES = 5  # that the models disagree on; disagreements.csv has them all
+MAX_CLASS_ROWS = 20  # rows, those with the largest differences; results.csv has them all
+MAX_DISAGREEMENTS = 5  # that the models disagree on; disagreements.csv has them all
 
 
-def show(results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None) -> None:
+def print_comparison(
+    results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None
+) -> None:
     """Tables of the models and of the classes, then the answer in words."""
     from rich.console import Console
 
     console = Console()
-    console.print(models_table(results))
+    console.print(make_comparison_table(results))
     console.print()
-    console.print(classes_table(results["per_class"]))
+    console.print(make_recall_table(results["per_class"]))
     console.print()
-    lines = [*in_words(results), *beware(results), *most_apart(other)]
+    lines = [
+        *describe_comparison(results),
+        *list_comparison_warnings(results),
+        *describe_disagreements(other),
+    ]
     if folder is not None:
         lines.append(f"written: {folder}")
     for line in lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def models_table(results: dict[str, Any]) -> Table:
+def make_comparison_table(results: dict[str, Any]) -> Table:
     """Accuracy and macro F1 of each, and how far they are apart."""
     from rich.markup import escape
     from rich.table import Table
@@ -39,25 +45,30 @@ def models_table(results: dict[str, Any]) -> Table:
         table.add_column(name, justify="left" if not name else "right")
     for side in ("a", "b"):
         one = results[side]
-        cells = [*share(one, "accuracy"), *share(one, "macro_f1")]
+        cells = [*format_share_cells(one, "accuracy"), *format_share_cells(one, "macro_f1")]
         table.add_row(f"{side.upper()} {escape(one['name'])}", *cells)
     apart = results["difference"]
-    table.add_row("B less A", *points(apart, "accuracy"), *points(apart, "macro_f1"), style="bold")
+    table.add_row(
+        "B less A",
+        *format_point_cells(apart, "accuracy"),
+        *format_point_cells(apart, "macro_f1"),
+        style="bold",
+    )
     return table
 
 
-def share(numbers: dict[str, Any], name: str) -> tuple[str, str]:
+def format_share_cells(numbers: dict[str, Any], name: str) -> tuple[str, str]:
     low, high = numbers[f"{name}_low"], numbers[f"{name}_high"]
     return f"{numbers[name]:.2%}", f"{low:.2%} to {high:.2%}"
 
 
-def points(numbers: dict[str, Any], name: str) -> tuple[str, str]:
+def format_point_cells(numbers: dict[str, Any], name: str) -> tuple[str, str]:
     """A difference in percentage points."""
     value, low, high = (100 * numbers[key] for key in (name, f"{name}_low", f"{name}_high"))
     return f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}"
 
 
-def classes_table(rows: Sequence[dict[str, Any]]) -> Table:
+def make_recall_table(rows: Sequence[dict[str, Any]]) -> Table:
     """Recall of each class, the widest apart first."""
     from rich.markup import escape
     from rich.table import Table
@@ -65,24 +76,27 @@ def classes_table(rows: Sequence[dict[str, Any]]) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("class", "recall of A", "of B", "B less A", "95 %", "images"):
         table.add_column(name, justify="left" if name == "class" else "right")
-    for row in sorted(rows, key=lambda row: -abs(row["difference"]))[:MOST_CLASSES]:
+    for row in sorted(rows, key=lambda row: -abs(row["difference"]))[:MAX_CLASS_ROWS]:
         recalls = (f"{row[f'recall_{side}']:.3f}" for side in "ab")
         table.add_row(
-            escape(row["class"]), *recalls, *points(row, "difference"), f"{row['support']:,}"
+            escape(row["class"]),
+            *recalls,
+            *format_point_cells(row, "difference"),
+            f"{row['support']:,}",
         )
     return table
 
 
-def in_words(results: dict[str, Any]) -> list[str]:
+def describe_comparison(results: dict[str, Any]) -> list[str]:
     """What the numbers say."""
-    from patchwords.evaluate.paired import Pairs, tally, verdict
+    from patchwords.evaluate.paired import PairedCounts, format_mcnemar_result, format_paired_counts
 
-    pairs = Pairs(**results["pairs"])
+    pairs = PairedCounts(**results["pairs"])
     where = "" if results["split"] is None else f" of {results['split']}"
     lines = [
-        f"{results['images']:,} images{where}: {tally(pairs)}; the same answer to "
+        f"{results['images']:,} images{where}: {format_paired_counts(pairs)}; the same answer to "
         f"{results['agreement']:.2%}",
-        verdict(pairs),
+        format_mcnemar_result(pairs),
     ]
     if left := results.get("left_out_as_trained_on"):
         lines.append(f"{left:,} images were left out: a run trained on them")
@@ -92,7 +106,7 @@ def in_words(results: dict[str, Any]) -> list[str]:
     return lines
 
 
-def beware(results: dict[str, Any]) -> list[str]:
+def list_comparison_warnings(results: dict[str, Any]) -> list[str]:
     """What may flatter one of them."""
     names = {side: results[side]["name"] for side in ("a", "b")}
     trained, unknown = (
@@ -105,7 +119,7 @@ def beware(results: dict[str, Any]) -> list[str]:
     ]
 
 
-def most_apart(other: Sequence[dict[str, Any]]) -> list[str]:
+def describe_disagreements(other: Sequence[dict[str, Any]]) -> list[str]:
     """The images on which both are sure, of different answers."""
     if not other:
         return []
@@ -114,6 +128,6 @@ def most_apart(other: Sequence[dict[str, Any]]) -> list[str]:
         *(
             f"  {row['path']} ({row['label']}): A {row['prediction_a']} "
             f"{row['probability_a']:.0%}, B {row['prediction_b']} {row['probability_b']:.0%}"
-            for row in other[:MOST_IMAGES]
+            for row in other[:MAX_DISAGREEMENTS]
         ),
     ]

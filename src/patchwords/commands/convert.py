@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from patchwords.weights.formats import Format
+from patchwords.weights.formats import WeightsFormat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Convert:
+class ConvertCommand:
     """Write weights so that another program opens them, or bring them here.
 
     Labels and preprocessing go along where the form has a place for them. What the other program
@@ -32,7 +32,7 @@ class Convert:
     """a run, a model folder, a file, a hub id (owner/name) or a published name: docs/weights.md"""
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
     """the folder to write; for google a file NAME.npz"""
-    to: Format
+    to: WeightsFormat
     """patchwords, huggingface (transformers), timm, or google (vision_transformer, big_transfer)"""
     model: str | None = None
     """the architecture, where a file of weights does not tell it: vit_small_patch16_224"""
@@ -46,16 +46,16 @@ class Convert:
     """write over what is at DST"""
 
 
-def run(config: Convert) -> int:
+def run_convert(config: ConvertCommand) -> int:
     from dataclasses import replace
 
     from patchwords.errors import ConfigError
-    from patchwords.weights.formats import check_target, how_to_open
-    from patchwords.weights.store import WRITERS, from_pretrained
+    from patchwords.weights.formats import check_weights_target, format_open_hint
+    from patchwords.weights.store import FORMAT_WRITERS, from_pretrained
 
     if config.half and config.to == "google":
         raise ConfigError("--half: Google's code takes float32 alone; leave --half out")
-    check_target(config.target, config.to, config.overwrite)
+    check_weights_target(config.target, config.to, config.overwrite)
     size = config.image_size
     source = from_pretrained(
         config.source,
@@ -65,18 +65,18 @@ def run(config: Convert) -> int:
     if config.to != "patchwords":  # whose config.json alone can say that there are no classes
         source.require_classes(config.source)
     if config.labels is not None:
-        source = replace(source, labels=read_labels(config.labels, source))
+        source = replace(source, labels=read_labels_file(config.labels, source))
     if config.half:
-        halve(source.model, config.source)
-    notes = WRITERS[config.to](source, config.target)
+        round_to_float16(source.model, config.source)
+    notes = FORMAT_WRITERS[config.to](source, config.target)
     for line in (*source.changes, *notes):
         print(f"note: {line}")
     print(f"{config.target}: {source.architecture or 'a model'} of {len(source.labels):,} classes")
-    print(how_to_open(config.target, config.to))
+    print(format_open_hint(config.target, config.to))
     return 0
 
 
-def halve(model: nn.Module, name: str) -> None:
+def round_to_float16(model: nn.Module, name: str) -> None:
     """Round the weights to float16, in place. Raises WeightsError where one is too large for it."""
     import torch
 
@@ -89,7 +89,7 @@ def halve(model: nn.Module, name: str) -> None:
     model.half()
 
 
-def read_labels(path: Path, source: Pretrained) -> tuple[str, ...]:
+def read_labels_file(path: Path, source: Pretrained) -> tuple[str, ...]:
     """One name a line, as many as the model has classes, no two alike. Raises ConfigError."""
     from patchwords.errors import ConfigError
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Dedup:
+class DedupCommand:
     """Find the images to pre-train on that are in the test sets to be measured on later.
 
     They are the same file, or look-alikes: pictures whose perceptual hashes differ in at most
@@ -45,37 +45,37 @@ class Dedup:
     """column of DATA's images, where DATA is a table and it is not plain"""
 
 
-def run(config: Dedup) -> int:
+def run_dedup(config: DedupCommand) -> int:
     """Compare, write the list, say what was found."""
     import json
 
-    from patchwords.commands.doctor_summary import following
-    from patchwords.data.dedup import as_csv, find_duplicates
+    from patchwords.commands.doctor_summary import show_progress
+    from patchwords.data.dedup import find_duplicates, format_duplicates_csv
     from patchwords.data.open import open_data
     from patchwords.errors import ConfigError
-    from patchwords.files import refuse_csv, write_atomically
+    from patchwords.files import check_csv_writable, write_atomically
 
-    refuse_csv(config.output, config.overwrite, "--output")
+    check_csv_writable(config.output, config.overwrite, "--output")
     if not config.against:
         raise ConfigError("--against lacks a value: name the sets that models are measured on")
     if len({*config.against}) < len(config.against):
         raise ConfigError("--against names a set twice")
     data = open_data(config.data, image_column=config.image_column, need_labels=False)
     tests = [open_data(test, need_labels=False) for test in config.against]
-    with following(f"comparing {data.source}") as progress:
+    with show_progress(f"comparing {data.source}") as progress:
         found = find_duplicates(
             data, tests, near=config.near, workers=config.workers, progress=progress
         )
     # File names may hold bytes that are not UTF-8; they go out as they came in.
-    write_atomically(config.output, as_csv(found).encode("utf-8", "surrogateescape"))
+    write_atomically(config.output, format_duplicates_csv(found).encode("utf-8", "surrogateescape"))
     if config.json:
-        print(json.dumps(summary(found, config.output)))
+        print(json.dumps(summarise_duplicates(found, config.output)))
     else:
-        print(in_words(found, config))
+        print(describe_duplicates(found, config))
     return 0
 
 
-def summary(found: Duplicates, output: Path) -> dict[str, object]:
+def summarise_duplicates(found: Duplicates, output: Path) -> dict[str, object]:
     """What --json prints."""
     return {
         "images": len(found.examples),
@@ -95,7 +95,7 @@ def summary(found: Duplicates, output: Path) -> dict[str, object]:
     }
 
 
-def in_words(found: Duplicates, config: Dedup) -> str:
+def describe_duplicates(found: Duplicates, config: DedupCommand) -> str:
     """The counts, and what to do with the list."""
     same = sum(match.same_file for match in found.matches)
     lines = [

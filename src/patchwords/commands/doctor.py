@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data
-    from patchwords.data.findings import Findings
+    from patchwords.data.examples import DatasetSplits
+    from patchwords.data.findings import DoctorReport
 
 
 @dataclass(frozen=True)
-class Doctor:
+class DoctorCommand:
     """Look at every image and say what is wrong, before an hour of training.
 
     Errors: images that cannot be read or are cut short; the same file in two classes or in two
@@ -52,23 +52,23 @@ class Doctor:
     """column of the classes, likewise"""
 
 
-def run(config: Doctor) -> int:
+def run_doctor(config: DoctorCommand) -> int:
     """Examine, tell, and return the exit code."""
-    from patchwords.commands.doctor_summary import following, show
-    from patchwords.data.doctor import examine
+    from patchwords.commands.doctor_summary import print_findings, show_progress
+    from patchwords.data.doctor import diagnose_dataset
     from patchwords.data.open import open_data
-    from patchwords.files import refuse_csv
+    from patchwords.files import check_csv_writable
 
     if config.csv is not None:
-        refuse_csv(config.csv, config.overwrite)
+        check_csv_writable(config.csv, config.overwrite)
     data = open_data(
         config.data,
         image_column=config.image_column,
         label_column=config.label_column,
         need_labels=False,
     )
-    with following(f"looking at {data.source}") as progress:
-        findings = examine(
+    with show_progress(f"looking at {data.source}") as progress:
+        findings = diagnose_dataset(
             data,
             workers=config.workers,
             near=config.near,
@@ -81,15 +81,17 @@ def run(config: Doctor) -> int:
         from patchwords.files import write_atomically
 
         # File names may hold bytes that are not UTF-8; they go out as they came in.
-        write_atomically(config.csv, as_csv(findings).encode("utf-8", "surrogateescape"))
+        write_atomically(
+            config.csv, format_findings_csv(findings).encode("utf-8", "surrogateescape")
+        )
     if config.json:
-        print(as_json(data, findings, exit_code))
+        print(format_findings_json(data, findings, exit_code))
     else:
-        show(data, findings, exit_code, config.csv)
+        print_findings(data, findings, exit_code, config.csv)
     return exit_code
 
 
-def as_csv(findings: Findings) -> str:
+def format_findings_csv(findings: DoctorReport) -> str:
     """A row per image and finding; images of one finding share the number of a group."""
     import csv
     import io
@@ -105,7 +107,7 @@ def as_csv(findings: Findings) -> str:
     return text.getvalue()
 
 
-def as_json(data: Data, findings: Findings, exit_code: int) -> str:
+def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code: int) -> str:
     """Everything, for a program to read."""
     import json
 

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.commands.evaluator import Images, WhereAsked, claim
+from patchwords.commands.evaluator import DataOptions, InferenceOptions, claim_output_folder
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from patchwords.data.examples import Data
+    from patchwords.data.examples import DatasetSplits
     from patchwords.device import Device
-    from patchwords.evaluate.held_out import Selection
+    from patchwords.evaluate.held_out import HeldOutSelection
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class EvaluateCommand:
     """Measure a trained model: accuracy with its interval, and each class by itself.
 
     MODEL is a run folder or a model folder; DATA any source of labelled images, matched to the
@@ -45,16 +45,22 @@ class Evaluate:
     {"image.jpg": ["class", ...]}"""
     json: bool = False
     """print everything as JSON"""
-    read: Images = field(default_factory=Images)
-    where: WhereAsked = field(default_factory=WhereAsked)
+    read: DataOptions = field(default_factory=DataOptions)
+    where: InferenceOptions = field(default_factory=InferenceOptions)
 
 
-def run(config: Evaluate) -> int:
-    from patchwords.data.workers import useful_workers
-    from patchwords.evaluate.final import describe, write_evaluation
-    from patchwords.evaluate.held_out import as_model_knows, judge, predict, read_recorded, select
-    from patchwords.evaluate.imagenet import in_words_of
-    from patchwords.evaluate.real import judge_by_several, read_right_classes
+def run_evaluate(config: EvaluateCommand) -> int:
+    from patchwords.data.workers import choose_num_workers
+    from patchwords.evaluate.final import describe_evaluated_model, write_evaluation
+    from patchwords.evaluate.held_out import (
+        evaluate_predictions,
+        map_to_model_labels,
+        predict_examples,
+        read_run_splits,
+        select_held_out,
+    )
+    from patchwords.evaluate.imagenet import rename_wnid_classes
+    from patchwords.evaluate.real import evaluate_accepted_classes, read_accepted_classes
     from patchwords.weights.store import from_pretrained
 
     device = config.where.choose()
@@ -64,43 +70,43 @@ def run(config: Evaluate) -> int:
     if device.int8:  # which needs more than the weights
         source = source.for_inference(device)
     data = config.read.open(config.data, need_labels=False)
-    recorded = read_recorded(Path(config.model))
-    selection = select(data, recorded, config.split)
-    examples = in_words_of(selection.examples, source.labels, config.model)
-    examples = as_model_knows(examples, source.labels, config.data)
+    recorded = read_run_splits(Path(config.model))
+    selection = select_held_out(data, recorded, config.split)
+    examples = rename_wnid_classes(selection.examples, source.labels, config.model)
+    examples = map_to_model_labels(examples, source.labels, config.data)
     right = None
     if config.real is not None:  # before the work, as it may not fit
-        right = read_right_classes(config.real, examples, source.labels, config.model)
-    folder = claim(config.output, config.overwrite)
-    workers = useful_workers(examples) if config.where.workers is None else config.where.workers
-    predictions = predict(source.model, examples, source.preprocess, device, workers)
+        right = read_accepted_classes(config.real, examples, source.labels, config.model)
+    folder = claim_output_folder(config.output, config.overwrite)
+    workers = choose_num_workers(examples) if config.where.workers is None else config.where.workers
+    predictions = predict_examples(source.model, examples, source.preprocess, device, workers)
     evaluation = {
         "split": selection.split,
         "selected": False,
         "trained_on": "train" in selection.split.split("+") if recorded else None,
         "of": config.model,
-        **describe(source, device),
-        **judge(predictions, examples, source.labels, config.read.max_bad),
+        **describe_evaluated_model(source, device),
+        **evaluate_predictions(predictions, examples, source.labels, config.read.max_bad),
     }
     if config.real is not None and right is not None:
-        evaluation["real"] = judge_by_several(config.real, right, predictions)
+        evaluation["real"] = evaluate_accepted_classes(config.real, right, predictions)
     page = None
     if folder is not None:
         from patchwords.report.write import write_report
 
         write_evaluation(folder, examples, predictions, evaluation)
-        record(folder, replace(data, splits={selection.split: examples}), device)
+        record_evaluation_context(folder, replace(data, splits={selection.split: examples}), device)
         page = write_report(folder, examples)
     if config.json:
         print(jsonlib.dumps(evaluation))
     else:
-        show(evaluation, selection, page)
+        print_evaluation(evaluation, selection, page)
     return 0
 
 
-def record(folder: Path, data: Data, device: Device) -> None:
+def record_evaluation_context(folder: Path, data: DatasetSplits, device: Device) -> None:
     """What was evaluated, by what, for the report."""
-    from patchwords.data.split import fingerprint
+    from patchwords.data.split import fingerprint_dataset
     from patchwords.train.run_folder import (
         RunFolder,
         describe_data,
@@ -108,27 +114,29 @@ def record(folder: Path, data: Data, device: Device) -> None:
         write_json,
     )
 
-    about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint(data)}
+    about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint_dataset(data)}
     write_json(RunFolder(folder).environment, describe_environment(device.describe(), about))
     write_json(RunFolder(folder).data, describe_data(data, {}))
 
 
-def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) -> None:
+def print_evaluation(
+    evaluation: dict[str, Any], selection: HeldOutSelection, page: Path | None
+) -> None:
     from rich.console import Console
 
     console = Console()
-    console.print(scores_table(evaluation))
+    console.print(make_scores_table(evaluation))
     accuracy = evaluation["accuracy"]
     lines = [
         f"accuracy {accuracy['value']:.2%} on {evaluation['images']:,} images of "
         f"{selection.split} (95 % interval {accuracy['low']:.2%} to {accuracy['high']:.2%}); "
         f"always answering the commonest class: {evaluation['baseline']:.2%}",
-        with_interval("macro F1", evaluation["macro"], "f1"),
+        format_metric_line("macro F1", evaluation["macro"], "f1"),
     ]
     if evaluation["top5"] is not None:
-        lines.append(with_interval("top-5 accuracy", evaluation, "top5"))
+        lines.append(format_metric_line("top-5 accuracy", evaluation, "top5"))
     if real := evaluation.get("real"):
-        words = with_interval(f"accuracy by the classes of {real['file']}", real, "accuracy")
+        words = format_metric_line(f"accuracy by the classes of {real['file']}", real, "accuracy")
         lines.append(f"{words}, on {real['images']:,} images; {real['left_out']:,} have none there")
     if selection.trained_on and "train" not in selection.split:
         lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
@@ -148,7 +156,7 @@ def show(evaluation: dict[str, Any], selection: Selection, page: Path | None) ->
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def scores_table(evaluation: dict[str, Any]) -> Table:
+def make_scores_table(evaluation: dict[str, Any]) -> Table:
     """A row for each class, and the averages."""
     from rich.markup import escape
     from rich.table import Table
@@ -171,7 +179,7 @@ def scores_table(evaluation: dict[str, Any]) -> Table:
     return table
 
 
-def with_interval(what: str, numbers: dict[str, Any], name: str) -> str:
+def format_metric_line(what: str, numbers: dict[str, Any], name: str) -> str:
     """What it is, its value and its 95 % interval, on a line."""
     low, high = numbers[f"{name}_low"], numbers[f"{name}_high"]
     return f"{what} {numbers[name]:.2%} (95 % interval {low:.2%} to {high:.2%})"

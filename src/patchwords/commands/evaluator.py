@@ -10,20 +10,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchwords.device import AnswerPrecision, DeviceName, PrecisionName
+from patchwords.device import DeviceName, InferencePrecision, PrecisionName
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data
+    from patchwords.data.examples import DatasetSplits
     from patchwords.device import Device
 
 
 @dataclass(frozen=True)
-class WhereAsked:
+class InferenceOptions:
     """What it is computed on, where a model is only asked for its answers."""
 
     device: DeviceName = "auto"
     """where to compute"""
-    precision: AnswerPrecision = "fp32"
+    precision: InferencePrecision = "fp32"
     """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
     workers: int | None = None
     """processes that decode images; none given: as many as are useful"""
@@ -35,7 +35,7 @@ class WhereAsked:
 
 
 @dataclass(frozen=True)
-class Where(WhereAsked):
+class DeviceOptions(InferenceOptions):
     """What it is computed on."""
 
     precision: PrecisionName = "fp32"
@@ -43,7 +43,7 @@ class Where(WhereAsked):
 
 
 @dataclass(frozen=True)
-class Images:
+class DataOptions:
     """How DATA is read."""
 
     image_column: str | None = None
@@ -53,7 +53,7 @@ class Images:
     max_bad: float = 0.01
     """stop when more than this share of the images cannot be read"""
 
-    def open(self, spec: str, need_labels: bool = True) -> Data:
+    def open(self, spec: str, need_labels: bool = True) -> DatasetSplits:
         from patchwords.data.open import open_data
 
         return open_data(
@@ -65,7 +65,7 @@ class Images:
 
 
 @dataclass(frozen=True)
-class Results:
+class OutputOptions:
     """Where results go."""
 
     output: Path | None = None
@@ -77,7 +77,7 @@ class Results:
 
     def claim(self) -> None:
         """Make the folder, if there is to be one; before the work, as it may be taken."""
-        claim(self.output, self.overwrite)
+        claim_output_folder(self.output, self.overwrite)
 
     def give(
         self,
@@ -95,10 +95,10 @@ class Results:
             show()
 
 
-def claim(folder: Path | None, overwrite: bool) -> Path | None:
+def claim_output_folder(folder: Path | None, overwrite: bool) -> Path | None:
     """An empty folder, or, if asked, one that is written over file by file; None for none."""
     from patchwords.errors import ConfigError
-    from patchwords.files import explain
+    from patchwords.files import explain_write_error
 
     if folder is None:
         return None
@@ -107,7 +107,7 @@ def claim(folder: Path | None, overwrite: bool) -> Path | None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explain(error, folder) from error
+        raise explain_write_error(error, folder) from error
     return folder
 
 
@@ -122,12 +122,12 @@ def write_results(
 
     text = json.dumps(results, indent=2, ensure_ascii=False)
     write_atomically(folder / "results.json", text + "\n")
-    write_atomically(folder / "results.csv", table(rows))
+    write_atomically(folder / "results.csv", format_csv(rows))
     for name, content in figure.items():
         write_atomically(folder / name, content)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
+def format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     """CSV with a column for every key that a row has, in the order of their first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()

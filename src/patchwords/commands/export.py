@@ -11,15 +11,15 @@ import tyro
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-    from patchwords.data.examples import Examples
-    from patchwords.export.write import Written
+    from patchwords.data.examples import ImageDataset
+    from patchwords.export.write import ExportedFiles
     from patchwords.weights.pretrained import Pretrained
 
-PHOTOS = 8  # to compare on, beside noise
+NUM_COMPARED_PHOTOS = 8  # to compare on, beside noise
 
 
 @dataclass(frozen=True)
-class Export:
+class ExportCommand:
     """Write a trained model as ONNX or OpenVINO: for programs without PyTorch.
 
     MODEL is a run folder or a model folder; FILE ends in .onnx, or in .xml for OpenVINO. Before it
@@ -47,42 +47,42 @@ class Export:
     """write over an existing FILE"""
 
 
-def run(config: Export) -> int:
-    from patchwords.export.write import export
+def run_export(config: ExportCommand) -> int:
+    from patchwords.export.write import export_model
 
-    check_target(config)
-    source = open_source(config)
-    examples = held_out(config, source)
-    written = export(
+    check_export_options(config)
+    source = open_export_source(config)
+    examples = select_calibration_images(config, source)
+    written = export_model(
         source,
         config.file,
         int8=config.quantize == "int8",
         opset=config.opset,
         overwrite=config.overwrite,
-        photos=photos(source, examples or recorded_images(config)),
+        photos=load_comparison_photos(source, examples or find_recorded_images(config)),
     )
-    show(config, source, written)
+    print_export(config, source, written)
     if examples is not None:
-        show_accuracy(config, source, examples)
-    show_use(config, source)
+        print_accuracy_change(config, source, examples)
+    print_example_program(config, source)
     return 0
 
 
-def check_target(config: Export) -> None:
+def check_export_options(config: ExportCommand) -> None:
     """Raises before the model is loaded."""
     from patchwords.errors import ConfigError
-    from patchwords.export.onnx import OPSET
-    from patchwords.export.write import check
+    from patchwords.export.onnx import DEFAULT_OPSET
+    from patchwords.export.write import check_export_target
 
-    engine = check(config.file, overwrite=config.overwrite, opset=config.opset)
+    engine = check_export_target(config.file, overwrite=config.overwrite, opset=config.opset)
     if config.to not in ("auto", engine):
         suffix = {"onnx": ".onnx", "openvino": ".xml"}[config.to]
         raise ConfigError(f"--to {config.to} writes NAME{suffix}, and {config.file} is none")
-    if engine == "openvino" and config.opset != OPSET:
+    if engine == "openvino" and config.opset != DEFAULT_OPSET:
         raise ConfigError(f"--opset {config.opset} is for ONNX: OpenVINO has operators of its own")
 
 
-def open_source(config: Export) -> Pretrained:
+def open_export_source(config: ExportCommand) -> Pretrained:
     from patchwords.weights.store import from_pretrained
 
     size = config.image_size
@@ -95,52 +95,54 @@ def open_source(config: Export) -> Pretrained:
     return source
 
 
-def held_out(config: Export, source: Pretrained) -> Examples | None:
+def select_calibration_images(config: ExportCommand, source: Pretrained) -> ImageDataset | None:
     """The images of --calibrate that the run was not trained on."""
     from patchwords.data.open import open_data
-    from patchwords.evaluate.held_out import as_model_knows, read_recorded, select
+    from patchwords.evaluate.held_out import map_to_model_labels, read_run_splits, select_held_out
 
     if config.calibrate is None:
         return None
     data = open_data(config.calibrate, need_labels=False)
-    examples = select(data, read_recorded(Path(config.model))).examples
-    return as_model_knows(examples, source.labels, config.calibrate)
+    examples = select_held_out(data, read_run_splits(Path(config.model))).examples
+    return map_to_model_labels(examples, source.labels, config.calibrate)
 
 
-def recorded_images(config: Export) -> Examples | None:
+def find_recorded_images(config: ExportCommand) -> ImageDataset | None:
     """Images of the data that the run was made of, if they are still where they were."""
-    from patchwords.data.examples import unite
+    from patchwords.data.examples import concatenate_datasets
     from patchwords.data.open import open_data
     from patchwords.errors import PatchwordsError
     from patchwords.train.run_folder import RunFolder
-    from patchwords.train.settings import read_yaml
+    from patchwords.train.settings import read_config_yaml
 
     run_folder = RunFolder(Path(config.model))
     if not run_folder.config.is_file():
         return None
     try:
-        data = str(read_yaml(run_folder.config)["data"])
+        data = str(read_config_yaml(run_folder.config)["data"])
         if data != "digits" and not Path(data).exists():  # nothing is fetched from the network
             return None
-        return unite(list(open_data(data, need_labels=False).splits.values()))
+        return concatenate_datasets(list(open_data(data, need_labels=False).splits.values()))
     except (PatchwordsError, KeyError):  # noise does without
         return None
 
 
-def photos(source: Pretrained, examples: Examples | None) -> Tensor | None:
+def load_comparison_photos(source: Pretrained, examples: ImageDataset | None) -> Tensor | None:
     """Some of the images, spread over all: uint8 [B, C, H, W]."""
     import numpy as np
 
-    from patchwords.data.loader import eval_batches
+    from patchwords.data.loader import load_eval_batches
 
     if not examples:
         return None
-    chosen = np.unique(np.linspace(0, len(examples) - 1, PHOTOS).astype(int))
-    batch = next(iter(eval_batches(examples.select(chosen), source.preprocess, PHOTOS)))
+    chosen = np.unique(np.linspace(0, len(examples) - 1, NUM_COMPARED_PHOTOS).astype(int))
+    batch = next(
+        iter(load_eval_batches(examples.select(chosen), source.preprocess, NUM_COMPARED_PHOTOS))
+    )
     return batch.images if len(batch.indices) else None
 
 
-def show(config: Export, source: Pretrained, written: Written) -> None:
+def print_export(config: ExportCommand, source: Pretrained, written: ExportedFiles) -> None:
     height, width = source.preprocess.image_size
     print(
         f"{' and '.join(map(str, written.files))}: {written.bytes / 1e6:,.1f} MB; images "
@@ -159,12 +161,14 @@ def show(config: Export, source: Pretrained, written: Written) -> None:
         print("what int8 costs in accuracy is not known: --calibrate DATA measures it")
 
 
-def show_accuracy(config: Export, source: Pretrained, examples: Examples) -> None:
+def print_accuracy_change(
+    config: ExportCommand, source: Pretrained, examples: ImageDataset
+) -> None:
     """Both accuracies, and how many images are answered otherwise."""
-    from patchwords.export.engine import open_exported
+    from patchwords.export.engine import open_exported_model
 
-    before = judged(source, source.model, examples)
-    after = judged(source, open_exported(config.file).model, examples)
+    before = evaluate_on_cpu(source, source.model, examples)
+    after = evaluate_on_cpu(source, open_exported_model(config.file).model, examples)
     images = before["evaluation"]["images"]
     print(f"accuracy on {images:,} held-out images of {config.calibrate}:")
     for name, found in (("PyTorch", before), (str(config.file), after)):
@@ -177,22 +181,24 @@ def show_accuracy(config: Export, source: Pretrained, examples: Examples) -> Non
     print(f"  {other:,} of {images:,} images are answered otherwise")
 
 
-def judged(source: Pretrained, model: nn.Module, examples: Examples) -> dict[str, Any]:
-    from patchwords.data.workers import useful_workers
+def evaluate_on_cpu(source: Pretrained, model: nn.Module, examples: ImageDataset) -> dict[str, Any]:
+    from patchwords.data.workers import choose_num_workers
     from patchwords.device import choose_device
-    from patchwords.evaluate.held_out import judge, predict
+    from patchwords.evaluate.held_out import evaluate_predictions, predict_examples
 
     device = choose_device("cpu", "fp32")
-    found = predict(model, examples, source.preprocess, device, useful_workers(examples))
+    found = predict_examples(
+        model, examples, source.preprocess, device, choose_num_workers(examples)
+    )
     return {
-        "evaluation": judge(found, examples, source.labels, max_bad=0.01),
+        "evaluation": evaluate_predictions(found, examples, source.labels, max_bad=0.01),
         "answers": found.probabilities.argmax(1),
     }
 
 
-def show_use(config: Export, source: Pretrained) -> None:
-    from patchwords.export.example import example
+def print_example_program(config: ExportCommand, source: Pretrained) -> None:
+    from patchwords.export.example import write_example_program
 
     print(f"\nUse it: patchwords predict {config.file} photo.jpg")
     print("or, without patchwords:\n")
-    print(example(config.file, source.preprocess))
+    print(write_example_program(config.file, source.preprocess))

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
-from patchwords.commands.frozen import Cache, opened, say_images
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
+from patchwords.commands.frozen import CacheOptions, open_probe_inputs, print_image_counts
 
 
 @dataclass(frozen=True)
-class Fewshot:
+class FewshotCommand:
     """Few-shot linear accuracy (Sec. 4.1 of the paper): what a frozen model knows of your classes.
 
     A few images of each class are drawn, and a linear map of the model's features is fitted to
@@ -39,47 +39,51 @@ class Fewshot:
     """penalties; a path of them costs little more than one. 2^10 is that of the authors' code"""
     seed: int = 0
     """of the first draw, and of the cut into train and test where DATA is not divided"""
-    results: Results = field(default_factory=Results)
-    cache: Cache = field(default_factory=Cache)
-    where: Where = field(default_factory=Where)
-    images: Images = field(default_factory=Images)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
 
 
-def run(config: Fewshot) -> int:
-    from patchwords.distributed import speaks
+def run_fewshot(config: FewshotCommand) -> int:
+    from patchwords.distributed import is_main_process
     from patchwords.errors import ConfigError
-    from patchwords.evaluate.fewshot import refuse_penalties
-    from patchwords.evaluate.fewshot_table import draw, fewshot_table, freeze_drawn
+    from patchwords.evaluate.fewshot import require_positive_penalties
+    from patchwords.evaluate.fewshot_table import (
+        build_fewshot_table,
+        draw_probe_shots,
+        extract_drawn_features,
+    )
 
     if config.seeds < 1:
         raise ConfigError(f"--seeds {config.seeds}: it is a number of draws, 1 or more")
-    refuse_penalties(config.l2)
+    require_positive_penalties(config.l2)
     config.results.claim()
     seeds = range(config.seed, config.seed + config.seeds)
-    with opened(
+    with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
     ) as found:
-        shots = draw(found.pair, config.shots, tuple(seeds))
+        shots = draw_probe_shots(found.pair, config.shots, tuple(seeds))
         max_bad, whole = config.images.max_bad, found.whole_is_kept
-        frozen, draws = freeze_drawn(found.ask, found.pair, shots, max_bad, whole)
-    if not speaks():
+        frozen, draws = extract_drawn_features(found.ask, found.pair, shots, max_bad, whole)
+    if not is_main_process():
         return 0
     results = {
         **found.describe(),
         "data": config.data,
         "pool": shots.images,
-        **fewshot_table(frozen, draws, config.l2),
+        **build_fewshot_table(frozen, draws, config.l2),
     }
     config.results.give(
         results,
         results["table"],
-        lambda: draw_curve(results),
-        lambda: show(results, config.results.output),
+        lambda: draw_fewshot_curve(results),
+        lambda: print_fewshot(results, config.results.output),
     )
     return 0
 
 
-def draw_curve(results: dict[str, Any]) -> dict[str, bytes]:
+def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:
     """Accuracy over the images of each class, a curve for each penalty, with its deviation."""
     from patchwords.report.curves import Curve, Panel, draw_panels
 
@@ -109,7 +113,7 @@ def draw_curve(results: dict[str, Any]) -> dict[str, bytes]:
     return draw_panels([panel], caption, "fewshot")
 
 
-def show(results: dict[str, Any], folder: Path | None) -> None:
+def print_fewshot(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -128,6 +132,6 @@ def show(results: dict[str, Any], folder: Path | None) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     say(f"drawn from {results['pool']:,} images of train")
-    say_images(results, say)
+    print_image_counts(results, say)
     if folder is not None:
         say(f"results: {folder}")

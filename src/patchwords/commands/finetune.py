@@ -13,12 +13,12 @@ import tyro
 from patchwords.train.config import FinetuneConfig
 
 if TYPE_CHECKING:
-    from patchwords.train.job import Job
+    from patchwords.train.job import TrainingRun
     from patchwords.train.progress import Display
 
 
 @dataclass(frozen=True)
-class Finetune(FinetuneConfig):
+class FinetuneCommand(FinetuneConfig):
     """Train a Vision Transformer on your images, measure it on held-out ones, write a report.
 
     DATA is a folder with one folder of images per class (or train/ val/ test/ of such), a CSV
@@ -42,47 +42,47 @@ class Finetune(FinetuneConfig):
     json: bool = False  # print the results as JSON, and progress to stderr
 
 
-def parse(words: Sequence[str]) -> Finetune:
+def parse_finetune(words: Sequence[str]) -> FinetuneCommand:
     from patchwords.commands.settings import parse_with_files
 
-    return parse_with_files(Finetune, words, "patchwords finetune")
+    return parse_with_files(FinetuneCommand, words, "patchwords finetune")
 
 
-def run(config: Finetune) -> int:
+def run_finetune(config: FinetuneCommand) -> int:
     """Train, measure on the held-out split, report."""
     config.check()
     from rich.console import Console
 
-    from patchwords.distributed import speaks
+    from patchwords.distributed import is_main_process
     from patchwords.evaluate.fewshot import measure_fewshot
-    from patchwords.evaluate.held_out import measure
-    from patchwords.train.finetune import run as train
+    from patchwords.evaluate.held_out import evaluate_classifier
+    from patchwords.train.finetune import finetune_model as train
     from patchwords.train.progress import Display
 
-    display = Display(Console(stderr=config.json, quiet=not speaks()))
-    job = train(config, measure, display, measure_fewshot)
-    if speaks():  # of several processes, the main one measures and reports
-        report_on(job, display, config.json)
+    display = Display(Console(stderr=config.json, quiet=not is_main_process()))
+    job = train(config, evaluate_classifier, display, measure_fewshot)
+    if is_main_process():  # of several processes, the main one measures and reports
+        report_classifier(job, display, config.json)
     return 0
 
 
-def report_on(job: Job, display: Display, json: bool) -> None:
+def report_classifier(job: TrainingRun, display: Display, json: bool) -> None:
     """Measure a classifier that has ended training, write the report, and say what came of it."""
-    from patchwords.commands.run_insight import look_at_job
+    from patchwords.commands.run_insight import write_training_insight
     from patchwords.errors import Interrupted
-    from patchwords.evaluate.final import evaluate_job
+    from patchwords.evaluate.final import evaluate_finished_run
     from patchwords.report.write import write_report
 
     try:
-        split, examples, evaluation = evaluate_job(job)
-        look_at_job(job, examples)
+        split, examples, evaluation = evaluate_finished_run(job)
+        write_training_insight(job, examples)
         page = write_report(job.folder.path, examples)
     except KeyboardInterrupt as error:
         raise Interrupted(
             f"stopped before the report was written; go on with: {job.going_on}"
         ) from error
     if json:
-        print(jsonlib.dumps(summary(job, evaluation, page)))
+        print(jsonlib.dumps(summarise_finetune(job, evaluation, page)))
         return
     accuracy = evaluation["accuracy"]
     display.say(
@@ -93,7 +93,7 @@ def report_on(job: Job, display: Display, json: bool) -> None:
     display.say(f"report:  {page}")
 
 
-def summary(job: Job, evaluation: dict[str, Any], page: Path) -> dict[str, Any]:
+def summarise_finetune(job: TrainingRun, evaluation: dict[str, Any], page: Path) -> dict[str, Any]:
     """What --json prints."""
     return {
         "run": str(job.folder.path),

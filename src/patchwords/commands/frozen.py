@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from patchwords.commands.evaluator import Images, Where
+from patchwords.commands.evaluator import DataOptions, DeviceOptions
 
 if TYPE_CHECKING:
     from patchwords.device import Device
     from patchwords.evaluate.feature_cache import FeatureCache
-    from patchwords.evaluate.frozen import Ask
-    from patchwords.evaluate.subject import Subject
-    from patchwords.evaluate.train_test import TrainTest
+    from patchwords.evaluate.frozen import FeatureExtractor
+    from patchwords.evaluate.subject import LoadedModel
+    from patchwords.evaluate.train_test import ProbeSplit
 
-FOLDER = "features"  # in the cache folder
+FEATURE_CACHE_FOLDER = "features"  # in the cache folder
 
 
 @dataclass(frozen=True)
-class Cache:
+class CacheOptions:
     """Where features are kept."""
 
     cache: str | None = None
@@ -39,27 +39,27 @@ class Cache:
             raise ConfigError(f"--cache-size {self.cache_size:g}: give GiB, more than 0")
         if self.cache == "none":
             return None
-        folder = cache_folder() / FOLDER if self.cache is None else Path(self.cache)
+        folder = cache_folder() / FEATURE_CACHE_FOLDER if self.cache is None else Path(self.cache)
         return FeatureCache(folder.absolute(), int(self.cache_size * GIB))
 
 
 @dataclass(frozen=True)
-class Opened:
+class ProbeInputs:
     """A model and the images to ask it about."""
 
-    subject: Subject
-    pair: TrainTest
+    subject: LoadedModel
+    pair: ProbeSplit
     cache: FeatureCache | None
-    ask: Ask
+    ask: FeatureExtractor
 
     def describe(self) -> dict[str, Any]:
         """The model, for the results."""
-        from patchwords.model.cost import parameters
+        from patchwords.model.cost import count_parameters
 
         return {
             "model": self.subject.name,
             "architecture": self.subject.source.architecture,
-            "parameters": parameters(self.subject.model.config),
+            "parameters": count_parameters(self.subject.model.config),
             "image_size": list(self.subject.preprocess.image_size),
             "precision": self.subject.device.precision,
         }
@@ -67,38 +67,38 @@ class Opened:
     @property
     def whole_is_kept(self) -> bool:
         """Whether the cache has the features of all images to learn from; all processes ask."""
-        from patchwords.distributed import from_main, world
+        from patchwords.distributed import broadcast_from_main, get_world
 
         if self.cache is None:
             return False
         subject = self.subject
         of = subject.model, self.pair.train, subject.preprocess, subject.device
-        return from_main(world().is_main and self.cache.holds(*of))
+        return broadcast_from_main(get_world().is_main and self.cache.holds(*of))
 
 
 @contextmanager
-def opened(
-    model: str, data: str, where: Where, images: Images, cache: Cache, seed: int
-) -> Iterator[Opened]:
+def open_probe_inputs(
+    model: str, data: str, where: DeviceOptions, images: DataOptions, cache: CacheOptions, seed: int
+) -> Iterator[ProbeInputs]:
     """For the time that features are asked for; processes that torchrun started can talk."""
-    from patchwords.commands.doctor_summary import following
+    from patchwords.commands.doctor_summary import show_progress
     from patchwords.data.open import open_data
-    from patchwords.distributed import joined, speaks, together
-    from patchwords.evaluate.frozen import asker
-    from patchwords.evaluate.held_out import read_recorded
-    from patchwords.evaluate.subject import load_subject
-    from patchwords.evaluate.train_test import train_and_test
+    from patchwords.distributed import is_main_process, join_process_group, run_on_all_processes
+    from patchwords.evaluate.frozen import build_feature_extractor
+    from patchwords.evaluate.held_out import read_run_splits
+    from patchwords.evaluate.subject import load_model_on_device
+    from patchwords.evaluate.train_test import split_for_probe
 
     device: Device = where.choose()
     kept = cache.open()
     silent: Any = nullcontext(None)
     with (
-        joined(cuda=device.type == "cuda"),
-        following("computing features") if speaks() else silent as progress,
+        join_process_group(cuda=device.type == "cuda"),
+        show_progress("computing features") if is_main_process() else silent as progress,
     ):
-        subject = together(lambda: load_subject(model, device, where.workers))
+        subject = run_on_all_processes(lambda: load_model_on_device(model, device, where.workers))
         # a class may have one image to learn from, as nothing is held out of it
-        found = together(
+        found = run_on_all_processes(
             lambda: open_data(
                 data,
                 image_column=images.image_column,
@@ -106,12 +106,12 @@ def opened(
                 unseen_classes=True,
             )
         )
-        recorded = read_recorded(Path(model))
-        pair = together(lambda: train_and_test(found, recorded, seed))
-        yield Opened(subject, pair, kept, asker(subject, kept, progress))
+        recorded = read_run_splits(Path(model))
+        pair = run_on_all_processes(lambda: split_for_probe(found, recorded, seed))
+        yield ProbeInputs(subject, pair, kept, build_feature_extractor(subject, kept, progress))
 
 
-def say_images(results: dict[str, Any], say: Callable[[str], None]) -> None:
+def print_image_counts(results: dict[str, Any], say: Callable[[str], None]) -> None:
     """Which images were learned from and judged, and which could not be read."""
     say(f"{results['test']:,} images of test; {results['divided']}")
     if results["skipped"]:

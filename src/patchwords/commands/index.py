@@ -10,7 +10,7 @@ import tyro
 
 
 @dataclass(frozen=True)
-class Index:
+class IndexCommand:
     """Read every shard once, and write down what is in it.
 
     Training does the same by itself the first time, and keeps what it found on this machine. An
@@ -39,26 +39,28 @@ class Index:
     """column of the classes, likewise"""
 
 
-def run(config: Index) -> int:
+def run_index(config: IndexCommand) -> int:
     """Index, write, say how many there are."""
     from patchwords.data.columns import Columns
-    from patchwords.data.shard_index import SUFFIX
-    from patchwords.data.stream import read_indexes, shard_cache, write_lines
+    from patchwords.data.shard_index import INDEX_SUFFIX
+    from patchwords.data.stream import format_index_lines, load_shard_indexes, open_shard_cache
     from patchwords.errors import ConfigError
-    from patchwords.files import refuse_csv, write_atomically
+    from patchwords.files import check_csv_writable, write_atomically
 
     if not config.cache_size > 0:
         raise ConfigError(f"--cache-size {config.cache_size:g} must be greater than 0")
     if config.output is not None:
-        refuse_csv(config.output, config.overwrite, "--output")
-        if not config.output.name.endswith(SUFFIX):
-            raise ConfigError(f"--output {config.output}: the name must end in {SUFFIX}")
+        check_csv_writable(config.output, config.overwrite, "--output")
+        if not config.output.name.endswith(INDEX_SUFFIX):
+            raise ConfigError(f"--output {config.output}: the name must end in {INDEX_SUFFIX}")
     columns = Columns(config.image_column, config.label_column, need_labels=False)
-    indexes = read_indexes(config.data, columns, shard_cache(config.cache_size), config.anew)
+    indexes = load_shard_indexes(
+        config.data, columns, open_shard_cache(config.cache_size), config.anew
+    )
     images = sum(len(index.names) for index in indexes)
     gib = sum(index.bytes for index in indexes) / 2**30
     print(f"{config.data}: {images:,} images in {len(indexes):,} shards ({gib:,.2f} GiB)")
     if config.output is not None:
-        write_atomically(config.output, "".join(write_lines(indexes, config.output.parent)))
+        write_atomically(config.output, "".join(format_index_lines(indexes, config.output.parent)))
         print(f"index: {config.output}")
     return 0

@@ -10,18 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import tyro
 
-from patchwords.commands.evaluator import Where
-from patchwords.commands.frozen import Cache
-from patchwords.commands.inspect_explorer import Explorer
-from patchwords.commands.inspect_nearest import Nearest
+from patchwords.commands.evaluator import DeviceOptions
+from patchwords.commands.frozen import CacheOptions
+from patchwords.commands.inspect_explorer import ExplorerOptions
+from patchwords.commands.inspect_nearest import NearestOptions
 
 if TYPE_CHECKING:
-    from patchwords.commands.inspect_parts import Part
-    from patchwords.commands.inspect_photos import Photos
+    from patchwords.commands.inspect_parts import InspectionPart
+    from patchwords.commands.inspect_photos import PhotoReader
 
 
 @dataclass(frozen=True)
-class Inspect:
+class InspectCommand:
     """See what a model has learned, and where it looks in photos.
 
     Without images: the filters that meet the pixels and the similarity of positions. With images,
@@ -69,14 +69,14 @@ class Inspect:
     """column of a CSV or parquet that has the images"""
     json: bool = False
     """print results.json"""
-    page: Explorer = field(default_factory=Explorer)
-    near: Nearest = field(default_factory=Nearest)
-    cache: Cache = field(default_factory=Cache)
-    where: Where = field(default_factory=Where)
+    page: ExplorerOptions = field(default_factory=ExplorerOptions)
+    near: NearestOptions = field(default_factory=NearestOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 @dataclass(frozen=True)
-class Plan:
+class InspectionPlan:
     """What was asked for, checked before the work."""
 
     layers: list[int]
@@ -85,21 +85,21 @@ class Plan:
     no_attention: str | None = None  # why nothing can be said of attention
 
 
-def run(config: Inspect) -> int:
+def run_inspect(config: InspectCommand) -> int:
     """Check everything that can be wrong, look, write, say."""
     import sys
 
-    from patchwords.commands.evaluator import claim
-    from patchwords.commands.inspect_explorer import explore
-    from patchwords.commands.inspect_explorer import refuse as refuse_page
-    from patchwords.commands.inspect_gather import gather
-    from patchwords.commands.inspect_nearest import open_search
-    from patchwords.commands.inspect_nearest import refuse as refuse_nearest
-    from patchwords.commands.inspect_photos import Photos, open_photos
-    from patchwords.commands.inspect_summary import show
+    from patchwords.commands.evaluator import claim_output_folder
+    from patchwords.commands.inspect_explorer import check_explorer_options as refuse_page
+    from patchwords.commands.inspect_explorer import write_explorer_page
+    from patchwords.commands.inspect_gather import inspect_model
+    from patchwords.commands.inspect_nearest import check_nearest_options as refuse_nearest
+    from patchwords.commands.inspect_nearest import open_nearest_search
+    from patchwords.commands.inspect_photos import PhotoReader, open_photos
+    from patchwords.commands.inspect_summary import print_inspection
     from patchwords.errors import ConfigError
-    from patchwords.evaluate.subject import load_subject
-    from patchwords.files import refuse_csv
+    from patchwords.evaluate.subject import load_model_on_device
+    from patchwords.files import check_csv_writable
 
     if config.output is None and config.page.explore is None:
         raise ConfigError(
@@ -107,30 +107,30 @@ def run(config: Inspect) -> int:
         )
     refuse_page(config.page, bool(config.images), config.source)
     refuse_nearest(config.near, config.cache, bool(config.images), config.output is not None)
-    refuse_counts(config)
+    check_inspection_counts(config)
     examples = open_photos(config.images, config.image_column) if config.images else None
-    search = open_search(config.near, config.cache, config.source)
+    search = open_nearest_search(config.near, config.cache, config.source)
     device = config.where.choose()
-    subject = load_subject(config.source, device, config.where.workers)
+    subject = load_model_on_device(config.source, device, config.where.workers)
     size = config.image_size
     if size is not None:
-        from patchwords.train.start import size_asked
+        from patchwords.train.start import parse_image_size
 
-        size = size_asked(size)
+        size = parse_image_size(size)
     seen = subject.preprocess if size is None else replace(subject.preprocess, image_size=size)
-    photos = Photos(subject, seen)
-    plan = check(config, photos) if examples is not None else None
-    folder = claim(config.output, config.overwrite)
+    photos = PhotoReader(subject, seen)
+    plan = plan_inspection(config, photos) if examples is not None else None
+    folder = claim_output_folder(config.output, config.overwrite)
     if config.page.explore is not None:
-        refuse_csv(config.page.explore, config.overwrite, "--explore")
+        check_csv_writable(config.page.explore, config.overwrite, "--explore")
     results, said = {}, ""
     with device.autocast():
         if folder is not None:
-            found = gather(config, photos, examples, plan, search)
-            write(folder, found)
+            found = inspect_model(config, photos, examples, plan, search)
+            write_inspection(folder, found)
             results = found.results
         if examples is not None and config.page.explore is not None:
-            page, said = explore(config.page, photos, examples, config.photos)
+            page, said = write_explorer_page(config.page, photos, examples, config.photos)
             results = results | {"page": str(page)}
     for path, reason in photos.bad.items():
         print(f"patchwords: {path}: {reason}", file=sys.stderr)
@@ -138,13 +138,13 @@ def run(config: Inspect) -> int:
         print(jsonlib.dumps(results))
         return 2 if photos.bad else 0
     if folder is not None:
-        show(results, folder)
+        print_inspection(results, folder)
     if said:
         print(f"page to open in a browser: {config.page.explore} ({said})")
     return 2 if photos.bad else 0
 
 
-def refuse_counts(config: Inspect) -> None:
+def check_inspection_counts(config: InspectCommand) -> None:
     from patchwords.errors import ConfigError
 
     least = {"--photos": 1, "--distance-images": 1, "--truth-images": 0}
@@ -157,11 +157,11 @@ def refuse_counts(config: Inspect) -> None:
         raise ConfigError(f"--image-size {config.image_size}: one number, or height and width")
     if config.images:
         return
-    for flag in asks_for_attention(config):
+    for flag in list_attention_flags(config):
         raise ConfigError(f"{flag} is about images: name some after SRC")
 
 
-def asks_for_attention(config: Inspect) -> list[str]:
+def list_attention_flags(config: InspectCommand) -> list[str]:
     """The flags given that only a model with attention has an answer to."""
     given = {
         "--query": config.query is not None,
@@ -172,7 +172,7 @@ def asks_for_attention(config: Inspect) -> list[str]:
     return [flag for flag, asked in given.items() if asked]
 
 
-def check(config: Inspect, photos: Photos) -> Plan:
+def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPlan:
     """Raises ConfigError for what this model cannot do with images; nothing is computed.
 
     Without attention it can find the nearest images, if no more than that is asked for.
@@ -180,32 +180,32 @@ def check(config: Inspect, photos: Photos) -> Plan:
     import torch
 
     from patchwords.errors import ConfigError, did_you_mean
-    from patchwords.inspect.attention import check_heads, place
-    from patchwords.model.images import check_layers
+    from patchwords.inspect.attention import check_heads, find_patch_index
+    from patchwords.model.images import check_layer_indices
 
     try:
         vit = photos.attending()
     except ConfigError as error:
         alone = config.near.nearest is not None and config.page.explore is None
-        if alone and not asks_for_attention(config):
-            return Plan([], [], None, str(error))
+        if alone and not list_attention_flags(config):
+            return InspectionPlan([], [], None, str(error))
         raise
     height, width = photos.preprocess.image_size
     grid = vit.grid(torch.empty(1, vit.config.channels, height, width))
     if config.query is not None:
-        place(config.query, grid)
+        find_patch_index(config.query, grid)
     count, labels = vit.config.layers, photos.subject.source.labels
-    layers = check_layers(list(config.layers), count) or sorted({0, count // 2, count - 1})
+    layers = check_layer_indices(list(config.layers), count) or sorted({0, count // 2, count - 1})
     heads = check_heads(config.heads, vit.config.heads) or list(range(vit.config.heads))
     if config.class_name is None:
-        return Plan(layers, heads, None)
+        return InspectionPlan(layers, heads, None)
     if config.class_name not in labels:
         hint = did_you_mean(config.class_name, labels) if labels else "; it was trained without any"
         raise ConfigError(f"--class-name {config.class_name!r}: the model has no such class{hint}")
-    return Plan(layers, heads, labels.index(config.class_name))
+    return InspectionPlan(layers, heads, labels.index(config.class_name))
 
 
-def write(folder: Path, found: Part) -> None:
+def write_inspection(folder: Path, found: InspectionPart) -> None:
     import numpy as np
 
     from patchwords.files import write_atomically

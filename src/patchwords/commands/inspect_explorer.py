@@ -8,16 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from patchwords.commands.inspect_photos import Photos
-    from patchwords.data.examples import Examples
-    from patchwords.evaluate.subject import Subject
-    from patchwords.inspect.view import View
+    from patchwords.commands.inspect_photos import PhotoReader
+    from patchwords.data.examples import ImageDataset
+    from patchwords.evaluate.subject import LoadedModel
+    from patchwords.inspect.view import AttentionView
 
-MOST_NUMBERS = 24_000_000  # on a page, some 20 MB, unless one photo alone has more
+MAX_PHOTO_WEIGHTS = 24_000_000  # on a page, some 20 MB, unless one photo alone has more
 
 
 @dataclass(frozen=True)
-class Explorer:
+class ExplorerOptions:
     """A page to play with."""
 
     explore: Path | None = None
@@ -29,7 +29,7 @@ class Explorer:
     """which heads that page has; auto: all, or for a large model their mean"""
 
 
-def refuse(config: Explorer, images: bool, source: str) -> None:
+def check_explorer_options(config: ExplorerOptions, images: bool, source: str) -> None:
     """Raise ConfigError for what needs no model to be known as wrong."""
     from patchwords.errors import ConfigError
 
@@ -47,65 +47,67 @@ def refuse(config: Explorer, images: bool, source: str) -> None:
             raise ConfigError(f"--beside {model} is on the page already; name each model once")
 
 
-def explore(config: Explorer, photos: Photos, examples: Examples, count: int) -> tuple[Path, str]:
+def write_explorer_page(
+    config: ExplorerOptions, photos: PhotoReader, examples: ImageDataset, count: int
+) -> tuple[Path, str]:
     """Write the page of `count` photos, or as many as fit; gives its path and a line about it."""
     import numpy as np
 
-    from patchwords.commands.inspect_photos import Photos
-    from patchwords.data.examples import spread
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.commands.inspect_photos import PhotoReader
+    from patchwords.data.examples import subsample_evenly
+    from patchwords.evaluate.subject import load_model_on_device
     from patchwords.report.explorer.page import write_explorer
-    from patchwords.report.words import plural
+    from patchwords.report.words import pluralise
 
     assert config.explore is not None
     first = photos.subject
     looking = [photos]
     for spec in config.beside:
-        subject = load_subject(spec, first.device, first.workers)
+        subject = load_model_on_device(spec, first.device, first.workers)
         seen = subject.preprocess
         if photos.preprocess.image_size != first.preprocess.image_size:  # --image-size is for all
             seen = replace(seen, image_size=photos.preprocess.image_size)
-        looking.append(Photos(subject, seen, photos.bad))
+        looking.append(PhotoReader(subject, seen, photos.bad))
     _, once = np.unique(examples.keys, return_index=True)
     examples = examples.select(np.sort(once))  # a file may have been named twice
-    each = sum(numbers(some, config.explore_heads) for some in looking)
-    fit = max(1, MOST_NUMBERS // each)
-    chosen = spread(examples, min(count, fit))
-    views = [view for some in looking for view in views_of(some, chosen, config.explore_heads)]
+    each = sum(count_photo_weights(some, config.explore_heads) for some in looking)
+    fit = max(1, MAX_PHOTO_WEIGHTS // each)
+    chosen = subsample_evenly(examples, min(count, fit))
+    views = [view for some in looking for view in make_views(some, chosen, config.explore_heads)]
     page = write_explorer(config.explore, views)
-    shown = plural(len(views) // len(looking), "photo")
+    shown = pluralise(len(views) // len(looking), "photo")
     if fit < min(count, len(examples)):
         shown += f" of {min(count, len(examples))}, so that it stays small"
     return page, f"{shown}, {page.stat().st_size / 1e6:.1f} MB"
 
 
-def numbers(photos: Photos, heads: Literal["auto", "all", "mean"]) -> int:
+def count_photo_weights(photos: PhotoReader, heads: Literal["auto", "all", "mean"]) -> int:
     """Weights that the page keeps of a photo; raises ConfigError for a model without attention."""
     import torch
 
-    from patchwords.inspect.view import shape_of
+    from patchwords.inspect.view import attention_view_shape
 
     vit = photos.attending()
     grid = vit.grid(torch.empty(1, vit.config.channels, *photos.preprocess.image_size))
-    layers, kept, tokens = shape_of(vit.config, grid, heads)
+    layers, kept, tokens = attention_view_shape(vit.config, grid, heads)
     return layers * kept * tokens**2
 
 
-def views_of(
-    photos: Photos, examples: Examples, heads: Literal["auto", "all", "mean"]
-) -> list[View]:
+def make_views(
+    photos: PhotoReader, examples: ImageDataset, heads: Literal["auto", "all", "mean"]
+) -> list[AttentionView]:
     """What a model makes of each photo that can be read."""
-    from patchwords.inspect.view import look
+    from patchwords.inspect.view import build_attention_view
 
     subject = photos.subject
-    names = short(examples.keys)
+    names = shorten_paths(examples.keys)
     return [
-        look(
+        build_attention_view(
             subject.model,
             photos.preprocess,
             pixels.permute(1, 2, 0).numpy(),
             photo=names[path],
-            name=title(subject),
+            name=format_model_title(subject),
             labels=subject.source.labels,
             heads=heads,
         )
@@ -114,13 +116,13 @@ def views_of(
     ]
 
 
-def short(paths: Sequence[str]) -> dict[str, str]:
+def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
     """The names of files, or, where two have one name, the paths as they were given."""
     names = {path: Path(path).name for path in paths}
     return names if len(set(names.values())) == len(names) else {path: path for path in paths}
 
 
-def title(subject: Subject) -> str:
+def format_model_title(subject: LoadedModel) -> str:
     """A model as the user named it, and by architecture where that is known."""
     architecture = subject.source.architecture
     return f"{subject.name} ({architecture})" if architecture else subject.name

@@ -11,23 +11,23 @@ from rich.progress import Progress
 from torch import Tensor
 
 from patchwords.commands import inspect_parts as parts
-from patchwords.commands.inspect_nearest import Search, of_nearest
-from patchwords.commands.inspect_parts import Part
-from patchwords.commands.inspect_photos import Photos
-from patchwords.data.examples import Examples, spread
+from patchwords.commands.inspect_nearest import NearestSearch, inspect_nearest
+from patchwords.commands.inspect_parts import InspectionPart
+from patchwords.commands.inspect_photos import PhotoReader
+from patchwords.data.examples import ImageDataset, subsample_evenly
 from patchwords.errors import ConfigError
 
 if TYPE_CHECKING:
-    from patchwords.commands.inspect import Inspect, Plan
+    from patchwords.commands.inspect import InspectCommand, InspectionPlan
 
 
-def gather(
-    config: Inspect,
-    photos: Photos,
-    examples: Examples | None,
-    plan: Plan | None,
-    search: Search | None = None,
-) -> Part:
+def inspect_model(
+    config: InspectCommand,
+    photos: PhotoReader,
+    examples: ImageDataset | None,
+    plan: InspectionPlan | None,
+    search: NearestSearch | None = None,
+) -> InspectionPart:
     """All parts in one."""
     subject = photos.subject
     found = [parts.Part({"model": subject.name, "left_out": {}}), parts.of_filters(subject.model)]
@@ -36,19 +36,21 @@ def gather(
     except ConfigError as reason:  # of a ResNet, or of a ViT without positions
         found[0].results["left_out"]["positions"] = str(reason)
     if examples is not None and search is not None:
-        found.append(of_nearest(search, photos, spread(examples, config.photos)))
+        found.append(inspect_nearest(search, photos, subsample_evenly(examples, config.photos)))
     if examples is not None and plan is not None:
         if plan.no_attention is not None:
             found[0].results["left_out"]["attention"] = plan.no_attention
         else:
-            found += of_images(config, photos, examples, plan)
+            found += inspect_images(config, photos, examples, plan)
     return parts.united(found)
 
 
-def of_images(config: Inspect, photos: Photos, examples: Examples, plan: Plan) -> Iterator[Part]:
+def inspect_images(
+    config: InspectCommand, photos: PhotoReader, examples: ImageDataset, plan: InspectionPlan
+) -> Iterator[InspectionPart]:
     """The parts that look at images, the quick ones first."""
     vit, labels = photos.attending(), photos.subject.source.labels
-    names, pixels = photos.all(spread(examples, config.photos))
+    names, pixels = photos.all(subsample_evenly(examples, config.photos))
     images = photos.normalised(pixels)
     yield parts.of_photos(vit, names, pixels, images, labels, plan.asked_class)
     yield parts.of_heads(
@@ -56,8 +58,8 @@ def of_images(config: Inspect, photos: Photos, examples: Examples, plan: Plan) -
     )
 
     def batches(count: int, what: str) -> Iterator[Tensor]:
-        chosen = spread(examples, count)
-        with progress(what, len(chosen)) as advance:
+        chosen = subsample_evenly(examples, count)
+        with show_inspection_progress(what, len(chosen)) as advance:
             for some, batch in photos.batches(chosen):
                 yield photos.normalised(batch)
                 advance(len(some))
@@ -74,7 +76,7 @@ def of_images(config: Inspect, photos: Photos, examples: Examples, plan: Plan) -
 
 
 @contextlib.contextmanager
-def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+def show_inspection_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
     """A bar on stderr, where that is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:

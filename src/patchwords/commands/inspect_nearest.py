@@ -10,22 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from patchwords.commands.frozen import Cache
+from patchwords.commands.frozen import CacheOptions
 
 if TYPE_CHECKING:
-    from patchwords.commands.inspect_parts import Part
-    from patchwords.commands.inspect_photos import Photos
-    from patchwords.data.examples import Examples
+    from patchwords.commands.inspect_parts import InspectionPart
+    from patchwords.commands.inspect_photos import PhotoReader
+    from patchwords.data.examples import ImageDataset
     from patchwords.evaluate.feature_cache import FeatureCache
     from patchwords.evaluate.features import Features
-    from patchwords.evaluate.subject import Subject
-    from patchwords.report.nearest import Neighbour
+    from patchwords.evaluate.subject import LoadedModel
+    from patchwords.report.nearest import NearestImage
 
-MOST = 20  # neighbours that a row of the figure has room for
+MAX_NEAREST_IMAGES = 20  # neighbours that a row of the figure has room for
 
 
 @dataclass(frozen=True)
-class Nearest:
+class NearestOptions:
     """The nearest training images."""
 
     nearest: tuple[str, ...] | None = None
@@ -42,23 +42,25 @@ class Nearest:
 
 
 @dataclass(frozen=True)
-class Search:
+class NearestSearch:
     """Where to look: images that are not read yet."""
 
     data: str
     origin: str  # which of its images, in words
-    examples: Examples
+    examples: ImageDataset
     of: int  # images before some were drawn
     k: int
     cache: FeatureCache | None
 
 
-def refuse(config: Nearest, cache: Cache, images: bool, output: bool) -> None:
+def check_nearest_options(
+    config: NearestOptions, cache: CacheOptions, images: bool, output: bool
+) -> None:
     """Raise ConfigError for what needs neither model nor data to be known as wrong."""
     from patchwords.errors import ConfigError
 
     if config.nearest is None:
-        if config != Nearest() or cache != Cache():
+        if config != NearestOptions() or cache != CacheOptions():
             raise ConfigError("--nearest-... and --cache are for the nearest images: add --nearest")
         return
     if not images:
@@ -69,26 +71,28 @@ def refuse(config: Nearest, cache: Cache, images: bool, output: bool) -> None:
         raise ConfigError(
             f"--nearest {' '.join(config.nearest)}: name one source of data there, photos after SRC"
         )
-    if not 1 <= config.nearest_k <= MOST:
-        raise ConfigError(f"--nearest-k {config.nearest_k} must be from 1 to {MOST}")
+    if not 1 <= config.nearest_k <= MAX_NEAREST_IMAGES:
+        raise ConfigError(f"--nearest-k {config.nearest_k} must be from 1 to {MAX_NEAREST_IMAGES}")
     if config.nearest_images < 1:
         raise ConfigError(f"--nearest-images {config.nearest_images} must be at least 1")
 
 
-def open_search(config: Nearest, cache: Cache, source: str) -> Search | None:
+def open_nearest_search(
+    config: NearestOptions, cache: CacheOptions, source: str
+) -> NearestSearch | None:
     """The training images, not read yet; None where nobody wants them.
 
     Raises DataError for data without any, ConfigError where a model does not say what it is from.
     """
-    from patchwords.commands.training_images import Wanted
+    from patchwords.commands.training_images import DataRequest
     from patchwords.errors import ConfigError
-    from patchwords.evaluate.nearest import drawn
+    from patchwords.evaluate.nearest import subsample_examples
 
     if config.nearest is None:
         return None
     kept, given = cache.open(), config.nearest[0] if config.nearest else None
     columns = config.nearest_image_column, config.nearest_label_column
-    wanted = Wanted(source, "--nearest", given, *columns)
+    wanted = DataRequest(source, "--nearest", given, *columns)
     data = wanted.open()
     if data is None:
         raise ConfigError(
@@ -96,60 +100,62 @@ def open_search(config: Nearest, cache: Cache, source: str) -> Search | None:
             "--nearest DATA"
         )
     examples, origin = wanted.training(data)
-    few = drawn(examples, config.nearest_images)
-    return Search(data.source, origin, few, len(examples), config.nearest_k, kept)
+    few = subsample_examples(examples, config.nearest_images)
+    return NearestSearch(data.source, origin, few, len(examples), config.nearest_k, kept)
 
 
-def of_nearest(search: Search, photos: Photos, examples: Examples) -> Part:
+def inspect_nearest(
+    search: NearestSearch, photos: PhotoReader, examples: ImageDataset
+) -> InspectionPart:
     """Look for the nearest to these few photos; raises DataError where nothing can be read."""
-    from patchwords.commands.inspect_parts import Part, picture
-    from patchwords.evaluate.frozen import asker
-    from patchwords.evaluate.nearest import by_chance, nearest
-    from patchwords.report.nearest import Company, Searched, draw_nearest
+    from patchwords.commands.inspect_parts import InspectionPart, pixels_to_rgb
+    from patchwords.evaluate.frozen import build_feature_extractor
+    from patchwords.evaluate.nearest import find_nearest_images, median_random_similarity
+    from patchwords.report.nearest import PhotoNeighbours, SearchSummary, draw_nearest_images
 
     names, pixels = photos.all(examples)
-    subject = as_seen(photos)
-    asked = asker(subject, None)(examples).values  # [n, R]
-    found = features(search, subject)
-    cosines, rows = nearest(asked, found.values, search.k, subject.device.torch_device)
+    subject = resize_subject(photos)
+    asked = build_feature_extractor(subject, None)(examples).values  # [n, R]
+    found = compute_search_features(search, subject)
+    cosines, rows = find_nearest_images(asked, found.values, search.k, subject.device.torch_device)
     places = found.indices[rows]  # [n, k], in the examples of the search
-    searched = Searched(
+    searched = SearchSummary(
         search.data,
         search.origin,
         images=len(found.values),
         skipped=len(found.bad),
         of=search.of,
         asked=search.k,
-        by_chance=by_chance(found.values),
+        by_chance=median_random_similarity(found.values),
     )
-    near = neighbours(search.examples, places, cosines, photos)
+    near = load_neighbours(search.examples, places, cosines, photos)
     companies = [
-        Company(name, picture(colours), row)
+        PhotoNeighbours(name, pixels_to_rgb(colours), row)
         for name, colours, row in zip(names, pixels.permute(0, 2, 3, 1).numpy(), near, strict=True)
     ]
     table = [
-        {"path": company.path, "nearest": [named(one) for one in company.neighbours]}
+        {"path": company.path, "nearest": [describe_neighbour(one) for one in company.neighbours]}
         for company in companies
     ]
     results = {**asdict(searched), "k": places.shape[1], "photos": table}
     arrays = {"nearest_similarity": cosines, "nearest_places": places}
-    return Part({"nearest": results}, arrays, draw_nearest(companies, searched))
+    return InspectionPart({"nearest": results}, arrays, draw_nearest_images(companies, searched))
 
 
-def as_seen(photos: Photos) -> Subject:
+def resize_subject(photos: PhotoReader) -> LoadedModel:
     """The model, to be asked for features at the size that photos are looked at in."""
     source = replace(photos.subject.source, preprocess=photos.preprocess)
     return replace(photos.subject, source=source)
 
 
-def features(search: Search, subject: Subject) -> Features:
+def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
     """Of the images searched, from the cache where they are; DataError where none can be read."""
-    from patchwords.commands.doctor_summary import following
+    from patchwords.commands.doctor_summary import show_progress
     from patchwords.errors import DataError
-    from patchwords.evaluate.frozen import asker
+    from patchwords.evaluate.frozen import build_feature_extractor
 
-    with following("computing features") as progress:
-        found = asker(subject, search.cache, progress)(search.examples)
+    with show_progress("computing features") as progress:
+        found = build_feature_extractor(subject, search.cache, progress)(search.examples)
     if not len(found.indices):
         key, reason = search.examples.keys[found.bad[0][0]], found.bad[0][1]
         raise DataError(
@@ -158,18 +164,18 @@ def features(search: Search, subject: Subject) -> Features:
     return found
 
 
-def neighbours(
-    examples: Examples, places: np.ndarray, cosines: np.ndarray, photos: Photos
-) -> list[list[Neighbour]]:
+def load_neighbours(
+    examples: ImageDataset, places: np.ndarray, cosines: np.ndarray, photos: PhotoReader
+) -> list[list[NearestImage]]:
     """[n, k] places in the examples -> each with its name, picture and label."""
-    from patchwords.report.nearest import Neighbour
+    from patchwords.report.nearest import NearestImage
 
-    seen = pictures(examples, np.unique(places), photos)
+    seen = load_neighbour_pictures(examples, np.unique(places), photos)
 
-    def one(place: int, cosine: float) -> Neighbour:
+    def one(place: int, cosine: float) -> NearestImage:
         label = int(examples.labels[place])
         name = examples.classes[label] if label >= 0 else None
-        return Neighbour(examples.keys[place], seen.get(place), name, cosine)
+        return NearestImage(examples.keys[place], seen.get(place), name, cosine)
 
     return [
         [one(*pair) for pair in zip(*row, strict=True)]
@@ -177,20 +183,22 @@ def neighbours(
     ]
 
 
-def pictures(examples: Examples, places: np.ndarray, photos: Photos) -> dict[int, np.ndarray]:
+def load_neighbour_pictures(
+    examples: ImageDataset, places: np.ndarray, photos: PhotoReader
+) -> dict[int, np.ndarray]:
     """[H, W, 3] of each that can still be read, as the model sees it."""
-    from patchwords.commands.inspect_parts import picture
-    from patchwords.commands.inspect_photos import BATCH
-    from patchwords.data.loader import eval_batches
+    from patchwords.commands.inspect_parts import pixels_to_rgb
+    from patchwords.commands.inspect_photos import PHOTO_BATCH_SIZE
+    from patchwords.data.loader import load_eval_batches
 
     return {
-        int(places[index]): picture(pixels.permute(1, 2, 0).numpy())
-        for batch in eval_batches(examples.select(places), photos.preprocess, BATCH)
+        int(places[index]): pixels_to_rgb(pixels.permute(1, 2, 0).numpy())
+        for batch in load_eval_batches(examples.select(places), photos.preprocess, PHOTO_BATCH_SIZE)
         for index, pixels in zip(batch.indices.tolist(), batch.images, strict=True)
     }
 
 
-def named(neighbour: Neighbour) -> dict[str, Any]:
+def describe_neighbour(neighbour: NearestImage) -> dict[str, Any]:
     """A neighbour for results.json."""
     return {
         "path": neighbour.path,

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
-from patchwords.commands.frozen import Cache, opened, say_images
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
+from patchwords.commands.frozen import CacheOptions, open_probe_inputs, print_image_counts
 
 
 @dataclass(frozen=True)
-class Knn:
+class KnnCommand:
     """k nearest neighbours on a frozen model's features, as DINO evaluates: nothing is fitted.
 
     The k training images whose features have the largest cosine s vote for their classes, with
@@ -37,42 +37,46 @@ class Knn:
     seed: int = 0
     """of the training images that k is chosen by, where there are more than 5,000, and of the cut
     into train and test where DATA is not divided"""
-    results: Results = field(default_factory=Results)
-    cache: Cache = field(default_factory=Cache)
-    where: Where = field(default_factory=Where)
-    images: Images = field(default_factory=Images)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
 
 
-def run(config: Knn) -> int:
-    from patchwords.distributed import speaks
-    from patchwords.evaluate.frozen import freeze
-    from patchwords.evaluate.neighbours import knn, refuse, usual
+def run_knn(config: KnnCommand) -> int:
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluate.frozen import extract_probe_features
+    from patchwords.evaluate.neighbours import (
+        choose_default_ks,
+        evaluate_knn,
+        validate_knn_settings,
+    )
 
     config.results.claim()
-    with opened(
+    with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
     ) as found:
         images = len(found.pair.train)
-        refuse(config.k or usual(images), config.temperature, images)
-        frozen = freeze(found.ask, found.pair, config.images.max_bad)
-    if not speaks():
+        validate_knn_settings(config.k or choose_default_ks(images), config.temperature, images)
+        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+    if not is_main_process():
         return 0
     device = found.subject.device.torch_device
     results = {
         **found.describe(),
         "data": config.data,
-        **knn(frozen, config.k, config.temperature, config.seed, device),
+        **evaluate_knn(frozen, config.k, config.temperature, config.seed, device),
     }
     config.results.give(
         results,
         results["path"],
-        lambda: draw_curve(results),
-        lambda: show(results, config.results.output),
+        lambda: draw_knn_curve(results),
+        lambda: print_knn(results, config.results.output),
     )
     return 0
 
 
-def draw_curve(results: dict[str, Any]) -> dict[str, bytes]:
+def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
     """Accuracy over the number of neighbours, with the interval of each."""
     from patchwords.report.curves import Curve, Panel, draw_panels
 
@@ -91,7 +95,7 @@ def draw_curve(results: dict[str, Any]) -> dict[str, bytes]:
     return draw_panels([panel], caption, "knn")
 
 
-def show(results: dict[str, Any], folder: Path | None) -> None:
+def print_knn(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -115,6 +119,6 @@ def show(results: dict[str, Any], folder: Path | None) -> None:
             "the others"
         )
     say(f"{results['train']:,} images of train vote, with T = {results['temperature']:g}")
-    say_images(results, say)
+    print_image_counts(results, say)
     if folder is not None:
         say(f"results: {folder}")

@@ -13,15 +13,15 @@ from patchwords.errors import ConfigError
 from patchwords.train.config import ModelSettings
 
 if TYPE_CHECKING:
-    from patchwords.model.family import Config
+    from patchwords.model.family import ModelConfig
 
-Row = dict[str, Any]  # of the output: what --json prints of one model
+ModelRow = dict[str, Any]  # of the output: what --json prints of one model
 
-BYTES = {"fp32": 4, "bf16": 2}  # of a value between two matrix products
+BYTES_PER_VALUE = {"fp32": 4, "bf16": 2}  # of a value between two matrix products
 
 
 @dataclass(frozen=True)
-class Models:
+class ModelsCommand:
     """List models: tokens, parameters, multiply-adds (MACs) of one image, memory of training.
 
     PATTERN is a glob over names ('R50+*'), or one model in any spelling: then its parts are shown,
@@ -50,27 +50,27 @@ class Models:
     model_settings: ModelSettings = field(default_factory=ModelSettings)
 
 
-def run(config: Models) -> int:
-    from patchwords.commands.models_summary import show, show_table6
+def run_models(config: ModelsCommand) -> int:
+    from patchwords.commands.models_summary import print_models, print_table6
 
-    check(config)
-    rows = table6_rows(config) if config.table6 else model_rows(config)
+    check_models(config)
+    rows = list_table6_rows(config) if config.table6 else list_model_rows(config)
     if config.json:
         print(jsonlib.dumps(rows, indent=1))
     elif config.table6:
-        show_table6(rows)
+        print_table6(rows)
     else:
-        show(rows, config)
+        print_models(rows, config)
     return 0
 
 
-def check(config: Models) -> None:
+def check_models(config: ModelsCommand) -> None:
     """Refuse numbers that mean nothing, and flags that would change nothing."""
     for name in ("classes", "batch_size", "train_images"):
         value = getattr(config, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be greater than 0")
-    alone = Models(pattern=config.pattern, table6=True, json=config.json)
+    alone = ModelsCommand(pattern=config.pattern, table6=True, json=config.json)
     if config.table6 and config != alone:
         raise ConfigError(
             "--table6 is of the paper's models as they were trained: beside it only PATTERN and "
@@ -78,28 +78,30 @@ def check(config: Models) -> None:
         )
 
 
-def model_rows(config: Models) -> list[Row]:
+def list_model_rows(config: ModelsCommand) -> list[ModelRow]:
     """One row for each model; where several are asked for, one that is refused has a note."""
-    from patchwords.model.variants import list_models, resolve
+    from patchwords.model.variants import list_models, resolve_model
 
     names = list_models(config.pattern)
     if not names:
-        variant = resolve(config.pattern)
-        return [describe(variant.name, adjusted(variant.config, config), config, alone=True)]
-    rows: list[Row] = []
+        variant = resolve_model(config.pattern)
+        return [
+            make_model_row(variant.name, adjust_config(variant.config, config), config, alone=True)
+        ]
+    rows: list[ModelRow] = []
     for name in names:
         try:
-            shape = adjusted(resolve(name).config, config)
+            shape = adjust_config(resolve_model(name).config, config)
         except ConfigError as error:
             if len(names) == 1:
                 raise
             rows.append({"model": name, "note": str(error)})
             continue
-        rows.append(describe(name, shape, config, alone=len(names) == 1))
+        rows.append(make_model_row(name, shape, config, alone=len(names) == 1))
     return rows
 
 
-def adjusted(shape: Config, config: Models) -> Config:
+def adjust_config(shape: ModelConfig, config: ModelsCommand) -> ModelConfig:
     """The named model with the settings that were asked for. Raises ConfigError."""
     asked = {
         name: value for name, value in vars(config.model_settings).items() if value is not None
@@ -109,24 +111,30 @@ def adjusted(shape: Config, config: Models) -> Config:
     return shape.with_settings(num_classes=config.classes, **asked)
 
 
-def describe(name: str, shape: Config, config: Models, alone: bool) -> Row:
+def make_model_row(name: str, shape: ModelConfig, config: ModelsCommand, alone: bool) -> ModelRow:
     """A model's row; with its parts if it is the only one."""
     from patchwords.model.config import ViTConfig
-    from patchwords.model.cost import activation_bytes, breakdown, macs, parameters, training_flops
+    from patchwords.model.cost import (
+        compute_training_flops,
+        count_macs,
+        count_parameters,
+        estimate_activation_bytes,
+        group_part_costs,
+    )
 
-    row: Row = {
+    row: ModelRow = {
         "model": name,
         "image_size": list(shape.image_size),
         "tokens": shape.tokens if isinstance(shape, ViTConfig) else None,
         "grid": list(shape.grid),
-        "parameters": parameters(shape),
-        "macs": macs(shape),
-        "activation_bytes": activation_bytes(
-            shape, config.batch_size, None, BYTES[config.precision]
+        "parameters": count_parameters(shape),
+        "macs": count_macs(shape),
+        "activation_bytes": estimate_activation_bytes(
+            shape, config.batch_size, None, BYTES_PER_VALUE[config.precision]
         ),
     }
     if config.train_images is not None:
-        row["training_flops"] = training_flops(row["macs"], config.train_images)
+        row["training_flops"] = compute_training_flops(row["macs"], config.train_images)
     if alone:
         row["parts"] = [
             {
@@ -135,17 +143,17 @@ def describe(name: str, shape: Config, config: Models, alone: bool) -> Row:
                 "parameters": sum(one.parameters for one in same),
                 "macs": sum(one.macs for one in same),
             }
-            for part, same in breakdown(shape).items()
+            for part, same in group_part_costs(shape).items()
         ]
     return row
 
 
-def table6_rows(config: Models) -> list[Row]:
+def list_table6_rows(config: ModelsCommand) -> list[ModelRow]:
     """Table 6 of the paper beside our count."""
     from patchwords.model.table6 import TABLE6
-    from patchwords.model.variants import list_models, resolve
+    from patchwords.model.variants import list_models, resolve_model
 
-    names = list_models(config.pattern) or [resolve(config.pattern).name]
+    names = list_models(config.pattern) or [resolve_model(config.pattern).name]
     rows = [
         {
             "model": row.model,

@@ -8,26 +8,26 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from patchwords.commands.models import Models
+    from patchwords.commands.models import ModelsCommand
 
-Row = dict[str, Any]
+ModelTableRow = dict[str, Any]
 GB, EXA = 1e9, 1e18
-NAMED = 3  # models that a note names, at most
+MAX_NOTE_MODELS = 3  # models that a note names, at most
 
 
-def show(rows: list[Row], asked: Models) -> None:
+def print_models(rows: list[ModelTableRow], asked: ModelsCommand) -> None:
     """The models, the parts where there is one model, the legend, the notes."""
     console = Console()
-    console.print(models_table(rows, asked.train_images is not None))
+    console.print(make_models_table(rows, asked.train_images is not None))
     if len(rows) == 1:
         console.print()
-        console.print(parts_table(rows[0]))
+        console.print(make_parts_table(rows[0]))
     console.print()
-    for line in [*legend(asked), *notes(rows)]:
+    for line in [*format_legend(asked), *format_model_notes(rows)]:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
-def legend(asked: Models) -> list[str]:
+def format_legend(asked: ModelsCommand) -> list[str]:
     """What the columns mean, and with which settings the models are others than their names say."""
     settings = {
         name: value for name, value in vars(asked.model_settings).items() if value is not None
@@ -48,7 +48,7 @@ def legend(asked: Models) -> list[str]:
     return lines
 
 
-def models_table(rows: list[Row], training: bool) -> Table:
+def make_models_table(rows: list[ModelTableRow], training: bool) -> Table:
     """A row for each model. A ResNet has no tokens, but a feature map."""
     numbers = ["image", "tokens", "parameters", "GMACs", "activations"]
     table = _table("model", *numbers, *(["exaFLOPs"] if training else []))
@@ -56,20 +56,20 @@ def models_table(rows: list[Row], training: bool) -> Table:
         if "note" in row:
             table.add_row(row["model"], *"-" * (len(table.columns) - 1))
             continue
-        tokens = _by(row["grid"]) if row["tokens"] is None else f"{row['tokens']:,}"
+        tokens = _format_sides(row["grid"]) if row["tokens"] is None else f"{row['tokens']:,}"
         table.add_row(
             row["model"],
-            _by(row["image_size"]),
+            _format_sides(row["image_size"]),
             tokens,
             f"{row['parameters']:,}",
             f"{row['macs'] / 1e9:,.3f}",
             f"{row['activation_bytes'] / GB:,.2f} GB",
-            *([significant(row["training_flops"] / EXA)] if training else []),
+            *([format_significant(row["training_flops"] / EXA)] if training else []),
         )
     return table
 
 
-def parts_table(row: Row) -> Table:
+def make_parts_table(row: ModelTableRow) -> Table:
     """Where a model's parameters and products are."""
     table = _table("part", "parameters", "share", "GMACs", "share ")
     for part in row["parts"]:
@@ -84,7 +84,7 @@ def parts_table(row: Row) -> Table:
     return table
 
 
-def show_table6(rows: list[Row]) -> None:
+def print_table6(rows: list[ModelTableRow]) -> None:
     """The paper's exaFLOPs beside ours."""
     console = Console()
     table = _table("model", "epochs", "paper", "counted", "counted / paper", "")
@@ -108,7 +108,7 @@ def show_table6(rows: list[Row]) -> None:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
-def notes(rows: list[Row]) -> list[str]:
+def format_model_notes(rows: list[ModelTableRow]) -> list[str]:
     """Why models are without numbers, each reason once, with the models that have it."""
     why: dict[str, list[str]] = {}
     for row in rows:
@@ -117,10 +117,10 @@ def notes(rows: list[Row]) -> list[str]:
     return [f"{', '.join(_first(models))}: {note}" for note, models in why.items()]
 
 
-def significant(value: float) -> str:
+def format_significant(value: float) -> str:
     """Four digits, without an exponent.
 
-    >>> significant(4262.04), significant(0.0123456), significant(123456.7)
+    >>> format_significant(4262.04), format_significant(0.0123456), format_significant(123456.7)
     ('4,262', '0.01235', '123,457')
     """
     if value >= 1000:
@@ -130,12 +130,12 @@ def significant(value: float) -> str:
 
 
 def _first(names: list[str]) -> list[str]:
-    if len(names) <= NAMED + 1:
+    if len(names) <= MAX_NOTE_MODELS + 1:
         return names
-    return [*names[:NAMED], f"and {len(names) - NAMED} more"]
+    return [*names[:MAX_NOTE_MODELS], f"and {len(names) - MAX_NOTE_MODELS} more"]
 
 
-def _by(sides: list[int]) -> str:
+def _format_sides(sides: list[int]) -> str:
     return f"{sides[0]}x{sides[1]}"
 
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, Literal
 from patchwords.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
-    from patchwords.train.planning import Machine, Training
+    from patchwords.train.planning import HardwareSetup, TrainingWorkload
 
 # The paper's data sets (Section 4.1): images, in ImageNet-21k's case the exact number.
-DATA_SETS = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_000_000}
+DATA_SET_SIZES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_000_000}
 
 
 @dataclass(frozen=True)
-class Plan:
+class PlanCommand:
     """Say what a training costs before it is paid for: compute, memory, days, data.
 
     Everything is arithmetic on the model's shape and the hardware's datasheet; nothing is run, and
@@ -66,25 +66,25 @@ class Plan:
     """print JSON"""
 
 
-def run(config: Plan) -> int:
-    from patchwords.commands.plan_estimate import estimate_all
-    from patchwords.commands.plan_summary import show
+def run_plan(config: PlanCommand) -> int:
+    from patchwords.commands.plan_estimate import estimate_plan
+    from patchwords.commands.plan_summary import print_plan
 
-    training, machine = check(config)
-    estimate = estimate_all(config, training, machine)
+    training, machine = check_plan(config)
+    estimate = estimate_plan(config, training, machine)
     if config.json:
         print(jsonlib.dumps(estimate, indent=1))
     else:
-        show(estimate)
+        print_plan(estimate)
     return 0
 
 
-def check(config: Plan) -> tuple[Training, Machine]:
+def check_plan(config: PlanCommand) -> tuple[TrainingWorkload, HardwareSetup]:
     """The training and the machine that are asked for; raises ConfigError by the flag's name."""
-    from patchwords.model.variants import resolve
-    from patchwords.train.footprint import Layout, Update
-    from patchwords.train.hardware import HARDWARE, choose_precision, find_hardware
-    from patchwords.train.planning import Machine, Training
+    from patchwords.model.variants import resolve_model
+    from patchwords.train.footprint import OptimizerSpec, ParallelLayout
+    from patchwords.train.hardware import HARDWARE, choose_hardware_precision, find_hardware
+    from patchwords.train.planning import HardwareSetup, TrainingWorkload
 
     _check_numbers(config)
     if config.gpu is None and config.measured is None:
@@ -104,11 +104,13 @@ def check(config: Plan) -> tuple[Training, Machine]:
         size = config.image_size
         settings["image_size"] = size * 2 if len(size) == 1 else size
     hardware = None if config.gpu is None else find_hardware(config.gpu)
-    update = Update(config.optimizer, config.ema, choose_precision(hardware, config.precision))
-    shape = resolve(config.model).config.with_settings(**settings)
-    layout = Layout(config.gpus, config.parallel, config.checkpoint_activations)
-    training = Training(
-        shape, count_images(config.images), config.epochs, config.batch_size, update
+    update = OptimizerSpec(
+        config.optimizer, config.ema, choose_hardware_precision(hardware, config.precision)
+    )
+    shape = resolve_model(config.model).config.with_settings(**settings)
+    layout = ParallelLayout(config.gpus, config.parallel, config.checkpoint_activations)
+    training = TrainingWorkload(
+        shape, parse_image_count(config.images), config.epochs, config.batch_size, update
     )
     if not training.seen:
         raise ConfigError(
@@ -119,22 +121,22 @@ def check(config: Plan) -> tuple[Training, Machine]:
             f"--micro-batch {config.micro_batch} on {config.gpus} devices is more than the batch "
             f"of {config.batch_size}; up to {config.batch_size // config.gpus} would do"
         )
-    return training, Machine(hardware, layout, config.utilisation, config.measured)
+    return training, HardwareSetup(hardware, layout, config.utilisation, config.measured)
 
 
-def count_images(text: str) -> int:
+def parse_image_count(text: str) -> int:
     """'303e6', '1,281,167' or a data set of the paper, as a number of images.
 
-    >>> count_images("303e6"), count_images("ImageNet-21k")
+    >>> parse_image_count("303e6"), parse_image_count("ImageNet-21k")
     (303000000, 14197122)
     """
     name = text.strip().lower().replace("-", "").replace("_", "")
-    if name in DATA_SETS:
-        return DATA_SETS[name]
+    if name in DATA_SET_SIZES:
+        return DATA_SET_SIZES[name]
     try:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
-        near = did_you_mean(name, DATA_SETS)
+        near = did_you_mean(name, DATA_SET_SIZES)
         raise ConfigError(
             f"--images {text!r}: expected a number, as 303e6, or a data set{near}"
         ) from None
@@ -143,7 +145,7 @@ def count_images(text: str) -> int:
     return int(number)
 
 
-def _check_numbers(config: Plan) -> None:
+def _check_numbers(config: PlanCommand) -> None:
     flags = ("classes", "epochs", "batch_size", "gpus", "micro_batch", "utilisation", "measured")
     for name in (*flags, "image_kb", "price_per_hour"):
         value = getattr(config, name)

@@ -5,31 +5,33 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from patchwords.model.cost import macs, parameters
-from patchwords.model.variants import resolve
-from patchwords.train.footprint import USABLE
-from patchwords.train.hardware import peak_flops
+from patchwords.model.cost import count_macs, count_parameters
+from patchwords.model.variants import resolve_model
+from patchwords.train.footprint import USABLE_MEMORY_SHARE
+from patchwords.train.hardware import get_peak_flops
 from patchwords.train.planning import (
-    DECODED,
     GIB,
-    Fit,
-    Machine,
-    Training,
-    decoding_cores,
+    JPEGS_PER_CORE_SECOND,
+    HardwareSetup,
+    MemoryFit,
+    TrainingWorkload,
+    estimate_decoding_cores,
     estimate_time,
-    fit,
-    layouts,
-    what_would_fit,
+    find_fitting_layout,
+    fit_in_memory,
+    list_layouts,
 )
 
 if TYPE_CHECKING:
-    from patchwords.commands.plan import Plan
+    from patchwords.commands.plan import PlanCommand
 
 
-def estimate_all(config: Plan, training: Training, machine: Machine) -> dict[str, Any]:
+def estimate_plan(
+    config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
+) -> dict[str, Any]:
     """The whole plan; raises ConfigError where the hardware has no peak in this precision."""
     return {
-        "model": resolve(config.model).name,
+        "model": resolve_model(config.model).name,
         **_work(training, machine),
         **_hardware(training, machine),
         **_time(config, training, machine),
@@ -37,13 +39,13 @@ def estimate_all(config: Plan, training: Training, machine: Machine) -> dict[str
     }
 
 
-def _work(training: Training, machine: Machine) -> dict[str, Any]:
+def _work(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
     shape = training.config
     return {
         "image_size": list(shape.image_size),
         "sees": shape.summary,
-        "parameters": parameters(shape),
-        "macs_per_image": macs(shape),
+        "parameters": count_parameters(shape),
+        "macs_per_image": count_macs(shape),
         "images": training.images,
         "epochs": training.epochs,
         "images_seen": training.seen,
@@ -55,20 +57,22 @@ def _work(training: Training, machine: Machine) -> dict[str, Any]:
     }
 
 
-def _hardware(training: Training, machine: Machine) -> dict[str, Any]:
+def _hardware(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
     hardware, precision = machine.hardware, training.update.precision
     return {
         "devices": machine.layout.devices,
         "hardware": hardware and hardware.name,
         "hardware_memory_gib": hardware and hardware.memory,
-        "hardware_usable_bytes": hardware and int(USABLE * hardware.memory * GIB),
-        "hardware_peak_tflops": hardware and peak_flops(hardware, precision) / 1e12,
+        "hardware_usable_bytes": hardware and int(USABLE_MEMORY_SHARE * hardware.memory * GIB),
+        "hardware_peak_tflops": hardware and get_peak_flops(hardware, precision) / 1e12,
         "hardware_source": hardware and hardware.source,
         "precision": precision,
     }
 
 
-def _time(config: Plan, training: Training, machine: Machine) -> dict[str, Any]:
+def _time(
+    config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
+) -> dict[str, Any]:
     """How long, and what the data and the money have to be for that."""
     spent = estimate_time(training, machine)
     price = config.price_per_hour
@@ -84,20 +88,22 @@ def _time(config: Plan, training: Training, machine: Machine) -> dict[str, Any]:
         "image_kb": config.image_kb,
         "data_gb": training.images * config.image_kb / 1e6,
         "read_mb_per_second": spent.images_per_second * config.image_kb / 1e3,
-        "decoded_images_per_second_and_core": list(DECODED),
-        "decoding_cores": list(decoding_cores(spent.images_per_second)),
+        "decoded_images_per_second_and_core": list(JPEGS_PER_CORE_SECOND),
+        "decoding_cores": list(estimate_decoding_cores(spent.images_per_second)),
     }
 
 
-def _memory(training: Training, machine: Machine, micro_batch: int | None) -> dict[str, Any]:
+def _memory(
+    training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None
+) -> dict[str, Any]:
     """The layouts side by side, and, where the one asked for does not fit, one that does."""
     found = {
-        layout: fit(training, replace(machine, layout=layout), micro_batch)
-        for layout in layouts(machine.layout)
+        layout: fit_in_memory(training, replace(machine, layout=layout), micro_batch)
+        for layout in list_layouts(machine.layout)
     }
     would_fit = None
     if found[machine.layout].fits is False:
-        would_fit = what_would_fit(training, machine, micro_batch)
+        would_fit = find_fitting_layout(training, machine, micro_batch)
     return {
         "memory": [_layout(one, layout == machine.layout) for layout, one in found.items()],
         "would_fit": would_fit
@@ -109,7 +115,7 @@ def _memory(training: Training, machine: Machine, micro_batch: int | None) -> di
     }
 
 
-def _layout(one: Fit, chosen: bool) -> dict[str, Any]:
+def _layout(one: MemoryFit, chosen: bool) -> dict[str, Any]:
     held = one.footprint
     return {
         "parallel": one.layout.parallel if one.layout.devices > 1 else None,

@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 
 import tyro
 
-from patchwords.device import AnswerPrecision, DeviceName
+from patchwords.device import DeviceName, InferencePrecision
 
 if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from patchwords.data.examples import Examples
-    from patchwords.export.engine import Exported
+    from patchwords.data.examples import ImageDataset
+    from patchwords.export.engine import ExportedModel
     from patchwords.weights.pretrained import Pretrained
 
     Scores = Callable[[Tensor], np.ndarray]  # uint8 [B, C, H, W] -> probabilities [B, classes]
 
 
 @dataclass(frozen=True)
-class Predict:
+class PredictCommand:
     """Name the classes of images, the likeliest first.
 
     MODEL is a run folder, a model folder, or a file that patchwords export wrote. IMAGES are files,
@@ -54,40 +54,40 @@ class Predict:
     """what computes; auto goes by MODEL: a folder is PyTorch's"""
     device: DeviceName = "auto"
     """where to compute; exported files run on the CPU"""
-    precision: AnswerPrecision = "fp32"
+    precision: InferencePrecision = "fp32"
     """of matrix products; bf16 is faster where the machine has it, and rounds the scores; int8 more
     so on a CPU, after patchwords calibrate"""
     workers: int | None = None
     """processes that decode images"""
 
 
-class Sink(Protocol):
+class PredictionWriter(Protocol):
     """Takes answers as they come."""
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None: ...
     def close(self, whole: bool) -> None: ...
 
 
-def run(config: Predict) -> int:
+def run_predict(config: PredictCommand) -> int:
     """Stream the images through the model; memory does not grow with their number."""
     import sys
 
     from patchwords.errors import ConfigError
-    from patchwords.files import refuse_csv
+    from patchwords.files import check_csv_writable
 
     for name, value in {"--top-k": config.top_k, "--batch-size": config.batch_size}.items():
         if value < 1:
             raise ConfigError(f"{name} {value} must be at least 1")
     if config.csv is not None:
-        refuse_csv(config.csv, config.overwrite)
+        check_csv_writable(config.csv, config.overwrite)
     from patchwords.data.open import open_images
 
-    source, scores = open_model(config)
+    source, scores = open_predictor(config)
     examples = open_images(config.images)
-    sink = choose_sink(config, len(examples))
+    sink = choose_writer(config, len(examples))
     unreadable, whole = 0, False
     try:
-        for path, answers, reason in answer(config, source, scores, examples):
+        for path, answers, reason in stream_predictions(config, source, scores, examples):
             if reason is None:
                 sink.add(path, answers)
             else:
@@ -99,14 +99,14 @@ def run(config: Predict) -> int:
     return 2 if unreadable else 0
 
 
-def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
+def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, Scores]:
     """What knows the classes and the preprocessing, and the function that computes."""
     from functools import partial
 
     from patchwords.device import choose_device
     from patchwords.errors import ConfigError
 
-    engine = engine_of(config)
+    engine = choose_engine(config)
     if engine == "torch":
         from patchwords.weights.store import from_pretrained
 
@@ -115,7 +115,7 @@ def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
         source.require_classes(config.model)
         source = source.for_inference(device)
         return source, partial(source.scores, device=device)
-    from patchwords.export.engine import open_exported
+    from patchwords.export.engine import open_exported_model
 
     if config.device == "cuda":
         raise ConfigError(f"{config.model} runs on the CPU: leave --device out, or give a folder")
@@ -126,21 +126,21 @@ def open_model(config: Predict) -> tuple[Pretrained | Exported, Scores]:
         )
     if engine == "onnx" and config.precision == "bf16":
         raise ConfigError(f"--precision bf16 is not for {config.model}: ONNX computes as exported")
-    exported = open_exported(config.model, choose_device("cpu", config.precision).bf16)
+    exported = open_exported_model(config.model, choose_device("cpu", config.precision).bf16)
     return exported, exported.scores
 
 
-def engine_of(config: Predict) -> str:
+def choose_engine(config: PredictCommand) -> str:
     """What the name of the model says; raises ConfigError where --engine says otherwise."""
     from patchwords.errors import ConfigError
-    from patchwords.export.engine import SUFFIXES
+    from patchwords.export.engine import ENGINE_SUFFIXES
 
     path = Path(config.model)
-    found = "torch" if path.is_dir() else SUFFIXES.get(path.suffix.lower(), "torch")
+    found = "torch" if path.is_dir() else ENGINE_SUFFIXES.get(path.suffix.lower(), "torch")
     if config.engine in ("auto", found):
         return found
     if found == "torch":
-        suffix = next(suffix for suffix, name in SUFFIXES.items() if name == config.engine)
+        suffix = next(suffix for suffix, name in ENGINE_SUFFIXES.items() if name == config.engine)
         raise ConfigError(
             f"--engine {config.engine} runs an exported file, and {path} is none: make one with "
             f"patchwords export {path} {path.name}{suffix}"
@@ -149,30 +149,33 @@ def engine_of(config: Predict) -> str:
     raise ConfigError(f"{path} runs with --engine {found}; --engine {config.engine} takes {wants}")
 
 
-def answer(
-    config: Predict, source: Pretrained | Exported, scores: Scores, examples: Examples
+def stream_predictions(
+    config: PredictCommand,
+    source: Pretrained | ExportedModel,
+    scores: Scores,
+    examples: ImageDataset,
 ) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
     """(path, best classes, None) of each image in turn, or (path, [], reason)."""
-    from patchwords.data.loader import eval_batches
-    from patchwords.data.workers import useful_workers
-    from patchwords.weights.pretrained import name_best
+    from patchwords.data.loader import load_eval_batches
+    from patchwords.data.workers import choose_num_workers
+    from patchwords.weights.pretrained import label_top_k
 
-    workers = config.workers if config.workers is not None else useful_workers(examples)
-    for batch in eval_batches(examples, source.preprocess, config.batch_size, workers):
+    workers = config.workers if config.workers is not None else choose_num_workers(examples)
+    for batch in load_eval_batches(examples, source.preprocess, config.batch_size, workers):
         for index, reason in batch.bad:
             yield examples.keys[index], [], reason
         if len(batch.indices):
             for index, row in zip(batch.indices.tolist(), scores(batch.images), strict=True):
-                yield examples.keys[index], name_best(row, source.labels, config.top_k), None
+                yield examples.keys[index], label_top_k(row, source.labels, config.top_k), None
 
 
-def choose_sink(config: Predict, images: int) -> Sink:
+def choose_writer(config: PredictCommand, images: int) -> PredictionWriter:
     if config.csv is not None:
-        return CsvFile(config.csv, images)
-    return JsonLines() if config.json else Screen(config.top_k)
+        return CsvWriter(config.csv, images)
+    return JsonLinesWriter() if config.json else ConsoleWriter(config.top_k)
 
 
-class JsonLines:
+class JsonLinesWriter:
     """{"path": ..., "predictions": [{"label", "score"}, ...]} a line."""
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None:
@@ -182,7 +185,7 @@ class JsonLines:
         pass
 
 
-class CsvFile:
+class CsvWriter:
     """path,rank,label,score; in place only when all of it is there. Shows how far it is."""
 
     def __init__(self, path: Path, images: int) -> None:
@@ -191,13 +194,13 @@ class CsvFile:
         from rich.console import Console
         from rich.progress import Progress
 
-        from patchwords.files import explain
+        from patchwords.files import explain_write_error
 
         self.path, self.part = path, path.with_name(f".{path.name}.part")
         try:
             self.file = open(self.part, "w", newline="", errors="surrogateescape")  # noqa: SIM115
         except OSError as error:
-            raise explain(error, path) from error
+            raise explain_write_error(error, path) from error
         self.rows = csv.writer(self.file, lineterminator="\n")
         self.rows.writerow(["path", "rank", "label", "score"])
         console = Console(stderr=True)
@@ -222,7 +225,7 @@ class CsvFile:
             self.part.unlink()
 
 
-class Screen:
+class ConsoleWriter:
     """A line per image, wide or narrow as the names need."""
 
     def __init__(self, top_k: int) -> None:

@@ -13,12 +13,12 @@ import tyro
 from patchwords.train.pretrain_config import PretrainConfig
 
 if TYPE_CHECKING:
-    from patchwords.train.job import Job
+    from patchwords.train.job import TrainingRun
     from patchwords.train.progress import Display
 
 
 @dataclass(frozen=True)
-class Pretrain(PretrainConfig):
+class PretrainCommand(PretrainConfig):
     """Pre-train a model on many images; patchwords finetune --weights RUN starts from it.
 
     DATA is as for patchwords finetune. With --objective masked (Sec. 4.6 of the paper) it needs
@@ -39,46 +39,46 @@ class Pretrain(PretrainConfig):
     json: bool = False  # print the results as JSON, and progress to stderr
 
 
-def parse(words: Sequence[str]) -> Pretrain:
+def parse_pretrain(words: Sequence[str]) -> PretrainCommand:
     from patchwords.commands.settings import parse_with_files
 
-    return parse_with_files(Pretrain, words, "patchwords pretrain")
+    return parse_with_files(PretrainCommand, words, "patchwords pretrain")
 
 
-def run(config: Pretrain) -> int:
+def run_pretrain(config: PretrainCommand) -> int:
     """Train, measure on held-out images, report."""
     config.check()
     from rich.console import Console
 
-    from patchwords.commands.finetune import report_on
-    from patchwords.distributed import speaks
+    from patchwords.commands.finetune import report_classifier
+    from patchwords.distributed import is_main_process
     from patchwords.evaluate.fewshot import measure_fewshot
-    from patchwords.evaluate.pretraining import evaluator_of
-    from patchwords.train.pretrain import run as train
+    from patchwords.evaluate.pretraining import choose_evaluator
+    from patchwords.train.pretrain import pretrain_model as train
     from patchwords.train.progress import Display
 
-    display = Display(Console(stderr=config.json, quiet=not speaks()))
-    job = train(config, evaluator_of, display, measure_fewshot)
-    if not speaks():  # of several processes, the main one measures and reports
+    display = Display(Console(stderr=config.json, quiet=not is_main_process()))
+    job = train(config, choose_evaluator, display, measure_fewshot)
+    if not is_main_process():  # of several processes, the main one measures and reports
         return 0
     if config.learn.objective == "masked":
-        report_on_masked(job, display, config.json)
+        report_masked_model(job, display, config.json)
     else:
-        report_on(job, display, config.json)
+        report_classifier(job, display, config.json)
     return 0
 
 
-def report_on_masked(job: Job, display: Display, json: bool) -> None:
+def report_masked_model(job: TrainingRun, display: Display, json: bool) -> None:
     """Measure what has learned by masks, write the report, and say what came of it."""
-    from patchwords.commands.run_insight import look_at_job
+    from patchwords.commands.run_insight import write_training_insight
     from patchwords.errors import Interrupted
-    from patchwords.evaluate.held_out import final_split
-    from patchwords.evaluate.masked import evaluate_masked
+    from patchwords.evaluate.held_out import choose_final_split
+    from patchwords.evaluate.masked import evaluate_masked_run
     from patchwords.report.write import write_report
 
     try:
-        evaluation = evaluate_masked(job)
-        look_at_job(job, final_split(job.data)[1])
+        evaluation = evaluate_masked_run(job)
+        write_training_insight(job, choose_final_split(job.data)[1])
         page = write_report(job.folder.path)
     except KeyboardInterrupt as error:
         raise Interrupted(

@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
-from patchwords.commands.frozen import Cache, opened, say_images
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
+from patchwords.commands.frozen import CacheOptions, open_probe_inputs, print_image_counts
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeCommand:
     """Linear probe: softmax regression on a frozen model's features, from all training images.
 
     The penalty is chosen on images that are held back from train, the classifier is then fitted
@@ -39,38 +39,38 @@ class Probe:
     """times that it is held back, each time other images; the mean accuracy decides"""
     seed: int = 0
     """of what is held back, and of the cut into train and test where DATA is not divided"""
-    results: Results = field(default_factory=Results)
-    cache: Cache = field(default_factory=Cache)
-    where: Where = field(default_factory=Where)
-    images: Images = field(default_factory=Images)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
 
 
-def run(config: Probe) -> int:
-    from patchwords.distributed import speaks
-    from patchwords.evaluate.frozen import freeze
-    from patchwords.evaluate.linear_probe import ProbeSettings, probe
+def run_probe(config: ProbeCommand) -> int:
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluate.frozen import extract_probe_features
+    from patchwords.evaluate.linear_probe import ProbeSettings, evaluate_linear_probe
 
     seeds = tuple(range(config.seed, config.seed + config.seeds))
     settings = ProbeSettings(config.l2, config.dev, seeds)
     config.results.claim()
-    with opened(
+    with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
     ) as found:
-        frozen = freeze(found.ask, found.pair, config.images.max_bad)
-    if not speaks():
+        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+    if not is_main_process():
         return 0
     settings = replace(settings, device=found.subject.device.torch_device)
-    results = {**found.describe(), "data": config.data, **probe(frozen, settings)}
+    results = {**found.describe(), "data": config.data, **evaluate_linear_probe(frozen, settings)}
     config.results.give(
         results,
         results["path"],
-        lambda: draw_path(results) if results["chosen"] else {},
-        lambda: show(results, config.results.output),
+        lambda: draw_probe_path(results) if results["chosen"] else {},
+        lambda: print_probe(results, config.results.output),
     )
     return 0
 
 
-def draw_path(results: dict[str, Any]) -> dict[str, bytes]:
+def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
     """Accuracy on the dev split over the penalties, and that on test of the one chosen."""
     from patchwords.report.curves import Curve, Panel, draw_panels
 
@@ -88,7 +88,7 @@ def draw_path(results: dict[str, Any]) -> dict[str, bytes]:
     return draw_panels([panel], caption, "probe")
 
 
-def show(results: dict[str, Any], folder: Path | None) -> None:
+def print_probe(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -111,7 +111,7 @@ def show(results: dict[str, Any], folder: Path | None) -> None:
         f"{accuracy['high']:.2%}), macro F1 {results['results']['macro']['f1']:.3f}, with l2 "
         f"{results['l2']:g}, from {results['train']:,} images of train"
     )
-    say_images(results, say)
+    print_image_counts(results, say)
     if results["at_end"]:
         say("beware: the best penalty is at the end of the path; give more of them by --l2")
     if not results["converged"]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 if TYPE_CHECKING:
-    from patchwords.train.recipe_row import Row
+    from patchwords.train.recipe_row import Recipe
 
-ANY_MODEL = "ViT-B/16"  # whose cost is told where a recipe is for any model
+DEFAULT_COST_MODEL = "ViT-B/16"  # whose cost is told where a recipe is for any model
 
 
 @dataclass(frozen=True)
-class Recipes:
+class RecipesCommand:
     """List published recipes, or show one whole: its source, every setting, and what it costs.
 
     PATTERN is a glob over names ('vit-b16-*', '*cifar10*'); a single name shows the recipe whole.
@@ -36,21 +36,21 @@ class Recipes:
     """print JSON, every recipe whole"""
 
 
-def run(config: Recipes) -> int:
-    from patchwords.commands.recipes_summary import show_list, show_whole
-    from patchwords.train.named_recipe import find, matching
+def run_recipes(config: RecipesCommand) -> int:
+    from patchwords.commands.recipes_summary import print_recipe, print_recipe_list
+    from patchwords.train.named_recipe import find_recipe, match_recipes
 
-    rows = matching(config.pattern) or [find(config.pattern)]
+    rows = match_recipes(config.pattern) or [find_recipe(config.pattern)]
     if config.json:
-        print(jsonlib.dumps([whole(row) for row in rows], indent=1, allow_nan=False))
+        print(jsonlib.dumps([recipe_to_dict(row) for row in rows], indent=1, allow_nan=False))
     elif len(rows) == 1:
-        show_whole(whole(rows[0]))
+        print_recipe(recipe_to_dict(rows[0]))
     else:
-        show_list(rows)
+        print_recipe_list(rows)
     return 0
 
 
-def whole(row: Row) -> dict[str, Any]:
+def recipe_to_dict(row: Recipe) -> dict[str, Any]:
     """Everything about a recipe, for JSON: no clipping is null."""
     kind, amount = row.length
     return {
@@ -68,31 +68,31 @@ def whole(row: Row) -> dict[str, Any]:
         "warmup_steps": row.warmup_steps,
         "settings": {name: _plain(value) for name, value in row.settings.items()},
         "note": row.note,
-        "command": command(row),
+        "command": format_recipe_command(row),
         "updates": row.steps,
         "images_seen": round(row.images_seen),
-        "cost_of": row.model or ANY_MODEL,
-        "training_flops": cost(row),
+        "cost_of": row.model or DEFAULT_COST_MODEL,
+        "training_flops": recipe_exaflops(row),
     }
 
 
-def command(row: Row) -> str:
+def format_recipe_command(row: Recipe) -> str:
     """What runs it."""
     if row.finetunes:
         return f"patchwords finetune DATA --weights WEIGHTS --recipe {row.name}"
     return f"patchwords pretrain DATA --recipe {row.name}"
 
 
-def cost(row: Row) -> float:
+def recipe_exaflops(row: Recipe) -> float:
     """Operations of the whole training on the recipe's own data, in the unit of Table 6.
 
     The prediction layer of masked patches, a thousandth of it, is left out.
     """
     from patchwords.model.config import ViTConfig
-    from patchwords.model.cost import macs, training_flops
-    from patchwords.model.variants import resolve
+    from patchwords.model.cost import compute_training_flops, count_macs
+    from patchwords.model.variants import resolve_model
 
-    shape = resolve(row.model or ANY_MODEL).config
+    shape = resolve_model(row.model or DEFAULT_COST_MODEL).config
     (size,) = row.settings["image_size"]
     settings: dict[str, Any] = {"image_size": (size, size), "num_classes": row.data.classes or 1}
     if isinstance(shape, ViTConfig):
@@ -101,7 +101,7 @@ def cost(row: Row) -> float:
                 settings[name] = row.settings[name]
         if row.settings.get("head") == "tanh":
             settings["representation_size"] = shape.width
-    return training_flops(macs(shape.with_settings(**settings)), row.images_seen)
+    return compute_training_flops(count_macs(shape.with_settings(**settings)), row.images_seen)
 
 
 def _plain(value: Any) -> Any:

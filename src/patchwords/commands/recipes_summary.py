@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 if TYPE_CHECKING:
-    from patchwords.train.recipe_row import Row
+    from patchwords.train.recipe_row import Recipe
 
-WIDTH = 100  # columns that the list takes
+LIST_WIDTH = 100  # columns that the list takes
 # What the trainer adds to a name: train/optimizer.py and train/schedule.py.
-IN_WORDS = {
+VALUE_MEANINGS = {
     ("optimizer", "adamw"): "Adam, betas 0.9 and 0.999, decoupled weight decay",
     ("optimizer", "sgd"): "momentum 0.9, decoupled weight decay",
     ("schedule", "cosine"): "to 0",
@@ -24,7 +24,7 @@ IN_WORDS = {
     ("resize", "crop"): "in evaluation: the short side, then the centre",
     ("resize", "squash"): "in evaluation: both sides, without regard to the aspect",
 }
-UNITS = {
+SETTING_UNITS = {
     "batch_size": "images an update",
     "warmup_steps": "steps, linear from 0",
     "weight_decay": "times the learning rate, on kernels alone",
@@ -39,10 +39,10 @@ UNITS = {
 }
 
 
-def show_list(rows: list[Row]) -> None:
+def print_recipe_list(rows: list[Recipe]) -> None:
     """One line each, under their sources."""
     console = Console()
-    console.width = max(console.width, WIDTH)  # a name that is cut short is of no use
+    console.width = max(console.width, LIST_WIDTH)  # a name that is cut short is of no use
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("recipe", "model", "data"):
         table.add_column(name, no_wrap=True)
@@ -69,7 +69,7 @@ def show_list(rows: list[Row]) -> None:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
-def show_whole(recipe: dict[str, Any]) -> None:
+def print_recipe(recipe: dict[str, Any]) -> None:
     """All settings of one recipe, what it costs, and how to run it."""
     console = Console()
     title = f"{recipe['recipe']}: {recipe['source']}"
@@ -77,7 +77,7 @@ def show_whole(recipe: dict[str, Any]) -> None:
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     table.add_column(style="dim")
-    for name, value, said in lines(recipe):
+    for name, value, said in list_recipe_settings(recipe):
         table.add_row(name, value, said)
     console.print(table)
     console.print()
@@ -87,7 +87,7 @@ def show_whole(recipe: dict[str, Any]) -> None:
     console.print(f"Run it: {recipe['command']}", markup=False, highlight=False, soft_wrap=True)
 
 
-def lines(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
+def list_recipe_settings(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
     """(name, value, what it means)."""
     kind = "epochs" if "epochs" in recipe else "steps"
     rates = " ".join(f"{rate:g}" for rate in recipe["lr_tried"])
@@ -99,12 +99,15 @@ def lines(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
             f"{recipe[kind]:,}",
             f"{recipe['updates']:,} updates on its data, {recipe['images_seen']:,} images seen",
         ),
-        "batch_size": (f"{recipe['batch_size']:,}", UNITS["batch_size"]),
+        "batch_size": (f"{recipe['batch_size']:,}", SETTING_UNITS["batch_size"]),
         "lr": (f"{recipe['lr']:g}", f"one of {rates}" if len(recipe["lr_tried"]) > 1 else ""),
-        "warmup_steps": (f"{recipe['warmup_steps']:,}", UNITS["warmup_steps"]),
+        "warmup_steps": (f"{recipe['warmup_steps']:,}", SETTING_UNITS["warmup_steps"]),
     }
     settings = {
-        name: (_said(value), IN_WORDS.get((name, _hashable(value)), UNITS.get(name, "")))
+        name: (
+            _format_value(value),
+            VALUE_MEANINGS.get((name, _hashable(value)), SETTING_UNITS.get(name, "")),
+        )
         for name, value in recipe["settings"].items()
     }
     exa = f"{recipe['training_flops'] / 1e18:,.4g}"
@@ -117,15 +120,15 @@ def _hashable(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _said(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """
-    >>> _said([0.05, 1.0]), _said(True), _said(None), _said(6 / 7)
+    >>> _format_value([0.05, 1.0]), _format_value(True), _format_value(None), _format_value(6 / 7)
     ('0.05 1', 'yes', 'none', '0.8571')
     """
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return " ".join(_said(part) for part in value)
+        return " ".join(_format_value(part) for part in value)
     if value is None:
         return "none"
     if isinstance(value, float | int):

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Examples
-    from patchwords.report.run import Run
+    from patchwords.data.examples import ImageDataset
+    from patchwords.report.run import RunData
 
 
 @dataclass(frozen=True)
-class Report:
+class ReportCommand:
     """Write report.html and figures/ of a run again, from the files in its folder.
 
     The pictures are taken from the run's data, where it still is what it was.
@@ -32,28 +32,28 @@ class Report:
     """other runs on the same images, to compare with on the page"""
 
 
-def run(config: Report) -> int:
+def run_report(config: ReportCommand) -> int:
     """Write the page and print its path."""
-    from patchwords.commands.run_insight import lacks_insight, look_at_run
+    from patchwords.commands.run_insight import lacks_insight, write_run_insight
     from patchwords.errors import PatchwordsError
-    from patchwords.report.run import read_run
+    from patchwords.report.run import read_run_data
     from patchwords.report.write import write_report
 
-    contents = read_run(Path(config.run))
-    others = [read_run(Path(other)) for other in config.beside]
+    contents = read_run_data(Path(config.run))
+    others = [read_run_data(Path(other)) for other in config.beside]
     refuse_incomparable(contents, others)
     try:
-        examples = find_images(contents)
+        examples = find_run_images(contents)
     except PatchwordsError as error:
         print(f"without pictures: {error}", file=sys.stderr)
         examples = None
     if lacks_insight(contents, examples):
-        look_at_run(contents, examples)
+        write_run_insight(contents, examples)
     print(write_report(config.run, examples, others))
     return 0
 
 
-def refuse_incomparable(run: Run, others: Sequence[Run]) -> None:
+def refuse_incomparable(run: RunData, others: Sequence[RunData]) -> None:
     """Raise ConfigError where one of several runs has no accuracy to compare."""
     from patchwords.errors import ConfigError
 
@@ -62,19 +62,19 @@ def refuse_incomparable(run: Run, others: Sequence[Run]) -> None:
             raise ConfigError(f"--beside: {one.folder} has no evaluation.json, so no accuracy yet")
 
 
-def find_images(run: Run) -> Examples | None:
+def find_run_images(run: RunData) -> ImageDataset | None:
     """The images that predictions.csv names, or the held-out ones of a run without classes.
 
     None where the run does not say which.
 
     Raises DataError where they are gone, or are no longer the ones of the run.
     """
-    from patchwords.data.exclude import exclude
+    from patchwords.data.exclude import exclude_listed_images
     from patchwords.data.open import open_data
-    from patchwords.data.split import fingerprint
-    from patchwords.data.stream import CACHE_SIZE
+    from patchwords.data.split import fingerprint_dataset
+    from patchwords.data.stream import DEFAULT_CACHE_GIB
     from patchwords.errors import DataError
-    from patchwords.evaluate.held_out import read_recorded, select
+    from patchwords.evaluate.held_out import read_run_splits, select_held_out
 
     recorded = run.environment.get("data") or {}
     if not (run.predictions or run.masked) or not recorded.get("source"):
@@ -86,16 +86,16 @@ def find_images(run: Run) -> Examples | None:
         label_column=settings.get("label_column"),
         classes=settings.get("classes"),
         need_labels=False,
-        cache_size=settings.get("cache_size", CACHE_SIZE),
+        cache_size=settings.get("cache_size", DEFAULT_CACHE_GIB),
     )
     if settings.get("exclude"):
-        data = exclude(data, settings["exclude"])
-    if fingerprint(data) != recorded.get("fingerprint"):
+        data = exclude_listed_images(data, settings["exclude"])
+    if fingerprint_dataset(data) != recorded.get("fingerprint"):
         raise DataError(
             f"{recorded['source']} is not what it was when the run was made (its fingerprint "
             "differs), so its images may be others"
         )
     if run.masked:
-        return select(data, read_recorded(run.folder)).examples
+        return select_held_out(data, read_run_splits(run.folder)).examples
     named = {row.path for row in run.predictions}
     return max(data.splits.values(), key=lambda examples: len(named.intersection(examples.keys)))

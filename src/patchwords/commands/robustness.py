@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from patchwords.commands.side_by_side import Compared
-    from patchwords.evaluate.robustness.disturbance import Disturbance
-    from patchwords.evaluate.subject import Subject
+    from patchwords.commands.side_by_side import ComparedModels
+    from patchwords.evaluate.robustness.disturbance import Perturbation
+    from patchwords.evaluate.subject import LoadedModel
 
 
 @dataclass(frozen=True)
-class Robustness:
+class RobustnessCommand:
     """Disturb images in many ways, and draw what accuracy is left, of one model or of several.
 
     All models see the same images, each cut to its own size; classes are matched by name. Images
@@ -49,28 +49,32 @@ class Robustness:
     """patches to a side for occlusion; none given: 14, fewer in images below 112 pixels"""
     saliency: str | None = None
     """the model that says which patches are salient; none given: each says it for itself"""
-    results: Results = field(default_factory=Results)
-    read: Images = field(default_factory=Images)
-    where: Where = field(default_factory=Where)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    read: DataOptions = field(default_factory=DataOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
-def run(config: Robustness) -> int:
+def run_robustness(config: RobustnessCommand) -> int:
     """Load, measure, write, say."""
-    from patchwords.commands.side_by_side import compare, in_turn, models_before_data
-    from patchwords.distributed import by_main, joined, speaks
+    from patchwords.commands.side_by_side import (
+        load_compared_models,
+        show_progress_in_turn,
+        split_models_and_data,
+    )
+    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluate.robustness.measure import measure_robustness
-    from patchwords.evaluate.robustness.table import choose_disturbances
+    from patchwords.evaluate.robustness.table import choose_perturbations
 
-    models, spec = models_before_data(config.models_and_data, "robustness")
+    models, spec = split_models_and_data(config.models_and_data, "robustness")
     if config.seeds < 1:
         raise ConfigError(f"--seeds {config.seeds}: it is how often to draw, 1 or more")
     if config.grid is not None and config.grid < 1:
         raise ConfigError(f"--grid {config.grid}: it is a number of patches to a side, 1 or more")
-    wanted = choose_disturbances(config.only)  # a wrong name is told before anything is loaded
+    wanted = choose_perturbations(config.only)  # a wrong name is told before anything is loaded
     device = config.where.choose()
-    with joined(device.type == "cuda"):
-        compared = compare(
+    with join_process_group(device.type == "cuda"):
+        compared = load_compared_models(
             models,
             config.read.open(spec, need_labels=False),
             device,
@@ -78,10 +82,10 @@ def run(config: Robustness) -> int:
             workers=config.where.workers,
             training=any(each.prepare is not None for each in wanted),
         )
-        judge = find_judge(config.saliency, compared.subjects)
-        disturbances = choose_disturbances(config.only, config.grid, judge)
-        by_main(config.results.claim)
-        with in_turn() as progress:
+        judge = find_saliency_model(config.saliency, compared.subjects)
+        disturbances = choose_perturbations(config.only, config.grid, judge)
+        run_on_main_process(config.results.claim)
+        with show_progress_in_turn() as progress:
             rows = measure_robustness(
                 compared.subjects,
                 compared.chosen.judged,
@@ -91,34 +95,34 @@ def run(config: Robustness) -> int:
                 config.read.max_bad,
                 progress,
             )
-    if speaks():
-        tell(config, compared, disturbances, rows)
+    if is_main_process():
+        write_robustness_results(config, compared, disturbances, rows)
     return 0
 
 
-def find_judge(name: str | None, subjects: Sequence[Subject]) -> Subject | None:
+def find_saliency_model(name: str | None, subjects: Sequence[LoadedModel]) -> LoadedModel | None:
     """The model of --saliency: one of the subjects, or another that is loaded for it."""
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.evaluate.subject import load_model_on_device
 
     if name is None:
         return None
     known = {subject.name: subject for subject in subjects}
-    return known[name] if name in known else load_subject(name, subjects[0].device)
+    return known[name] if name in known else load_model_on_device(name, subjects[0].device)
 
 
-def tell(
-    config: Robustness,
-    compared: Compared,
-    disturbances: Sequence[Disturbance],
+def write_robustness_results(
+    config: RobustnessCommand,
+    compared: ComparedModels,
+    disturbances: Sequence[Perturbation],
     rows: Sequence[dict[str, Any]],
 ) -> None:
     """Write results, rows and figures; print the points."""
-    from patchwords.commands.robustness_summary import show_points
+    from patchwords.commands.robustness_summary import print_robustness
     from patchwords.evaluate.robustness.corruptions import summarise_corruptions
-    from patchwords.evaluate.robustness.summary import summarise_seeds
+    from patchwords.evaluate.robustness.summary import summarise_robustness
     from patchwords.report.robustness import draw_robustness
 
-    points = summarise_seeds(rows)
+    points = summarise_robustness(rows)
     results = {
         **compared.describe(),
         "seeds": config.seeds,
@@ -136,5 +140,5 @@ def tell(
         results,
         rows,
         lambda: draw_robustness(disturbances, points),
-        lambda: show_points(disturbances, points, compared.in_words(), config.results.output),
+        lambda: print_robustness(disturbances, points, compared.in_words(), config.results.output),
     )

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 from rich.table import Table
 
-from patchwords.report.robustness import curve_of
+from patchwords.report.robustness import robustness_curve_name
 
 if TYPE_CHECKING:
-    from patchwords.evaluate.robustness.disturbance import Disturbance
+    from patchwords.evaluate.robustness.disturbance import Perturbation
 
 
-def show_points(
-    disturbances: Sequence[Disturbance],
+def print_robustness(
+    disturbances: Sequence[Perturbation],
     points: Sequence[Mapping[str, Any]],
     lines: Sequence[str],
     output: Path | None,
@@ -26,16 +26,19 @@ def show_points(
     for disturbance in disturbances:
         mine = [point for point in points if point["disturbance"] == disturbance.name]
         console.print(f"\n{disturbance.title}", style="bold", markup=False, highlight=False)
-        console.print(points_table(disturbance.x_label, mine))
+        console.print(make_robustness_table(disturbance.x_label, mine))
     written = [] if output is None else [f"results and figures: {output}"]
     for line in ("", *lines, *written):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def points_table(x_label: str, points: Sequence[Mapping[str, Any]]) -> Table:
+def make_robustness_table(x_label: str, points: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each level, a column for each curve: accuracy and its deviation over seeds, in %"""
-    curves = list(dict.fromkeys(curve_of(point) for point in points))
-    cells = {(point["level"], curve_of(point)): accuracy(point) for point in points}
+    curves = list(dict.fromkeys(robustness_curve_name(point) for point in points))
+    cells = {
+        (point["level"], robustness_curve_name(point)): format_mean_accuracy(point)
+        for point in points
+    }
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in (x_label, *curves):
         table.add_column(name, justify="right", overflow="fold")
@@ -45,6 +48,6 @@ def points_table(x_label: str, points: Sequence[Mapping[str, Any]]) -> Table:
     return table
 
 
-def accuracy(point: Mapping[str, Any]) -> str:
+def format_mean_accuracy(point: Mapping[str, Any]) -> str:
     mean = f"{100 * point['mean']:.1f}"
     return mean if point["std"] is None else f"{mean} ± {100 * point['std']:.1f}"

@@ -11,29 +11,29 @@ from typing import TYPE_CHECKING, Any
 from patchwords.errors import ConfigError
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data
+    from patchwords.data.examples import DatasetSplits
     from patchwords.device import Device
-    from patchwords.evaluate.robustness.disturbance import Progress
-    from patchwords.evaluate.robustness.images import Chosen
-    from patchwords.evaluate.subject import Subject
+    from patchwords.evaluate.robustness.disturbance import NamedProgress
+    from patchwords.evaluate.robustness.images import RobustnessImages
+    from patchwords.evaluate.subject import LoadedModel
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedModels:
     """The models, and the images that all of them are shown."""
 
-    subjects: list[Subject]
-    data: Data
-    chosen: Chosen
+    subjects: list[LoadedModel]
+    data: DatasetSplits
+    chosen: RobustnessImages
     unrecorded: list[str]  # models whose training images nobody knows
 
     def describe(self) -> dict[str, Any]:
         """For results.json."""
-        from patchwords.evaluate.final import describe
+        from patchwords.evaluate.final import describe_evaluated_model
 
         return {
             "models": [
-                {"name": subject.name, **describe(subject.source, subject.device)}
+                {"name": subject.name, **describe_evaluated_model(subject.source, subject.device)}
                 for subject in self.subjects
             ],
             "data": self.data.source,
@@ -52,7 +52,7 @@ class Compared:
         ]
 
 
-def models_before_data(words: Sequence[str], verb: str) -> tuple[list[str], str]:
+def split_models_and_data(words: Sequence[str], verb: str) -> tuple[list[str], str]:
     """The models, and the data behind them; raises ConfigError where one of them is missing."""
     if len(words) < 2:
         found = f"found {words[0]!r} alone" if words else "found none"
@@ -63,48 +63,48 @@ def models_before_data(words: Sequence[str], verb: str) -> tuple[list[str], str]
     return list(words[:-1]), words[-1]
 
 
-def compare(
+def load_compared_models(
     models: Sequence[str],
-    data: Data,
+    data: DatasetSplits,
     device: Device,
     images: int | None,
     *,
     workers: int | None = None,
     training: bool = False,
     need_classes: bool = True,
-) -> Compared:
+) -> ComparedModels:
     """Load the models, and choose the images that none of their runs was trained on."""
-    from patchwords.evaluate.held_out import read_recorded
-    from patchwords.evaluate.robustness.images import choose_images
-    from patchwords.evaluate.subject import load_subject, refuse_twice
+    from patchwords.evaluate.held_out import read_run_splits
+    from patchwords.evaluate.robustness.images import choose_robustness_images
+    from patchwords.evaluate.subject import load_model_on_device, refuse_duplicate_models
 
-    refuse_twice(models)
-    subjects = [load_subject(name, device, workers) for name in models]
+    refuse_duplicate_models(models)
+    subjects = [load_model_on_device(name, device, workers) for name in models]
     if need_classes:
         for subject in subjects:
             subject.source.require_classes(subject.name)
-    recorded = [read_recorded(Path(name)) for name in models]
-    chosen = choose_images(data, recorded, images, training=training)
+    recorded = [read_run_splits(Path(name)) for name in models]
+    chosen = choose_robustness_images(data, recorded, images, training=training)
     unrecorded = [name for name, record in zip(models, recorded, strict=True) if not record]
-    return Compared(subjects, data, chosen, unrecorded)
+    return ComparedModels(subjects, data, chosen, unrecorded)
 
 
 @contextmanager
-def in_turn() -> Iterator[Progress]:
+def show_progress_in_turn() -> Iterator[NamedProgress]:
     """A progress bar (or plain lines) on stderr for one thing after the other."""
-    from patchwords.commands.doctor_summary import Report, following
-    from patchwords.distributed import speaks
+    from patchwords.commands.doctor_summary import Report, show_progress
+    from patchwords.distributed import is_main_process
 
     reports: dict[str, Report] = {}
     with ExitStack() as stack:
 
         def tell(what: str, done: int, total: int) -> None:
-            if not speaks():
+            if not is_main_process():
                 return
             if what not in reports:
                 stack.close()  # the one before
                 reports.clear()
-                reports[what] = stack.enter_context(following(what))
+                reports[what] = stack.enter_context(show_progress(what))
             reports[what](done, total)
 
         yield tell

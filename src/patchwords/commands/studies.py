@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from patchwords.commands.study import Study as Command
-    from patchwords.studies.cost import Cost
+    from patchwords.commands.study import StudyCommand as Command
+    from patchwords.studies.cost import TrialCost
     from patchwords.studies.study import ScaleName, Study
     from patchwords.train.hardware import Hardware
 
 
 @dataclass(frozen=True)
-class Studies:
+class StudiesCommand:
     """List the studies of the paper's tables and figures: what each asks, needs and costs.
 
     Example: patchwords studies
@@ -27,12 +27,12 @@ class Studies:
     """print JSON"""
 
 
-def run(config: Studies) -> int:
+def run_studies(config: StudiesCommand) -> int:
     from rich.console import Console
 
-    from patchwords.studies.table import STUDIES, find
+    from patchwords.studies.table import STUDIES, load_study
 
-    rows = [describe(find(name)) for name in STUDIES]
+    rows = [study_to_dict(load_study(name)) for name in STUDIES]
     if config.json:
         print(jsonlib.dumps(rows, indent=1))
         return 0
@@ -41,14 +41,14 @@ def run(config: Studies) -> int:
         console.print(f"[bold]{row['name']}[/bold]  {row['source']}")
         console.print(f"  {row['question']}", markup=False, soft_wrap=True)
         for scale, about in row["scales"].items():
-            console.print(f"  {scale}: {in_words(about)}", markup=False, soft_wrap=True)
+            console.print(f"  {scale}: {format_scale_cost(about)}", markup=False, soft_wrap=True)
     console.print(
         "\npatchwords study NAME --data DATA --output FOLDER; --plan says what cells cost"
     )
     return 0
 
 
-def describe(study: Study) -> dict[str, Any]:
+def study_to_dict(study: Study) -> dict[str, Any]:
     """A study, for JSON."""
     from patchwords.studies.study import SCALES
 
@@ -58,12 +58,12 @@ def describe(study: Study) -> dict[str, Any]:
         "source": study.source,
         "question": study.question,
         "claims": [claim.text for claim in study.claims],
-        "scales": {name: about(study, name) for name in SCALES},
+        "scales": {name: scale_to_dict(study, name) for name in SCALES},
     }
 
 
-def about(study: Study, name: ScaleName) -> dict[str, Any]:
-    scale, costs = study.scales[name], costs_of(study, name)
+def scale_to_dict(study: Study, name: ScaleName) -> dict[str, Any]:
+    scale, costs = study.scales[name], estimate_study_costs(study, name)
     return {
         "needs": scale.data and scale.data.what,
         "transfer": scale.transfer and scale.transfer.what,
@@ -76,19 +76,19 @@ def about(study: Study, name: ScaleName) -> dict[str, Any]:
     }
 
 
-def in_words(about: dict[str, Any]) -> str:
-    from patchwords.report.words import plural
-    from patchwords.studies.contents import flops
+def format_scale_cost(about: dict[str, Any]) -> str:
+    from patchwords.report.words import pluralise
+    from patchwords.studies.contents import format_flops
 
     first = f"{about['pretrainings']} pre-trainings and " if about["pretrainings"] else ""
-    cost = flops(about["training_flops"]) if about["training_flops"] else "no training"
+    cost = format_flops(about["training_flops"]) if about["training_flops"] else "no training"
     return (
-        f"{first}{about['cells']} cells x {plural(about['seeds'], 'seed')}, {cost}, "
-        f"{about['time']}; {needs(about)}"
+        f"{first}{about['cells']} cells x {pluralise(about['seeds'], 'seed')}, {cost}, "
+        f"{about['time']}; {format_data_needs(about)}"
     )
 
 
-def needs(about: dict[str, Any]) -> str:
+def format_data_needs(about: dict[str, Any]) -> str:
     """Which images it takes, and what for."""
     if not about["needs"]:
         return "needs no images"
@@ -98,30 +98,35 @@ def needs(about: dict[str, Any]) -> str:
     return f"needs {about['needs']}; {use} on {about['transfer']}"
 
 
-def costs_of(study: Study, name: ScaleName, hardware: Hardware | None = None) -> list[Cost]:
+def estimate_study_costs(
+    study: Study, name: ScaleName, hardware: Hardware | None = None
+) -> list[TrialCost]:
     """Of every pre-training and cell, with one seed."""
-    from patchwords.studies.bench import Bench
-    from patchwords.studies.cost import cost_of
+    from patchwords.studies.bench import StudyContext
+    from patchwords.studies.cost import estimate_trial_cost
 
     scale = study.scales[name]
-    bench = Bench(Path("."), scale, "data", "transfer")
-    return [cost_of(cell, bench, hardware) for cell in (*scale.pretrainings(1), *scale.cells(1))]
+    bench = StudyContext(Path("."), scale, "data", "transfer")
+    return [
+        estimate_trial_cost(cell, bench, hardware)
+        for cell in (*scale.pretrainings(1), *scale.cells(1))
+    ]
 
 
-def show_plan(study: Study, config: Command) -> None:
+def print_study_plan(study: Study, config: Command) -> None:
     """A line for each cell, and the sum over cells and seeds."""
     from rich.console import Console
     from rich.table import Table
 
-    from patchwords.report.words import big
-    from patchwords.studies.contents import flops
-    from patchwords.studies.cost import UTILISATION
+    from patchwords.report.words import format_compact
+    from patchwords.studies.contents import format_flops
+    from patchwords.studies.cost import ASSUMED_UTILISATION
     from patchwords.train.hardware import find_hardware
 
     hardware = find_hardware(config.gpu)
     scale = study.scales[config.scale]
     seeds = config.seeds or scale.seeds
-    costs = costs_of(study, config.scale, hardware)
+    costs = estimate_study_costs(study, config.scale, hardware)
     days = seeds * sum(cost.device_days or 0.0 for cost in costs)
     if config.json:
         rows = [asdict(cost) for cost in costs]
@@ -139,18 +144,18 @@ def show_plan(study: Study, config: Command) -> None:
         table.add_row(
             cost.name,
             f"{cost.parameters:,}",
-            big(cost.macs),
-            big(cost.images),
+            format_compact(cost.macs),
+            format_compact(cost.images),
             f"{cost.steps:,}",
-            flops(cost.flops),
+            format_flops(cost.flops),
             f"{cost.device_days:.3g}",
         )
     console: Console = Console(highlight=False)
     console.print(table)
     total_flops = seeds * sum(cost.flops for cost in costs)
     for line in (
-        f"{len(costs)} trainings x {seeds}: {flops(total_flops)}, {days:.3g} device-days on "
-        f"{hardware.name} at {UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
-        needs(about(study, config.scale)),
+        f"{len(costs)} trainings x {seeds}: {format_flops(total_flops)}, {days:.3g} device-days on "
+        f"{hardware.name} at {ASSUMED_UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
+        format_data_needs(scale_to_dict(study, config.scale)),
     ):
         console.print(line, markup=False, soft_wrap=True)

@@ -14,11 +14,11 @@ from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
 
 if TYPE_CHECKING:
-    from patchwords.studies.run import Asked
+    from patchwords.studies.run import StudyRequest
 
 
 @dataclass(frozen=True)
-class Study:
+class StudyCommand:
     """Measure a table or figure of the paper again, and say which of its claims hold here.
 
     `patchwords studies` lists what there is. A study is a grid of trainings; the folder gets
@@ -61,28 +61,28 @@ class Study:
     """print the results, or the plan, as JSON, and progress to stderr"""
 
 
-def run(config: Study) -> int:
-    from patchwords.studies.table import find
+def run_study(config: StudyCommand) -> int:
+    from patchwords.studies.table import load_study
 
-    study = find(config.name)
+    study = load_study(config.name)
     if config.plan:
-        from patchwords.commands.studies import show_plan
+        from patchwords.commands.studies import print_study_plan
 
-        show_plan(study, config)
+        print_study_plan(study, config)
         return 0
     if config.output is None:
         raise ConfigError(f"say where the results go: --output FOLDER, such as runs/{config.name}")
     from rich.console import Console
 
-    from patchwords.studies.run import Asked
-    from patchwords.studies.run import run as carry_out
+    from patchwords.studies.run import StudyRequest
+    from patchwords.studies.run import execute_study as carry_out
 
     console = Console(stderr=config.json)
 
     def tell(line: str) -> None:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
-    asked = Asked(
+    asked = StudyRequest(
         study,
         config.scale,
         config.output,
@@ -94,16 +94,16 @@ def run(config: Study) -> int:
         config.device,
         config.precision,
     )
-    results = carry_out(asked, tell, command_of(config))
-    write(asked, results, command_of(config))
+    results = carry_out(asked, tell, format_study_command(config))
+    write_study(asked, results, format_study_command(config))
     if config.json:
         print(jsonlib.dumps(results))
     else:
-        show(results, config.output, tell)
+        print_study(results, config.output, tell)
     return 0
 
 
-def command_of(config: Study) -> str:
+def format_study_command(config: StudyCommand) -> str:
     """What was asked for, as it can be said again."""
     words = ["patchwords", "study", config.name, "--scale", config.scale]
     for name in ("data", "transfer", "output", "seeds", "budget", "jobs"):
@@ -116,25 +116,27 @@ def command_of(config: Study) -> str:
     return shlex.join(words)
 
 
-def write(asked: Asked, results: dict[str, Any], command: str) -> None:
+def write_study(asked: StudyRequest, results: dict[str, Any], command: str) -> None:
     """results.json and results.csv, the figure, and the two pages."""
     from patchwords.commands.evaluator import write_results
     from patchwords.files import write_atomically
-    from patchwords.studies.contents import contents
-    from patchwords.studies.page import html, markdown
+    from patchwords.studies.contents import build_page_blocks
+    from patchwords.studies.page import render_html_page, render_markdown_page
 
     figures = {**asked.study.draw(results), **asked.study.draw_kept(asked.output, results)}
     write_results(asked.output, results, results["cells"], figures)
     pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
-    pieces = contents(asked.study, results, pictures, command)
-    write_atomically(asked.output / "page.html", html(asked.study.title, pieces, figures))
-    write_atomically(asked.output / "page.md", markdown(asked.study.title, pieces))
+    pieces = build_page_blocks(asked.study, results, pictures, command)
+    write_atomically(
+        asked.output / "page.html", render_html_page(asked.study.title, pieces, figures)
+    )
+    write_atomically(asked.output / "page.md", render_markdown_page(asked.study.title, pieces))
 
 
-def show(results: dict[str, Any], folder: Path, tell: Any) -> None:
+def print_study(results: dict[str, Any], folder: Path, tell: Any) -> None:
     """The verdicts, and where the rest is."""
-    from patchwords.studies.contents import difference
+    from patchwords.studies.contents import format_difference
 
     for claim in results["claims"]:
-        tell(f"{claim['verdict']}: {claim['text']}: {difference(claim)}")
+        tell(f"{claim['verdict']}: {claim['text']}: {format_difference(claim)}")
     tell(f"page:    {folder / 'page.html'}")

@@ -16,11 +16,11 @@ from patchwords.evaluate.sweep_config import SweepConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from patchwords.evaluate.sweep import Outcome
+    from patchwords.evaluate.sweep import SweepResult
 
 
 @dataclass(frozen=True)
-class Sweep(SweepConfig):
+class SweepCommand(SweepConfig):
     """Choose the learning rate as the paper does (Table 4), then train with it on everything.
 
     Each rate is trained on the training images but for a dev split (10 % of small data, 2 % of
@@ -42,38 +42,38 @@ class Sweep(SweepConfig):
     json: bool = False  # print the results as JSON, and progress to stderr
 
 
-def parse(words: Sequence[str]) -> Sweep:
+def parse_sweep(words: Sequence[str]) -> SweepCommand:
     from patchwords.commands.settings import parse_with_files
 
-    return parse_with_files(Sweep, words, "patchwords sweep")
+    return parse_with_files(SweepCommand, words, "patchwords sweep")
 
 
-def run(config: Sweep) -> int:
+def run_sweep(config: SweepCommand) -> int:
     """Sweep, write the table and the figure, say what came of it."""
     config.check()
     from rich.console import Console
 
     from patchwords.commands.evaluator import write_results
-    from patchwords.commands.run_insight import report_with_insight
-    from patchwords.distributed import speaks
-    from patchwords.evaluate.sweep import sweep
+    from patchwords.commands.run_insight import write_report_with_insight
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluate.sweep import sweep_learning_rates
     from patchwords.train.progress import Display
 
-    console = Console(stderr=config.json, quiet=not speaks())
-    report = partial(report_with_insight, device=config.machine.device)
-    outcome = sweep(config, Display(console), report)
-    if not speaks():  # of several processes, the main one writes and speaks
+    console = Console(stderr=config.json, quiet=not is_main_process())
+    report = partial(write_report_with_insight, device=config.machine.device)
+    outcome = sweep_learning_rates(config, Display(console), report)
+    if not is_main_process():  # of several processes, the main one writes and speaks
         return 0
-    found = results(outcome)
-    write_results(outcome.folder, found, rows(outcome), figure(outcome))
+    found = sweep_results(outcome)
+    write_results(outcome.folder, found, sweep_rows(outcome), draw_sweep(outcome))
     if config.json:
         print(jsonlib.dumps(found))
     else:
-        show(outcome, console)
+        print_sweep(outcome, console)
     return 0
 
 
-def results(outcome: Outcome) -> dict[str, Any]:
+def sweep_results(outcome: SweepResult) -> dict[str, Any]:
     """results.json, and what --json prints."""
     return {
         "folder": str(outcome.folder),
@@ -92,7 +92,7 @@ def results(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def rows(outcome: Outcome) -> list[dict[str, Any]]:
+def sweep_rows(outcome: SweepResult) -> list[dict[str, Any]]:
     """results.csv: a row for each run."""
     table: list[dict[str, Any]] = []
     for cell in outcome.cells:
@@ -130,7 +130,7 @@ def rows(outcome: Outcome) -> list[dict[str, Any]]:
     return table
 
 
-def figure(outcome: Outcome) -> dict[str, bytes]:
+def draw_sweep(outcome: SweepResult) -> dict[str, bytes]:
     """Dev accuracy over the learning rate, which is on a logarithmic axis."""
     from patchwords.report.curves import Curve, Panel, draw_panels
 
@@ -141,7 +141,7 @@ def figure(outcome: Outcome) -> dict[str, bytes]:
     lost = [f"{cell.lr:g}" for cell in outcome.cells if cell.accuracy is None]
     caption = (
         f"Accuracy on {alive[0].images:,} dev images, with 95 % intervals (Wilson); "
-        f"{outcome.chosen.lr:g} is chosen. {in_words(outcome)}."
+        f"{outcome.chosen.lr:g} is chosen. {format_sweep_accuracy(outcome)}."
         + (f" Training diverged at {', '.join(lost)}." if lost else "")
     )
     curve = Curve("dev", rates, accuracy, low, high)
@@ -151,7 +151,7 @@ def figure(outcome: Outcome) -> dict[str, bytes]:
     return draw_panels([panel], caption, "sweep")
 
 
-def in_words(outcome: Outcome) -> str:
+def format_sweep_accuracy(outcome: SweepResult) -> str:
     """The test accuracy, with the spread over the seeds where there are several."""
     first, over = outcome.finals[0].evaluation, outcome.spread
     if over.std is None:
@@ -162,7 +162,7 @@ def in_words(outcome: Outcome) -> str:
     return f"Test accuracy {over.mean:.1%} on {first['images']:,} images ({how})"
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def print_sweep(outcome: SweepResult, console: Console) -> None:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
@@ -179,7 +179,7 @@ def show(outcome: Outcome, console: Console) -> None:
     console.print(table)
     for line in (
         *outcome.remarks[1:],
-        in_words(outcome),
+        format_sweep_accuracy(outcome),
         f"run:     {outcome.folder / outcome.finals[0].folder}",
         f"table:   {outcome.folder / 'results.csv'}, sweep.png",
     ):

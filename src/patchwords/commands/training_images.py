@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data, Examples
+    from patchwords.data.examples import DatasetSplits, ImageDataset
 
-ELSEWHERE = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
+REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
 
 
 @dataclass(frozen=True)
-class Wanted:
+class DataRequest:
     """Which data, in the words of a command."""
 
     source: str  # the model's, as the user named it
@@ -22,26 +22,26 @@ class Wanted:
     image_column: str | None = None
     label_column: str | None = None
 
-    def open(self) -> Data | None:
+    def open(self) -> DatasetSplits | None:
         """The data; None where none are given, and the source says nothing of any.
 
         Raises DataError for data that cannot be read, or that are the run's and lie elsewhere.
         """
         from patchwords.data.open import open_data
         from patchwords.errors import DataError
-        from patchwords.report.run import read_run
+        from patchwords.report.run import read_run_data
         from patchwords.train.run_folder import RunFolder
 
         data, settings = self.data, {}
         if data is None:
             if not RunFolder(Path(self.source)).config.is_file():
                 return None
-            contents = read_run(Path(self.source))
+            contents = read_run_data(Path(self.source))
             recorded = contents.environment.get("data") or {}
             data, settings = recorded.get("source"), contents.config
             if not data:
                 return None
-            if recorded.get("kind") in ELSEWHERE:
+            if recorded.get("kind") in REMOTE_KINDS:
                 raise DataError(f"{data} lies elsewhere: say {self.flag} {data} to look there")
         return open_data(
             data,
@@ -51,9 +51,9 @@ class Wanted:
             need_labels=False,
         )
 
-    def training(self, data: Data) -> tuple[Examples, str]:
+    def training(self, data: DatasetSplits) -> tuple[ImageDataset, str]:
         """Its images to train on, and which those are; raises DataError where there are none."""
-        from patchwords.evaluate.held_out import read_recorded
-        from patchwords.evaluate.nearest import training_images
+        from patchwords.evaluate.held_out import read_run_splits
+        from patchwords.evaluate.nearest import select_training_images
 
-        return training_images(data, read_recorded(Path(self.source)))
+        return select_training_images(data, read_run_splits(Path(self.source)))

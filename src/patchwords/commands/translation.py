@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from patchwords.commands.evaluator import Images, Results, Where
+from patchwords.commands.evaluator import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from patchwords.evaluate.subject import Subject
+    from patchwords.evaluate.subject import LoadedModel
 
 
 @dataclass(frozen=True)
-class Translation:
+class EquivarianceCommand:
     """Shift images by 1, 2, ... pixels, and measure how far f(g(x)) is from g(f(x)).
 
     The relative error of the features is 0 where they only move along, and 1.41 where they have
@@ -37,25 +37,29 @@ class Translation:
     """up to so many pixels; none given: the largest patch of the models, 16 without any"""
     images: int | None = None
     """so many of the held-out images, each class by its share; none given: all"""
-    results: Results = field(default_factory=Results)
-    read: Images = field(default_factory=Images)
-    where: Where = field(default_factory=Where)
+    results: OutputOptions = field(default_factory=OutputOptions)
+    read: DataOptions = field(default_factory=DataOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
-def run(config: Translation) -> int:
+def run_equivariance(config: EquivarianceCommand) -> int:
     """Load, measure, write, say."""
-    from patchwords.commands.side_by_side import compare, in_turn, models_before_data
-    from patchwords.distributed import by_main, joined, speaks
+    from patchwords.commands.side_by_side import (
+        load_compared_models,
+        show_progress_in_turn,
+        split_models_and_data,
+    )
+    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
-    from patchwords.evaluate.translation import measure_translation
-    from patchwords.report.robustness import draw_translation
+    from patchwords.evaluate.translation import measure_shift_equivariance
+    from patchwords.report.robustness import draw_equivariance
 
-    models, spec = models_before_data(config.models_and_data, "translation")
+    models, spec = split_models_and_data(config.models_and_data, "translation")
     if config.shifts is not None and config.shifts < 1:
         raise ConfigError(f"--shifts {config.shifts}: it is a number of pixels, 1 or more")
     device = config.where.choose()
-    with joined(device.type == "cuda"):
-        compared = compare(
+    with join_process_group(device.type == "cuda"):
+        compared = load_compared_models(
             models,
             config.read.open(spec, need_labels=False),
             device,
@@ -63,26 +67,26 @@ def run(config: Translation) -> int:
             workers=config.where.workers,
             need_classes=False,
         )
-        by_main(config.results.claim)
-        shifts = range(1, 1 + (config.shifts or usual_shifts(compared.subjects)))
+        run_on_main_process(config.results.claim)
+        shifts = range(1, 1 + (config.shifts or choose_shift_count(compared.subjects)))
         examples = compared.chosen.judged
-        with in_turn() as progress:
-            rows = measure_translation(
+        with show_progress_in_turn() as progress:
+            rows = measure_shift_equivariance(
                 compared.subjects, examples, shifts, config.read.max_bad, progress
             )
-    if not speaks():
+    if not is_main_process():
         return 0
     results = {**compared.describe(), "rows": rows}
     config.results.give(
         results,
         rows,
-        lambda: draw_translation(rows),
-        lambda: show(rows, compared.in_words(), config.results.output),
+        lambda: draw_equivariance(rows),
+        lambda: print_equivariance(rows, compared.in_words(), config.results.output),
     )
     return 0
 
 
-def usual_shifts(subjects: Sequence[Subject]) -> int:
+def choose_shift_count(subjects: Sequence[LoadedModel]) -> int:
     """Pixels: the largest patch, as far as the smallest image allows."""
     from patchwords.model.vit import ViT
 
@@ -91,18 +95,20 @@ def usual_shifts(subjects: Sequence[Subject]) -> int:
     return min(max(patches, default=16), smallest - 1)
 
 
-def show(rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None) -> None:
+def print_equivariance(
+    rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None
+) -> None:
     """A table for each model: rows are shifts, errors are means of both axes."""
     from rich.console import Console
     from rich.table import Table
 
-    from patchwords.report.robustness import mean_of_axes
+    from patchwords.report.robustness import mean_shift_error
 
     console = Console()
     for model in dict.fromkeys(row["model"] for row in rows):
         mine = [row for row in rows if row["model"] == model]
         errors = {
-            place: dict(zip(*mean_of_axes(mine, model, place), strict=True))
+            place: dict(zip(*mean_shift_error(mine, model, place), strict=True))
             for place in dict.fromkeys(row["place"] for row in mine)
         }
         table = Table(box=None, pad_edge=False, header_style="bold")

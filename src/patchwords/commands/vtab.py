@@ -16,12 +16,12 @@ from patchwords.evaluate.vtab_config import VtabConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from patchwords.evaluate.vtab import Outcome, Score
-    from patchwords.evaluate.vtab_tasks import Group
+    from patchwords.evaluate.vtab import VtabResult, VtabScore
+    from patchwords.evaluate.vtab_tasks import VtabGroup
 
 
 @dataclass(frozen=True)
-class Vtab(VtabConfig):
+class VtabCommand(VtabConfig):
     """Fine-tune a trained model on the tasks of VTAB-1k, and set the paper's numbers beside.
 
     ROOT has a folder for each task, such as ROOT/caltech101/ with train/, val/ and test/ of it:
@@ -43,46 +43,46 @@ class Vtab(VtabConfig):
     json: bool = False  # print the results as JSON, and progress to stderr
 
 
-def parse(words: Sequence[str]) -> Vtab:
+def parse_vtab(words: Sequence[str]) -> VtabCommand:
     from patchwords.commands.settings import parse_with_files
 
-    return parse_with_files(Vtab, words, "patchwords vtab")
+    return parse_with_files(VtabCommand, words, "patchwords vtab")
 
 
-def run(config: Vtab) -> int:
+def run_vtab(config: VtabCommand) -> int:
     """Train and judge every task, write the table and the figure, say what came of it."""
     config.check()
     from rich.console import Console
 
     from patchwords.commands.evaluator import write_results
-    from patchwords.commands.run_insight import report_with_insight
-    from patchwords.distributed import speaks
-    from patchwords.evaluate.vtab import vtab
+    from patchwords.commands.run_insight import write_report_with_insight
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluate.vtab import evaluate_vtab
     from patchwords.train.progress import Display
 
-    console = Console(stderr=config.json, quiet=not speaks())
-    report = partial(report_with_insight, device=config.machine.device)
-    outcome = vtab(config, Display(console), report)
-    if not speaks():  # of several processes, the main one writes and speaks
+    console = Console(stderr=config.json, quiet=not is_main_process())
+    report = partial(write_report_with_insight, device=config.machine.device)
+    outcome = evaluate_vtab(config, Display(console), report)
+    if not is_main_process():  # of several processes, the main one writes and speaks
         return 0
-    found = results(outcome)
-    write_results(outcome.folder, found, rows(outcome), figure(outcome))
+    found = vtab_results(outcome)
+    write_results(outcome.folder, found, vtab_rows(outcome), draw_vtab(outcome))
     if config.json:
         print(jsonlib.dumps(found))
     else:
-        show(outcome, console)
+        print_vtab(outcome, console)
     return 0
 
 
-def results(outcome: Outcome) -> dict[str, Any]:
+def vtab_results(outcome: VtabResult) -> dict[str, Any]:
     """results.json, and what --json prints."""
-    from patchwords.evaluate.vtab_tasks import TABLE_9
+    from patchwords.evaluate.vtab_tasks import TABLE_9_MODELS
 
-    def means(group: Group | None) -> dict[str, Any]:
+    def means(group: VtabGroup | None) -> dict[str, Any]:
         return {
             "accuracy": outcome.mean(group),
             "tasks": len(outcome.chosen(group)),
-            "paper": {model: outcome.published(i, group) for i, model in enumerate(TABLE_9)},
+            "paper": {model: outcome.published(i, group) for i, model in enumerate(TABLE_9_MODELS)},
         }
 
     return {
@@ -91,25 +91,25 @@ def results(outcome: Outcome) -> dict[str, Any]:
         "groups": {group: means(group) for group in outcome.groups},
         "tasks": [
             {
-                **{name: value for name, value in row.items() if name not in TABLE_9},
-                "paper": {model: row[model] for model in TABLE_9},
+                **{name: value for name, value in row.items() if name not in TABLE_9_MODELS},
+                "paper": {model: row[model] for model in TABLE_9_MODELS},
                 "differences": score.differences,
             }
-            for row, score in zip(rows(outcome), outcome.scores, strict=True)
+            for row, score in zip(vtab_rows(outcome), outcome.scores, strict=True)
         ],
         "missing": outcome.missing,
         "departures": outcome.departures,
     }
 
 
-def rows(outcome: Outcome) -> list[dict[str, Any]]:
+def vtab_rows(outcome: VtabResult) -> list[dict[str, Any]]:
     """results.csv: a row for each task, the paper's accuracies as shares, too."""
-    from patchwords.evaluate.vtab_tasks import TABLE_9
+    from patchwords.evaluate.vtab_tasks import TABLE_9_MODELS
 
-    def published(score: Score) -> dict[str, float]:
+    def published(score: VtabScore) -> dict[str, float]:
         return {
             model: per_cent / 100
-            for model, per_cent in zip(TABLE_9, score.task.table_9, strict=True)
+            for model, per_cent in zip(TABLE_9_MODELS, score.task.table_9, strict=True)
         }
 
     return [
@@ -129,29 +129,31 @@ def rows(outcome: Outcome) -> list[dict[str, Any]]:
     ]
 
 
-def figure(outcome: Outcome) -> dict[str, bytes]:
+def draw_vtab(outcome: VtabResult) -> dict[str, bytes]:
     """A line for each task: ours, with its interval, and the paper's."""
-    from patchwords.evaluate.vtab_tasks import TABLE_9
-    from patchwords.report.dots import Dots, draw_dots
+    from patchwords.evaluate.vtab_tasks import TABLE_9_MODELS
+    from patchwords.report.dots import DotSeries, draw_dot_plot
 
-    table = rows(outcome)
-    ours = Dots(
+    table = vtab_rows(outcome)
+    ours = DotSeries(
         "this model", *([row[name] for row in table] for name in ("accuracy", "low", "high"))
     )
-    theirs = [Dots(f"ViT-{model} (paper)", [row[model] for row in table]) for model in TABLE_9]
-    caption = " ".join([f"{in_words(outcome)}.", *caveats(outcome)])
+    theirs = [
+        DotSeries(f"ViT-{model} (paper)", [row[model] for row in table]) for model in TABLE_9_MODELS
+    ]
+    caption = " ".join([f"{format_vtab_mean(outcome)}.", *list_vtab_caveats(outcome)])
     names = [row["task"] for row in table]
-    return draw_dots(names, [ours, *theirs], "accuracy", caption, "vtab")
+    return draw_dot_plot(names, [ours, *theirs], "accuracy", caption, "vtab")
 
 
-def in_words(outcome: Outcome) -> str:
+def format_vtab_mean(outcome: VtabResult) -> str:
     """The mean, and of how many tasks."""
     done = len(outcome.scores)
     which = "the 19 tasks" if not outcome.missing and done == 19 else f"{done} of the 19 tasks"
     return f"VTAB-1k: mean accuracy {outcome.mean():.1%} over {which}"
 
 
-def caveats(outcome: Outcome) -> list[str]:
+def list_vtab_caveats(outcome: VtabResult) -> list[str]:
     """Why the numbers may not stand beside the paper's."""
     lines = []
     if outcome.departures:
@@ -164,13 +166,13 @@ def caveats(outcome: Outcome) -> list[str]:
     return lines
 
 
-def show(outcome: Outcome, console: Console) -> None:
+def print_vtab(outcome: VtabResult, console: Console) -> None:
     from rich.table import Table
 
-    from patchwords.evaluate.vtab_tasks import TABLE_9
+    from patchwords.evaluate.vtab_tasks import TABLE_9_MODELS
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("task", "images", "accuracy", "95 %", *TABLE_9):
+    for name in ("task", "images", "accuracy", "95 %", *TABLE_9_MODELS):
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for group in outcome.groups:
         for score in outcome.chosen(group):
@@ -182,23 +184,23 @@ def show(outcome: Outcome, console: Console) -> None:
                 f"{100 * found['low']:.0f}-{found['high']:.0%}",
                 *(f"{value:.1f}%" for value in score.task.table_9),
             )
-        add_mean(table, outcome, group)
-    add_mean(table, outcome, None)
+        add_mean_row(table, outcome, group)
+    add_mean_row(table, outcome, None)
     console.print(table)
     for line in (
-        in_words(outcome),
+        format_vtab_mean(outcome),
         "beside it Table 9 of the paper; its means here are over the same tasks",
-        *caveats(outcome),
+        *list_vtab_caveats(outcome),
         f"table:   {outcome.folder / 'results.csv'}, vtab.png",
     ):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
-def add_mean(table: Any, outcome: Outcome, group: Group | None) -> None:
+def add_mean_row(table: Any, outcome: VtabResult, group: VtabGroup | None) -> None:
     """The line of a group, or, with None, of all tasks."""
-    from patchwords.evaluate.vtab_tasks import TABLE_9
+    from patchwords.evaluate.vtab_tasks import TABLE_9_MODELS
 
     count = len(outcome.chosen(group))
     name = f"{group or 'all'}: mean of {count}"
-    paper = (f"{outcome.published(i, group):.1%}" for i in range(len(TABLE_9)))
+    paper = (f"{outcome.published(i, group):.1%}" for i in range(len(TABLE_9_MODELS)))
     table.add_row(name, "", f"{outcome.mean(group):.1%}", "", *paper, style="bold")

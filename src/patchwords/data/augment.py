@@ -1,6 +1,6 @@
 """Augmentation of training images: what is done, and the half of it that the workers do.
 
-Workers decode, crop, resize and flip (`TrainView`, here); colour work, erasing and mixing run on
+Workers decode, crop, resize and flip (`TrainTransform`, here); colour work, erasing and mixing run on
 the batch on the device (`batch_augment.augment_batch`). Every draw is a function of place: of
 (seed, epoch, sample), never of the worker, the batch, or what was drawn before; with a fixed
 number of views, of (seed, view, sample).
@@ -15,16 +15,22 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from patchwords.data.crop import Box, cut, draw_crop, draw_window, mirror
-from patchwords.data.decode import Encoded
-from patchwords.data.plan import Place
+from patchwords.data.crop import (
+    CropBox,
+    crop_and_resize,
+    draw_random_crop,
+    draw_random_resized_crop,
+    flip_horizontally,
+)
+from patchwords.data.decode import EncodedImage
+from patchwords.data.plan import SampleKey
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.noise import numpy_generator
 
 
 @dataclass(frozen=True)
-class Augment:
+class AugmentSettings:
     """What training images go through; the defaults are the paper's: inception crop and flip."""
 
     crop_area: tuple[float, float] = (0.05, 1.0)  # share of the image that the crop keeps
@@ -73,25 +79,25 @@ class Augment:
         drawn = self.flip or operations or self.color_jitter > 0 or self.erase > 0
         return not drawn and self.random_crop == 1 and preprocess.resize == "squash"
 
-    def drawn_at(self, place: Place) -> Place:
+    def drawn_at(self, place: SampleKey) -> SampleKey:
         """The place of an image's draws: with a fixed number of views, by turns that of each."""
         if self.views is None:
             return place
-        return Place((place.epoch + place.repeat) % self.views, place.sample)
+        return SampleKey((place.epoch + place.repeat) % self.views, place.sample)
 
 
 @dataclass(frozen=True)
-class TrainView:
+class TrainTransform:
     """Encoded bytes -> uint8 [H, W, C]: decoded, cropped at random, resized, perhaps flipped."""
 
     preprocess: Preprocess
-    augment: Augment
+    augment: AugmentSettings
     seed: int
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
-        place = self.augment.drawn_at(Place(epoch, sample, repeat))
+        place = self.augment.drawn_at(SampleKey(epoch, sample, repeat))
         generator = numpy_generator(self.seed, "augment", *place)
-        encoded = Encoded(data)
+        encoded = EncodedImage(data)
         width, height = encoded.size
         box = self._box(width, height, generator)
         flip = self.augment.flip and generator.random() < 0.5
@@ -100,18 +106,22 @@ class TrainView:
         # The decoder may have given a smaller image: the same part of it.
         x, y = image.shape[1] / width, image.shape[0] / height
         scaled = (box[0] * x, box[1] * y, box[2] * x, box[3] * y)
-        pixels = cut(image, scaled, self.preprocess.image_size, self.preprocess.interpolation)
-        return self.preprocess.in_channels(mirror(pixels) if flip else pixels)
+        pixels = crop_and_resize(
+            image, scaled, self.preprocess.image_size, self.preprocess.interpolation
+        )
+        return self.preprocess.in_channels(flip_horizontally(pixels) if flip else pixels)
 
-    def _box(self, width: int, height: int, generator: np.random.Generator) -> Box:
+    def _box(self, width: int, height: int, generator: np.random.Generator) -> CropBox:
         """The part of the image that is seen: an inception crop, or one of fixed size."""
         augment, preprocess = self.augment, self.preprocess
         if augment.random_crop is None:
-            return draw_crop(width, height, generator, augment.crop_area, augment.crop_ratio)
+            return draw_random_resized_crop(
+                width, height, generator, augment.crop_area, augment.crop_ratio
+            )
         larger = replace(preprocess, crop_fraction=augment.random_crop)
         squashed = preprocess.resize == "squash"
         covering = larger.covered if squashed else larger.resized(width, height)
-        return draw_window(width, height, covering, preprocess.image_size, generator)
+        return draw_random_crop(width, height, covering, preprocess.image_size, generator)
 
     def _smallest(self, width: int, height: int, crop: tuple[float, float]) -> int:
         """Shortest side of the decoded image at which the crop still has the pixels asked for."""

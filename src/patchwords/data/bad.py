@@ -7,7 +7,7 @@ from collections.abc import Collection
 from patchwords.errors import DataError
 
 
-def refuse_too_many_bad(
+def check_bad_image_share(
     bad: Collection[tuple[str, str]], images: int, what: str, max_bad: float
 ) -> None:
     """Raise DataError where more than a share `max_bad` of the images is bad: (path, reason)."""

@@ -20,10 +20,15 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from patchwords.data.augment import Augment
-from patchwords.data.crop import draw_crop
-from patchwords.data.plan import Place
-from patchwords.data.randaugment import brightness, color, contrast, randaugment
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.crop import draw_random_resized_crop
+from patchwords.data.plan import SampleKey
+from patchwords.data.randaugment import (
+    adjust_brightness,
+    adjust_contrast,
+    adjust_saturation,
+    randaugment,
+)
 from patchwords.noise import numpy_generator
 
 ERASED_AREA = (0.02, 0.4)  # share of the image: Zhong et al. 2020, Random Erasing
@@ -33,8 +38,8 @@ ERASED_RATIO = (0.3, 1 / 0.3)
 def augment_batch(
     images: torch.Tensor,
     labels: torch.Tensor,
-    places: Sequence[Place],
-    augment: Augment,
+    places: Sequence[SampleKey],
+    augment: AugmentSettings,
     seed: int,
     num_classes: int,
     step: int,
@@ -46,9 +51,9 @@ def augment_batch(
         if augment.randaugment:
             images = randaugment(images, generators, *augment.randaugment)
         if augment.color_jitter:
-            images = jitter(images, generators, augment.color_jitter)
+            images = jitter_colors(images, generators, augment.color_jitter)
         if augment.erase:
-            images = erase(images, generators, augment.erase)
+            images = random_erasing(images, generators, augment.erase)
     if augment.mixup or augment.cutmix:
         generator = numpy_generator(seed, "mixup", step)
         if augment.mixup and (not augment.cutmix or generator.random() < 0.5):
@@ -57,18 +62,18 @@ def augment_batch(
     return images, labels
 
 
-def jitter(
+def jitter_colors(
     images: torch.Tensor, generators: Sequence[np.random.Generator], strength: float
 ) -> torch.Tensor:
     """Brightness, contrast, saturation, in this order, each by a factor 1 - s .. 1 + s."""
     draws = np.array([generator.random(3) for generator in generators]).reshape(-1, 3)
     factors = torch.from_numpy(1 + strength * (2 * draws - 1)).to(images.device)  # [B, 3]
-    for number, operation in enumerate((brightness, contrast, color)):
+    for number, operation in enumerate((adjust_brightness, adjust_contrast, adjust_saturation)):
         images = operation(images, factors[:, number])
     return images
 
 
-def erase(
+def random_erasing(
     images: torch.Tensor, generators: Sequence[np.random.Generator], probability: float
 ) -> torch.Tensor:
     """A rectangle of an image, with this probability, becomes random pixels."""
@@ -77,7 +82,7 @@ def erase(
     for row, generator in enumerate(generators):
         if generator.random() >= probability:
             continue
-        box = draw_crop(width, height, generator, ERASED_AREA, ERASED_RATIO)
+        box = draw_random_resized_crop(width, height, generator, ERASED_AREA, ERASED_RATIO)
         left, top, right, bottom = (round(side) for side in box)
         # Made on the CPU: the same on every device.
         pixels = generator.integers(
@@ -87,7 +92,7 @@ def erase(
     return images
 
 
-def soften(labels: torch.Tensor, share: float, num_classes: int) -> torch.Tensor:
+def mix_labels(labels: torch.Tensor, share: float, num_classes: int) -> torch.Tensor:
     """int64 [B] -> float [B, K]: a share of each label, the rest of the neighbour's."""
     rows = functional.one_hot(labels, num_classes).to(torch.float32)
     return share * rows + (1 - share) * rows.roll(1, 0)
@@ -104,7 +109,7 @@ def mixup(
     share = generator.beta(p, p)
     share = max(share, 1 - share)
     mixed = torch.lerp(images.roll(1, 0).to(torch.float32), images.to(torch.float32), share)
-    return mixed.round_().to(torch.uint8), soften(labels, share, num_classes)
+    return mixed.round_().to(torch.uint8), mix_labels(labels, share, num_classes)
 
 
 def cutmix(
@@ -124,4 +129,4 @@ def cutmix(
     mixed = images.clone()
     mixed[..., top:bottom, left:right] = images.roll(1, 0)[..., top:bottom, left:right]
     share = 1 - (bottom - top) * (right - left) / (height * width)
-    return mixed, soften(labels, share, num_classes)
+    return mixed, mix_labels(labels, share, num_classes)

@@ -5,14 +5,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from patchwords.data.listing import few
+from patchwords.data.listing import abbreviate_list
 from patchwords.errors import DataError, did_you_mean
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-IMAGE_COLUMNS = ("image", "img", "jpg", "jpeg", "png", "webp", "photo", "picture", "image_bytes")
-LABEL_COLUMNS = (
+ARROW_IMAGE_COLUMNS = (
+    "image",
+    "img",
+    "jpg",
+    "jpeg",
+    "png",
+    "webp",
+    "photo",
+    "picture",
+    "image_bytes",
+)
+ARROW_LABEL_COLUMNS = (
     "label",
     "labels",
     "class",
@@ -33,13 +43,13 @@ class Columns:
     need_labels: bool = True
 
 
-def class_names(
+def read_class_names(
     source: str, table: Dataset, columns: Columns
 ) -> tuple[list[str | None], list[str] | None]:
     """The class name of each row, and the classes in order where the schema gives them."""
     from datasets import ClassLabel
 
-    column = _label_column(source, table, columns)
+    column = _find_label_column(source, table, columns)
     if column is None:
         return [None] * len(table), None
     values = table.select_columns([column]).with_format("arrow")[:].column(0).to_pylist()
@@ -62,16 +72,16 @@ def class_names(
     return [None if v in (None, "", -1) else str(v) for v in values], None
 
 
-def _label_column(source: str, table: Dataset, columns: Columns) -> str | None:
+def _find_label_column(source: str, table: Dataset, columns: Columns) -> str | None:
     from datasets import ClassLabel
 
     names = list(table.features)
     if columns.label is not None:
-        return _asked(source, names, columns.label)
+        return _require_column(source, names, columns.label)
     typed = [name for name in names if isinstance(table.features[name], ClassLabel)]
     if len(typed) == 1:
         return typed[0]
-    by_name = [name for known in LABEL_COLUMNS for name in names if name.lower() == known]
+    by_name = [name for known in ARROW_LABEL_COLUMNS for name in names if name.lower() == known]
     if by_name or not columns.need_labels:
         return by_name[0] if by_name else None
     raise DataError(
@@ -79,7 +89,7 @@ def _label_column(source: str, table: Dataset, columns: Columns) -> str | None:
     )
 
 
-def image_column(source: str, table: Dataset, asked: str | None) -> str:
+def find_image_column(source: str, table: Dataset, asked: str | None) -> str:
     import pyarrow.types as kinds
 
     names = list(table.features)
@@ -91,21 +101,27 @@ def image_column(source: str, table: Dataset, asked: str | None) -> str:
         or (kinds.is_struct(field.type) and field.type.get_field_index("bytes") >= 0)
     ]
     if asked is not None:
-        column = _asked(source, names, asked)
+        column = _require_column(source, names, asked)
         if column not in holds_bytes:
             kind = table.features.arrow_schema.field(column).type
             raise DataError(f"{source}: column {column!r} holds {kind}, not images as bytes")
         return column
-    by_name = [name for known in IMAGE_COLUMNS for name in holds_bytes if name.lower() == known]
+    by_name = [
+        name for known in ARROW_IMAGE_COLUMNS for name in holds_bytes if name.lower() == known
+    ]
     if by_name or len(holds_bytes) == 1:
         return (by_name or holds_bytes)[0]
-    many = f"several columns hold bytes ({few(holds_bytes)})" if holds_bytes else "no image column"
+    many = (
+        f"several columns hold bytes ({abbreviate_list(holds_bytes)})"
+        if holds_bytes
+        else "no image column"
+    )
     raise DataError(
         f"{source}: {many}; its columns are {', '.join(names)}: choose with --image-column"
     )
 
 
-def _asked(source: str, names: list[str], asked: str) -> str:
+def _require_column(source: str, names: list[str], asked: str) -> str:
     if asked not in names:
         raise DataError(f"{source}: no column {asked!r}{did_you_mean(asked, names)}")
     return asked

@@ -18,22 +18,22 @@ from typing import Literal
 
 import numpy as np
 
-Box = tuple[float, float, float, float]
+CropBox = tuple[float, float, float, float]
 Interpolation = Literal["bilinear", "bicubic"]
 
-SNAPPED = 64  # pixels: the side from which on a box may be moved by up to half a pixel
-TRIES = 10  # as Inception's own code: then the largest centre crop of an allowed ratio
+MIN_SNAP_SIDE = 64  # pixels: the side from which on a box may be moved by up to half a pixel
+MAX_CROP_ATTEMPTS = 10  # as Inception's own code: then the largest centre crop of an allowed ratio
 
 
-def draw_crop(
+def draw_random_resized_crop(
     width: float,
     height: float,
     generator: np.random.Generator,
     area: tuple[float, float] = (0.05, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
-) -> Box:
+) -> CropBox:
     """A random box: its area uniform (a share of the image's), its ratio w/h log-uniform."""
-    for _ in range(TRIES):
+    for _ in range(MAX_CROP_ATTEMPTS):
         pixels = width * height * generator.uniform(*area)
         aspect = math.exp(generator.uniform(math.log(ratio[0]), math.log(ratio[1])))
         w, h = math.sqrt(pixels * aspect), math.sqrt(pixels / aspect)
@@ -41,16 +41,16 @@ def draw_crop(
             left, top = generator.random() * (width - w), generator.random() * (height - h)
             return left, top, left + w, top + h
     aspect = min(max(width / height, ratio[0]), ratio[1])
-    return centre_box(width, height, min(width, height * aspect), min(height, width / aspect))
+    return centre_crop_box(width, height, min(width, height * aspect), min(height, width / aspect))
 
 
-def draw_window(
+def draw_random_crop(
     width: float,
     height: float,
     covering: tuple[int, int],
     size: tuple[int, int],
     generator: np.random.Generator,
-) -> Box:
+) -> CropBox:
     """The box that is `size` (H, W) once the image is resized to `covering` (H, W).
 
     It lies anywhere: "resize, then a random crop", as BiT (input_pipeline_tf2_or_jax.py) and
@@ -61,26 +61,28 @@ def draw_window(
     return left, top, left + w, top + h
 
 
-def centre_box(width: float, height: float, w: float, h: float) -> Box:
+def centre_crop_box(width: float, height: float, w: float, h: float) -> CropBox:
     """The box of w x h in the middle of an image of width x height."""
     left, top = (width - w) / 2, (height - h) / 2
     return left, top, left + w, top + h
 
 
-def cut(
-    pixels: np.ndarray, box: Box, size: tuple[int, int], interpolation: Interpolation
+def crop_and_resize(
+    pixels: np.ndarray, box: CropBox, size: tuple[int, int], interpolation: Interpolation
 ) -> np.ndarray:
     """The box of uint8 [h, w, 3], resized to uint8 [H, W, 3].
 
     A box of some size is moved to the nearest whole pixels; a small one is taken as it is.
     """
     left, top, right, bottom = (round(side) for side in box)
-    if min(right - left, bottom - top) < SNAPPED and box != (left, top, right, bottom):
-        return _cut_between_pixels(pixels, box, size, interpolation)
-    return resize(np.ascontiguousarray(pixels[top:bottom, left:right]), size, interpolation)
+    if min(right - left, bottom - top) < MIN_SNAP_SIDE and box != (left, top, right, bottom):
+        return _crop_between_pixels(pixels, box, size, interpolation)
+    return resize_image(np.ascontiguousarray(pixels[top:bottom, left:right]), size, interpolation)
 
 
-def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation) -> np.ndarray:
+def resize_image(
+    pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation
+) -> np.ndarray:
     """uint8 [h, w, 3] -> uint8 [H, W, 3], with antialiasing.
 
     By torch, which has Pillow's filters in SIMD code: four times as fast, and a level away in one
@@ -95,15 +97,15 @@ def resize(pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolati
     return resized[0].permute(1, 2, 0).numpy()  # [H, W, 3]
 
 
-def mirror(pixels: np.ndarray) -> np.ndarray:
+def flip_horizontally(pixels: np.ndarray) -> np.ndarray:
     """uint8 [H, W, 3], left and right exchanged; by NumPy it would take as long as resizing."""
     import torch
 
     return torch.from_numpy(pixels).flip(1).numpy()
 
 
-def _cut_between_pixels(
-    pixels: np.ndarray, box: Box, size: tuple[int, int], interpolation: Interpolation
+def _crop_between_pixels(
+    pixels: np.ndarray, box: CropBox, size: tuple[int, int], interpolation: Interpolation
 ) -> np.ndarray:
     from PIL import Image
 

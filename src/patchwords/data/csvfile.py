@@ -11,35 +11,35 @@ import os
 from collections.abc import Iterator, Sequence
 
 from patchwords.data.columns import Columns
-from patchwords.data.examples import ALL, Data
+from patchwords.data.examples import ALL, DatasetSplits
 from patchwords.data.files import FileReader
-from patchwords.data.listing import SPLIT_NAMES, Listing, assemble, count
+from patchwords.data.listing import SPLIT_ALIASES, Listing, build_dataset_splits, pluralize
 from patchwords.errors import DataError, did_you_mean
 
-IMAGE_COLUMNS = ("path", "image_path", "file", "filename", "file_name", "filepath", "image")
-LABEL_COLUMNS = ("label", "class", "class_name", "target", "category")
+CSV_IMAGE_COLUMNS = ("path", "image_path", "file", "filename", "file_name", "filepath", "image")
+CSV_LABEL_COLUMNS = ("label", "class", "class_name", "target", "category")
 
 
-def open_csv(source: str, columns: Columns) -> Data:
+def open_csv(source: str, columns: Columns) -> DatasetSplits:
     """The images that a CSV names; their keys are the paths as written."""
-    header, rows = _read(source)
-    image_at = _column(source, header, columns.image, IMAGE_COLUMNS)
+    header, rows = _read_csv(source)
+    image_at = _find_csv_column(source, header, columns.image, CSV_IMAGE_COLUMNS)
     if image_at is None:
-        raise _no_column(source, header, IMAGE_COLUMNS, "--image-column")
-    label_at = _column(source, header, columns.label, LABEL_COLUMNS)
+        raise _missing_column_error(source, header, CSV_IMAGE_COLUMNS, "--image-column")
+    label_at = _find_csv_column(source, header, columns.label, CSV_LABEL_COLUMNS)
     if label_at is None and columns.need_labels:
-        raise _no_column(source, header, LABEL_COLUMNS, "--label-column")
-    split_at = _position(header, "split")
+        raise _missing_column_error(source, header, CSV_LABEL_COLUMNS, "--label-column")
+    split_at = _column_position(header, "split")
     root = os.path.dirname(os.path.abspath(source))
     listings: dict[str, Listing] = {}
     paths: list[str] = []
     missing: list[tuple[int, str]] = []
     for number, row in rows:
-        path = _cell(source, number, row, image_at, "path")
+        path = _read_csv_cell(source, number, row, image_at, "path")
         label = None
         if label_at is not None and (columns.need_labels or row[label_at].strip()):
-            label = _cell(source, number, row, label_at, "label")
-        split = ALL if split_at is None else _split(source, number, row[split_at])
+            label = _read_csv_cell(source, number, row, label_at, "label")
+        split = ALL if split_at is None else _parse_split(source, number, row[split_at])
         try:
             size = os.stat(os.path.join(root, path)).st_size
         except OSError:
@@ -51,15 +51,15 @@ def open_csv(source: str, columns: Columns) -> Data:
         number, path = missing[0]
         raise DataError(
             f"{source}: row {number} names {path!r}, which cannot be found "
-            f"({count(len(missing), 'such row')} in all); "
+            f"({pluralize(len(missing), 'such row')} in all); "
             f"relative paths start at {os.path.dirname(source) or '.'}/"
         )
     if not paths:
         raise DataError(f"{source}: no rows below the header")
-    return assemble(source, "csv", listings, FileReader(root, paths))
+    return build_dataset_splits(source, "csv", listings, FileReader(root, paths))
 
 
-def _read(source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
+def _read_csv(source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     """The header, and (row number, cells) of every row that is not blank."""
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
@@ -79,15 +79,17 @@ def _read(source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
     for number, row in enumerate(table[1:], start=2):
         if row and len(row) != len(header):
             raise DataError(
-                f"{source}: row {number} has {count(len(row), 'cell')}, the header has "
+                f"{source}: row {number} has {pluralize(len(row), 'cell')}, the header has "
                 f"{len(header)}; put quotes around a cell that holds {comma!r}"
             )
     return header, ((number, row) for number, row in enumerate(table[1:], start=2) if any(row))
 
 
-def _column(source: str, header: list[str], asked: str | None, known: Sequence[str]) -> int | None:
+def _find_csv_column(
+    source: str, header: list[str], asked: str | None, known: Sequence[str]
+) -> int | None:
     for name in (asked,) if asked is not None else known:
-        position = _position(header, name)
+        position = _column_position(header, name)
         if position is not None:
             return position
     if asked is not None:
@@ -95,27 +97,29 @@ def _column(source: str, header: list[str], asked: str | None, known: Sequence[s
     return None
 
 
-def _no_column(source: str, header: list[str], known: Sequence[str], flag: str) -> DataError:
+def _missing_column_error(
+    source: str, header: list[str], known: Sequence[str], flag: str
+) -> DataError:
     return DataError(
         f"{source}: no column called {' or '.join(known[:4])}; "
         f"its columns are {', '.join(header)}: choose with {flag}"
     )
 
 
-def _position(header: list[str], name: str) -> int | None:
+def _column_position(header: list[str], name: str) -> int | None:
     lowered = [column.lower() for column in header]
     return lowered.index(name.lower()) if name.lower() in lowered else None
 
 
-def _cell(source: str, number: int, row: list[str], column: int, what: str) -> str:
+def _read_csv_cell(source: str, number: int, row: list[str], column: int, what: str) -> str:
     value = row[column].strip()
     if not value:
         raise DataError(f"{source}: row {number} has no {what}; fill it in or take the row out")
     return value
 
 
-def _split(source: str, number: int, value: str) -> str:
-    split = SPLIT_NAMES.get(value.strip().lower())
+def _parse_split(source: str, number: int, value: str) -> str:
+    split = SPLIT_ALIASES.get(value.strip().lower())
     if split is None:
         raise DataError(
             f"{source}: row {number} has split {value!r}; use train, validation or test"

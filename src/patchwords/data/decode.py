@@ -17,18 +17,18 @@ from functools import cache
 import numpy as np
 from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
 
-from patchwords.data.jpeg import read_jpeg
+from patchwords.data.jpeg import decode_jpeg
 from patchwords.errors import DataError
 
 # What cameras and browsers write. Others stay shut: Pillow would start Ghostscript for an EPS.
-FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "AVIF", "HEIF")
+IMAGE_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "AVIF", "HEIF")
 # Brands in the first box ("ftyp") of the ISO file: HEIC stills and sequences, AVIF, and both.
 HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
 AVIF_BRANDS = {b"avif", b"avis"}
 PNG_METADATA = (b"eXIf", b"Raw profile type", b"XML:com.adobe.xmp")  # where EXIF or XMP may be
 WHITE = (255, 255, 255)
 
-UPRIGHT = {  # EXIF orientation -> what turns the stored picture upright
+EXIF_TRANSPOSES = {  # EXIF orientation -> what turns the stored picture upright
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
     4: Image.Transpose.FLIP_TOP_BOTTOM,
@@ -37,14 +37,14 @@ UPRIGHT = {  # EXIF orientation -> what turns the stored picture upright
     7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
 }
-SIDEWAYS = {5, 6, 7, 8}  # orientations that swap width and height
+SIDEWAYS_ORIENTATIONS = {5, 6, 7, 8}  # orientations that swap width and height
 
 # Pillow warns of a large image (refused further up only) and of odd metadata: neither is a fault,
 # and a data loader that prints once an image is of no use. For its own modules only.
 warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
-class Encoded:
+class EncodedImage:
     """An image whose header has been read: what it measures is known, its pixels are not.
 
     Raises DataError with the reason, here and when it is decoded.
@@ -62,19 +62,19 @@ class Encoded:
             if image.format == "TIFF":  # newer Pillows swap the sides in `size`, older ones do not
                 tags = image.tag_v2  # type: ignore[attr-defined]
                 width, height = tags[ExifTags.Base.ImageWidth], tags[ExifTags.Base.ImageLength]
-            sideways = _orientation(image, self.data) in SIDEWAYS
+            sideways = _orientation(image, self.data) in SIDEWAYS_ORIENTATIONS
         except Exception as fault:  # as in `image`
             raise DataError(_reason(fault)) from fault
         return (height, width) if sideways else (width, height)
 
     def image(self, smallest: int | None = None) -> Image.Image:
-        """As `decode`."""
+        """As `decode_image`."""
         stored = self.stored
         try:
             if smallest is not None:
                 stored.draft(None, (smallest, smallest))  # only JPEG heeds this
             stored.load()
-            turn = UPRIGHT.get(_orientation(stored, self.data))
+            turn = EXIF_TRANSPOSES.get(_orientation(stored, self.data))
             image = to_rgb(stored)
             return image if turn is None else image.transpose(turn)
         except (DataError, MemoryError):
@@ -89,30 +89,30 @@ class Encoded:
             return np.array(self.image(smallest))
         if smallest is not None:
             stored.draft(None, (smallest, smallest))  # sets the size; a second call does nothing
-        pixels = read_jpeg(self.data, *stored.size)
+        pixels = decode_jpeg(self.data, *stored.size)
         if pixels is None:
             return np.array(self.image(smallest))
-        turn = UPRIGHT.get(_orientation(stored, self.data))
+        turn = EXIF_TRANSPOSES.get(_orientation(stored, self.data))
         return pixels if turn is None else np.array(Image.fromarray(pixels).transpose(turn))
 
 
-def decode(data: bytes, smallest: int | None = None) -> Image.Image:
+def decode_image(data: bytes, smallest: int | None = None) -> Image.Image:
     """The image, upright, in mode RGB.
 
     `smallest` is the shortest side, in pixels, that the caller needs: a JPEG is then decoded at
     1/2, 1/4 or 1/8 of its size where the shortest side stays at or above it (and above half of
     the stored size nothing changes). Raises DataError with the reason.
     """
-    return Encoded(data).image(smallest)
+    return EncodedImage(data).image(smallest)
 
 
-def image_size(data: bytes) -> tuple[int, int]:
+def read_image_size(data: bytes) -> tuple[int, int]:
     """(W, H) of the upright image, from the header alone."""
-    return Encoded(data).size
+    return EncodedImage(data).size
 
 
-def stored_pixels(data: bytes) -> int:
-    """h * w as stored; unlike `image_size` this never decodes a PNG to find its orientation."""
+def count_stored_pixels(data: bytes) -> int:
+    """h * w as stored; unlike `read_image_size` this never decodes a PNG to find its orientation."""
     image = _open(data)
     return image.width * image.height
 
@@ -184,7 +184,7 @@ def _formats(heif: bool) -> tuple[str, ...]:
         except ImportError as fault:
             raise DataError("HEIC image: to read it, pip install pillow-heif") from fault
         register_heif_opener()
-    return tuple(name for name in FORMATS if name in Image.OPEN)
+    return tuple(name for name in IMAGE_FORMATS if name in Image.OPEN)
 
 
 def _orientation(image: Image.Image, data: bytes) -> int:

@@ -18,18 +18,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples
-from patchwords.data.fingerprints import near_pairs
-from patchwords.data.survey import Progress, Sight, survey
+from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, DatasetSplits, ImageDataset
+from patchwords.data.fingerprints import find_near_pairs
+from patchwords.data.survey import SurveyedImage, SurveyProgress, survey_splits
 from patchwords.errors import ConfigError, DataError
 
 # Of 20 pairs of CIFAR-10 train and test looked at for each distance, those that are one picture:
 # 20 at 5 bits, 19 at 6, 13 at 7, 11 at 8. Leaving out an image too many costs next to nothing.
-NEAR = 6  # differing bits of 64
-HEADER = ("path", "bytes", "like", "of", "distance", "same_file")
+NEAR_DUPLICATE_BITS = 6  # differing bits of 64
+DUPLICATES_CSV_HEADER = ("path", "bytes", "like", "of", "distance", "same_file")
 
 
-class Match(NamedTuple):
+class DuplicateMatch(NamedTuple):
     """An image of the pre-training data, and the test image that it is most like."""
 
     image: int  # its position in the pre-training examples
@@ -43,8 +43,8 @@ class Match(NamedTuple):
 class Duplicates:
     """What was found; `matches` has one for each image concerned, in the order of the data."""
 
-    examples: Examples  # [n] the pre-training images
-    matches: tuple[Match, ...]
+    examples: ImageDataset  # [n] the pre-training images
+    matches: tuple[DuplicateMatch, ...]
     found: Mapping[str, int]  # test set -> how many of its images have a double
     compared: Mapping[str, int]  # test set -> how many of its images were compared
     unreadable: int  # images of either side that cannot be decoded
@@ -52,31 +52,31 @@ class Duplicates:
 
 
 def find_duplicates(
-    data: Data,
-    tests: Sequence[Data],
+    data: DatasetSplits,
+    tests: Sequence[DatasetSplits],
     *,
-    near: int = NEAR,
+    near: int = NEAR_DUPLICATE_BITS,
     workers: int | None = None,
-    progress: Progress | None = None,
+    progress: SurveyProgress | None = None,
 ) -> Duplicates:
     """Compare every training image with every image of the tests.
 
     Of a test set with splits, validation and test count; `near` is in bits of 64, 0 to 16;
-    `workers` as in `survey`. Raises ConfigError and DataError.
+    `workers` as in `survey_splits`. Raises ConfigError and DataError.
     """
     if not 0 <= near <= 16:
         raise ConfigError(f"near is {near}; it counts differing bits of 64: choose 0 to 16")
     train = data.splits.get(ALL, data.splits.get(TRAIN))
     if train is None:
         raise DataError(f"{data.source}: has no images for train to compare")
-    against = [(test.source, part) for test in tests for part in _held_out(test)]
+    against = [(test.source, part) for test in tests for part in _held_out_parts(test)]
     parts = {"train": train, **{str(i): part for i, (_, part) in enumerate(against)}}
-    sights = survey(parts, workers=workers, progress=progress)
+    sights = survey_splits(parts, workers=workers, progress=progress)
     seen = sights["train"]
     others = [sight for i in range(len(against)) for sight in sights[str(i)]]
     names = [(source, key) for source, part in against for key in part.keys]
-    best, met = _same_files(seen, others)
-    alike, met_alike = _look_alikes(seen, others, near)
+    best, met = _match_same_files(seen, others)
+    alike, met_alike = _match_near_duplicates(seen, others, near)
     best = {**alike, **best}  # an equal file is as like as can be
     met |= met_alike
     sources = [test.source for test in tests]
@@ -84,7 +84,7 @@ def find_duplicates(
     return Duplicates(
         examples=train,
         matches=tuple(
-            Match(i, *names[j], distance, seen[i].digest == others[j].digest)
+            DuplicateMatch(i, *names[j], distance, seen[i].digest == others[j].digest)
             for i, (j, distance) in sorted(best.items())
         ),
         found={source: sum(names[j][0] == source for j in met) for source in sources},
@@ -94,27 +94,31 @@ def find_duplicates(
     )
 
 
-def as_csv(found: Duplicates) -> str:
+def format_duplicates_csv(found: Duplicates) -> str:
     """A row for each image to leave out: what `exclude` reads, and why."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(HEADER)
+    rows.writerow(DUPLICATES_CSV_HEADER)
     for image, test, key, distance, same_file in found.matches:
         path, size = found.examples.keys[image], int(found.examples.sizes[image])
         rows.writerow((path, size, key, test, distance, "yes" if same_file else "no"))
     return text.getvalue()
 
 
-def _held_out(test: Data) -> list[Examples]:
+def _held_out_parts(test: DatasetSplits) -> list[ImageDataset]:
     """What a score is measured on; everything, where the set is not divided."""
     parts = [test.splits[name] for name in (ALL, VALIDATION, TEST) if name in test.splits]
     return parts or list(test.splits.values())
 
 
-Nearest = dict[int, tuple[int, int]]  # i of the images -> j of the test images, differing bits
+NearestMatches = dict[
+    int, tuple[int, int]
+]  # i of the images -> j of the test images, differing bits
 
 
-def _same_files(seen: Sequence[Sight], others: Sequence[Sight]) -> tuple[Nearest, set[int]]:
+def _match_same_files(
+    seen: Sequence[SurveyedImage], others: Sequence[SurveyedImage]
+) -> tuple[NearestMatches, set[int]]:
     """For each image the first test image of equal bytes; and every test image that has one."""
     first: dict[bytes, int] = {}
     for j, sight in enumerate(others):
@@ -125,9 +129,9 @@ def _same_files(seen: Sequence[Sight], others: Sequence[Sight]) -> tuple[Nearest
     return nearest, {j for j, sight in enumerate(others) if sight.digest in there}
 
 
-def _look_alikes(
-    seen: Sequence[Sight], others: Sequence[Sight], near: int
-) -> tuple[Nearest, set[int]]:
+def _match_near_duplicates(
+    seen: Sequence[SurveyedImage], others: Sequence[SurveyedImage], near: int
+) -> tuple[NearestMatches, set[int]]:
     """For each image the nearest test image by hash; and every test image that is near to one.
 
     Of equal hashes (one logo a thousand times) only one is compared.
@@ -136,7 +140,7 @@ def _look_alikes(
     at_b, hash_b = _hashes(others)
     a, of_a = np.unique(hash_a, return_inverse=True)
     b, first_b, of_b = np.unique(hash_b, return_index=True, return_inverse=True)
-    i, j, apart = near_pairs(a, b, near)
+    i, j, apart = find_near_pairs(a, b, near)
     order = np.lexsort((j, apart, i))
     i, j, apart = i[order], j[order], apart[order]
     begins = np.flatnonzero(np.diff(i, prepend=-1))  # the nearest of each i
@@ -150,7 +154,7 @@ def _look_alikes(
     )
 
 
-def _hashes(sights: Sequence[Sight]) -> tuple[np.ndarray, np.ndarray]:
+def _hashes(sights: Sequence[SurveyedImage]) -> tuple[np.ndarray, np.ndarray]:
     """Positions of the images that have a hash, int64, and the hashes, uint64."""
     at = [i for i, sight in enumerate(sights) if sight.hash is not None]
     return np.array(at, np.int64), np.array([sights[i].hash for i in at], np.uint64)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from patchwords.data.examples import ALL, Data
-from patchwords.data.listing import Listing, assemble
+from patchwords.data.examples import ALL, DatasetSplits
+from patchwords.data.listing import Listing, build_dataset_splits
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class MemoryReader:
         return self.images[row]
 
 
-def open_digits(source: str) -> Data:
+def open_digits(source: str) -> DatasetSplits:
     """All 1,797 digits, undivided."""
     from PIL import Image
     from sklearn.datasets import load_digits
@@ -39,4 +39,4 @@ def open_digits(source: str) -> Data:
         Image.fromarray(grey).save(file, format="PNG")
         images.append(file.getvalue())
         listing.add(f"digits:{row}", str(digit), len(images[-1]), row)
-    return assemble(source, "digits", {ALL: listing}, MemoryReader(tuple(images)))
+    return build_dataset_splits(source, "digits", {ALL: listing}, MemoryReader(tuple(images)))

@@ -16,14 +16,14 @@ TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
 UNUSED = "unused"  # training images that nobody learns from
 
 
-class Reader(Protocol):
+class ImageReader(Protocol):
     """row -> the encoded image (JPEG, PNG, ... bytes). Picklable, so that workers can have it."""
 
     def __call__(self, row: int) -> bytes: ...
 
 
 @dataclass(frozen=True)
-class Examples:
+class ImageDataset:
     """A list of labelled images.
 
     `select` makes a smaller list that shares the reader.
@@ -33,7 +33,7 @@ class Examples:
     labels: np.ndarray  # [n] int64, index into classes; -1 = no label
     keys: Sequence[str]  # [n] what names the image to a person: a relative path, "x.parquet:17"
     sizes: np.ndarray  # [n] int64, bytes of the encoded image: with the key they tell it apart
-    reader: Reader
+    reader: ImageReader
     rows: np.ndarray  # [n] int64, where the reader finds the image
     shards: np.ndarray | None = None  # [n] int32, of which file each is a piece; None: of none
     # [n] uint64, of the encoded images, where to read one brings a whole shard from far away
@@ -46,7 +46,7 @@ class Examples:
         """The encoded image; raises OSError where the file is gone or cannot be read."""
         return self.reader(int(self.rows[index]))
 
-    def select(self, indices: np.ndarray | Sequence[int]) -> Examples:
+    def select(self, indices: np.ndarray | Sequence[int]) -> ImageDataset:
         """The examples at these positions, in this order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(
@@ -64,19 +64,19 @@ class Examples:
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
 
-def spread(examples: Examples, count: int) -> Examples:
+def subsample_evenly(examples: ImageDataset, count: int) -> ImageDataset:
     """So many of them, evenly over the list: of a folder by classes, some of each class."""
     if count >= len(examples):
         return examples
     return examples.select(np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
 
 
-def evenly(n: int, most: int) -> list[int]:
+def evenly_spaced_indices(n: int, most: int) -> list[int]:
     """At most so many of the places 0 to n - 1, the first and the last among them"""
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))})
 
 
-def unite(parts: Sequence[Examples]) -> Examples:
+def concatenate_datasets(parts: Sequence[ImageDataset]) -> ImageDataset:
     """Splits of one source as one list; they share the reader."""
     assert len({id(part.reader) for part in parts}) == 1
 
@@ -96,7 +96,7 @@ def unite(parts: Sequence[Examples]) -> Examples:
 
 
 @dataclass(frozen=True)
-class Data:
+class DatasetSplits:
     """An opened data source: its classes, its splits, and what was seen and left aside.
 
     `splits` has either the key "all" (the source does not say which image is for what; see
@@ -106,11 +106,11 @@ class Data:
     source: str  # as the user wrote it
     kind: str  # folder, csv, parquet, shards, stream, hub, digits
     classes: tuple[str, ...]
-    splits: dict[str, Examples]
+    splits: dict[str, ImageDataset]
     notes: tuple[str, ...] = field(default=())  # lines for a person: "7 files are not images"
-    unused: Examples | None = None  # what `subset.keep_training_images` has left of train
+    unused: ImageDataset | None = None  # what `subset.keep_training_images` has left of train
 
     @property
-    def parts(self) -> dict[str, Examples]:
+    def parts(self) -> dict[str, ImageDataset]:
         """All images, by split; those that are unused, too."""
         return self.splits if self.unused is None else {**self.splits, UNUSED: self.unused}

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import numpy as np
 
-from patchwords.data.examples import Data
-from patchwords.data.listing import count
+from patchwords.data.examples import DatasetSplits
+from patchwords.data.listing import pluralize
 from patchwords.errors import DataError
 
 
-def exclude(data: Data, path: str) -> Data:
+def exclude_listed_images(data: DatasetSplits, path: str) -> DatasetSplits:
     """Data without the images in the list, with a note of how many that were.
 
     Raises DataError where the list cannot be read, names none of the images, or all of them.
     """
-    listed = read_list(path)
+    listed = read_exclusion_list(path)
     splits = {}
     for split, examples in data.splits.items():
         images = zip(examples.keys, examples.sizes.tolist(), strict=True)
@@ -32,16 +32,16 @@ def exclude(data: Data, path: str) -> Data:
     before, after = (sum(map(len, some.values())) for some in (data.splits, splits))
     if listed and before == after:
         raise DataError(
-            f"--exclude {path}: none of its {count(len(listed), 'image')} is in {data.source}; "
+            f"--exclude {path}: none of its {pluralize(len(listed), 'image')} is in {data.source}; "
             "give the DATA that the list was made for, written in the same way"
         )
     if not after:
         raise DataError(f"--exclude {path}: it names every image of {data.source}")
-    note = f"{count(before - after, 'image')} left out that {path} names"
+    note = f"{pluralize(before - after, 'image')} left out that {path} names"
     return replace(data, splits=splits, notes=(*data.notes, note))
 
 
-def read_list(path: str) -> set[tuple[str, int]]:
+def read_exclusion_list(path: str) -> set[tuple[str, int]]:
     """(key, bytes) of every image in the list."""
     try:
         with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:

@@ -25,14 +25,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from patchwords.errors import ConfigError
-from patchwords.files import explain, write_atomically
+from patchwords.files import explain_write_error, write_atomically
 
-BLOCK = 64  # rows
-PAUSE = 2.0  # seconds between two times that blocks are brought to the disk: at most these are lost
+BLOCK_ROWS = 64  # rows
+FLUSH_SECONDS = (
+    2.0  # seconds between two times that blocks are brought to the disk: at most these are lost
+)
 
 
 @dataclass(frozen=True)
-class FeatureFile:
+class FeatureStore:
     """The folder of one array of features."""
 
     folder: Path
@@ -68,16 +70,16 @@ class FeatureFile:
                 np.lib.format.write_array_header_1_0(file, header)
                 file.truncate(file.tell() + images * width * dtype.itemsize)
         except OSError as error:
-            raise explain(error, self.rows) from error
+            raise explain_write_error(error, self.rows) from error
         self.bad.unlink(missing_ok=True)
-        write_atomically(self.done, bytes(-(-images // BLOCK)))
+        write_atomically(self.done, bytes(-(-images // BLOCK_ROWS)))
 
     def blocks_left(self) -> np.ndarray:
         """Numbers of the blocks that are not done, rising."""
         return np.flatnonzero(np.fromfile(self.done, np.uint8) == 0)
 
     @contextmanager
-    def filling(self) -> Iterator[Filling]:
+    def filling(self) -> Iterator[FeatureStoreWriter]:
         """For the process that fills some of the blocks; what it wrote is kept if it ends early.
 
         Raises ConfigError where the disk is full, or the file is not there for this process.
@@ -89,7 +91,7 @@ class FeatureFile:
                 open(self.done, "r+b") as done,
                 open(self.bad, "ab") as bad,
             ):
-                filling = Filling(rows, done, bad, offset)
+                filling = FeatureStoreWriter(rows, done, bad, offset)
                 try:
                     yield filling
                 finally:
@@ -100,7 +102,7 @@ class FeatureFile:
                 "all machines share"
             ) from error
         except OSError as error:
-            raise explain(error, self.rows) from error
+            raise explain_write_error(error, self.rows) from error
 
     def finish(self, about: Mapping[str, Any]) -> None:
         """All blocks are done: say so, and what it is of."""
@@ -133,7 +135,7 @@ class FeatureFile:
         shutil.rmtree(self.folder, ignore_errors=True)
 
 
-class Filling:
+class FeatureStoreWriter:
     """Writes blocks; a block counts as done only after its rows are on the disk."""
 
     def __init__(self, rows: BinaryIO, done: BinaryIO, bad: BinaryIO, offset: int) -> None:
@@ -144,12 +146,12 @@ class Filling:
     def write(self, block: int, rows: np.ndarray | None, bad: Sequence[tuple[int, str]]) -> None:
         """rows: [64, R], fewer in the last block, None if all are bad; bad: (position, reason)."""
         if rows is not None:
-            self.rows.seek(self.offset + block * BLOCK * rows[0].nbytes)
+            self.rows.seek(self.offset + block * BLOCK_ROWS * rows[0].nbytes)
             self.rows.write(rows.tobytes())
         for index, reason in bad:  # the line break first: half a line may stand before
             self.bad.write(b"\n" + json.dumps([index, reason]).encode())
         self.waiting.append(block)
-        if time.monotonic() >= self.last + PAUSE:
+        if time.monotonic() >= self.last + FLUSH_SECONDS:
             self.bring_to_disk()
 
     def bring_to_disk(self) -> None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from patchwords.errors import DataError
 
-SUFFIXES = frozenset(
+IMAGE_SUFFIXES = frozenset(
     {
         "jpg",
         "jpeg",
@@ -29,7 +29,7 @@ SUFFIXES = frozenset(
         "avif",
     }
 )
-LITTER = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})  # left by archives and desktops
+IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})  # left by archives and desktops
 
 
 @dataclass(frozen=True)
@@ -45,31 +45,31 @@ class FileReader:
 
 
 @dataclass
-class Found:
+class FolderListing:
     """What lies in a folder; paths are relative to where the walk began."""
 
     folders: list[str] = field(default_factory=list)
     images: list[tuple[str, int]] = field(default_factory=list)  # (path, bytes)
     others: list[str] = field(default_factory=list)  # files that are not images
 
-    def extend(self, more: Found) -> None:
+    def extend(self, more: FolderListing) -> None:
         self.images += more.images
         self.others += more.others
 
 
-def is_image(name: str) -> bool:
+def is_image_file(name: str) -> bool:
     """By its suffix, in either case."""
-    return name.rpartition(".")[2].lower() in SUFFIXES and "." in name
+    return name.rpartition(".")[2].lower() in IMAGE_SUFFIXES and "." in name
 
 
-def look(root: str, folder: str = "") -> Found:
+def list_folder(root: str, folder: str = "") -> FolderListing:
     """One level of `root/folder`, sorted; hidden names and litter are passed over."""
-    found = Found()
+    found = FolderListing()
     full = os.path.join(root, folder)
     try:
         with os.scandir(full) as entries:
             for entry in entries:
-                if entry.name.startswith(".") or entry.name in LITTER:
+                if entry.name.startswith(".") or entry.name in IGNORED_NAMES:
                     continue
                 _sort_in(found, entry, f"{folder}/{entry.name}" if folder else entry.name)
     except PermissionError as fault:
@@ -82,12 +82,12 @@ def look(root: str, folder: str = "") -> Found:
     return found
 
 
-def walk(root: str, folder: str = "") -> Found:
+def walk_folder(root: str, folder: str = "") -> FolderListing:
     """Everything below `root/folder`. Links to folders are followed, each folder visited once."""
-    found, waiting, visited = Found(), [folder], set()
+    found, waiting, visited = FolderListing(), [folder], set()
     while waiting:
         here = waiting.pop()
-        level = look(root, here)
+        level = list_folder(root, here)
         status = os.stat(os.path.join(root, here))
         if (status.st_dev, status.st_ino) in visited:
             continue  # a link back to a folder that has been seen
@@ -99,17 +99,17 @@ def walk(root: str, folder: str = "") -> Found:
     return found
 
 
-def suffix_counts(names: Iterable[str]) -> str:
+def format_suffix_counts(names: Iterable[str]) -> str:
     """`.txt (3), .pdf (1)`: what was found where images were sought."""
     kinds = Counter(os.path.splitext(name)[1].lower() or "no suffix" for name in names)
     return ", ".join(f"{suffix} ({number})" for suffix, number in kinds.most_common(5))
 
 
-def _sort_in(found: Found, entry: os.DirEntry[str], path: str) -> None:
+def _sort_in(found: FolderListing, entry: os.DirEntry[str], path: str) -> None:
     try:
         if entry.is_dir():
             found.folders.append(path)
-        elif is_image(entry.name) and entry.is_file():  # a pipe would be waited on for ever
+        elif is_image_file(entry.name) and entry.is_file():  # a pipe would be waited on for ever
             found.images.append((path, entry.stat().st_size))
         else:
             found.others.append(path)

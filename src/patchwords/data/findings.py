@@ -46,7 +46,7 @@ CHECKS: dict[str, Check] = {
 }
 
 
-class Place(NamedTuple):
+class FindingLocation(NamedTuple):
     """An image, or a whole class where the path is empty."""
 
     split: str
@@ -60,7 +60,7 @@ class Finding:
 
     kind: str  # a row of CHECKS
     detail: str
-    places: tuple[Place, ...]
+    places: tuple[FindingLocation, ...]
 
     @property
     def severity(self) -> Severity:
@@ -74,7 +74,7 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Findings:
+class DoctorReport:
     """All that was found, in the order of CHECKS, and what the data looks like."""
 
     findings: tuple[Finding, ...]

@@ -18,38 +18,40 @@ from itertools import pairwise
 import numpy as np
 from PIL import Image
 
-SIDE = 32  # of the grey thumbnail, pixels
-DECODED = 64  # shortest side to decode to: below twice SIDE the decoder's own scaling shows
-BITS = 64
-FLAT = 5.0  # standard deviation, grey levels: under it the signs are those of noise
-CELLS = 1 << 22  # of one block of comparisons: bounds memory
+HASH_SIDE = 32  # of the grey thumbnail, pixels
+MIN_DECODED_SIDE = (
+    64  # shortest side to decode to: below twice SIDE the decoder's own scaling shows
+)
+HASH_BITS = 64
+MIN_HASH_STD = 5.0  # standard deviation, grey levels: under it the signs are those of noise
+MAX_COMPARISONS = 1 << 22  # of one block of comparisons: bounds memory
 
-_PLACES = sorted(
-    ((i + j, max(i, j), i, j) for i in range(SIDE) for j in range(SIDE) if i + j > 0),
-)[:BITS]
-_ROWS = np.array([place[2] for place in _PLACES])
-_COLUMNS = np.array([place[3] for place in _PLACES])
-_COSINES = np.cos(np.pi * np.outer(np.arange(SIDE), np.arange(SIDE) + 0.5) / SIDE)
+_FREQUENCIES = sorted(
+    ((i + j, max(i, j), i, j) for i in range(HASH_SIDE) for j in range(HASH_SIDE) if i + j > 0),
+)[:HASH_BITS]
+_ROWS = np.array([place[2] for place in _FREQUENCIES])
+_COLUMNS = np.array([place[3] for place in _FREQUENCIES])
+_COSINES = np.cos(np.pi * np.outer(np.arange(HASH_SIDE), np.arange(HASH_SIDE) + 0.5) / HASH_SIDE)
 _ONES = np.array([bin(word).count("1") for word in range(1 << 16)], dtype=np.uint8)
 
 
-def digest(data: bytes) -> bytes:
+def hash_file_bytes(data: bytes) -> bytes:
     """16 bytes that are equal only for equal files."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def perceptual_hash(image: Image.Image) -> int | None:
     """64 bits that look-alikes share nearly all of; None for an image too flat to tell."""
-    grey = image.convert("L").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
+    grey = image.convert("L").resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BILINEAR)
     pixels = np.asarray(grey, dtype=np.float64)
-    if pixels.std() < FLAT:
+    if pixels.std() < MIN_HASH_STD:
         return None
     frequencies = _COSINES @ pixels @ _COSINES.T
     signs = np.packbits(frequencies[_ROWS, _COLUMNS] > 0)
     return int.from_bytes(signs.tobytes(), "big")
 
 
-def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def hamming_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Hamming distances of uint64 hashes: [n], [m] -> [n, m]."""
     different = a[:, None] ^ b[None, :]
     if hasattr(np, "bitwise_count"):  # NumPy 2
@@ -58,7 +60,7 @@ def distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
     return _ONES[words].sum(-1, dtype=np.uint8)
 
 
-def look_alikes(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
+def group_near_duplicates(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
     """Groups, of two and more, that chains of pairs at most `distance` bits apart hold together.
 
     Two hashes that differ in d bits agree wholly in one of d + 1 bands (the pigeonhole
@@ -67,7 +69,7 @@ def look_alikes(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
     """
     unique, place = np.unique(hashes, return_inverse=True)  # a thousand equal ones count as one
     group = np.arange(len(unique))
-    edges = np.linspace(0, BITS, distance + 2).astype(int)
+    edges = np.linspace(0, HASH_BITS, distance + 2).astype(int)
     for low, high in pairwise(edges.tolist()):
         band = (unique >> np.uint64(low)) & np.uint64((1 << (high - low)) - 1)
         order = np.argsort(band, kind="stable")
@@ -75,19 +77,19 @@ def look_alikes(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
         for start, end in pairwise(starts.tolist()):
             if end - start > 1:
                 group = _join_bucket(group, unique, order[start:end], distance)
-    return _members(group[place])
+    return _group_members(group[place])
 
 
-def near_pairs(
+def find_near_pairs(
     a: np.ndarray, b: np.ndarray, distance: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Every pair of a hash of `a` [n] and one of `b` [m] at most `distance` bits apart.
 
     -> positions in a, positions in b, distances, each [pairs]; in order of these positions. As in
-    `look_alikes` only hashes that share a band are compared: 10^6 with 10^5 in seconds.
+    `group_near_duplicates` only hashes that share a band are compared: 10^6 with 10^5 in seconds.
     """
     found = [np.empty((0, 3), np.int64)]
-    edges = np.linspace(0, BITS, distance + 2).astype(int)
+    edges = np.linspace(0, HASH_BITS, distance + 2).astype(int)
     for low, high in pairwise(edges.tolist()):
         mask = np.uint64((1 << (high - low)) - 1)
         of_a, of_b = (a >> np.uint64(low)) & mask, (b >> np.uint64(low)) & mask
@@ -117,10 +119,10 @@ def _near_in_bucket(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, others: np.ndarray, distance: int
 ) -> Iterator[np.ndarray]:
     """[pairs, 3]: positions in a and b, and distance, of the near pairs of this bucket."""
-    step = max(1, CELLS // len(others))
+    step = max(1, MAX_COMPARISONS // len(others))
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
-        apart = distances(a[some], b[others])
+        apart = hamming_distances(a[some], b[others])
         i, j = np.nonzero(apart <= distance)
         if len(i):
             yield np.stack([some[i], others[j], apart[i, j].astype(np.int64)], axis=1)
@@ -130,15 +132,15 @@ def _join_bucket(
     group: np.ndarray, hashes: np.ndarray, bucket: np.ndarray, distance: int
 ) -> np.ndarray:
     """`group` with every near pair of this bucket joined."""
-    step = max(1, CELLS // len(bucket))
+    step = max(1, MAX_COMPARISONS // len(bucket))
     for start in range(0, len(bucket), step):
         rows = bucket[start : start + step]
-        a, b = np.nonzero(distances(hashes[rows], hashes[bucket]) <= distance)
-        group = join(group, rows[a], bucket[b])
+        a, b = np.nonzero(hamming_distances(hashes[rows], hashes[bucket]) <= distance)
+        group = merge_groups(group, rows[a], bucket[b])
     return group
 
 
-def join(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def merge_groups(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
     """Connected components: `group` [n] names each item's group; items a[i] and b[i] are joined.
 
     A group is named by its smallest member.
@@ -154,13 +156,13 @@ def join(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             group = group[group]
 
 
-def equals(values: list[bytes]) -> list[np.ndarray]:
+def group_equal_values(values: list[bytes]) -> list[np.ndarray]:
     """Groups, of two and more, of equal values."""
     _, group = np.unique(np.array(values, dtype=object), return_inverse=True)
-    return _members(group)
+    return _group_members(group)
 
 
-def _members(group: np.ndarray) -> list[np.ndarray]:
+def _group_members(group: np.ndarray) -> list[np.ndarray]:
     """Group names [n] -> the items of each group of two and more, in order of the first item."""
     order = np.argsort(group, kind="stable")
     cuts = np.flatnonzero(np.diff(group[order])) + 1

@@ -8,26 +8,38 @@ from __future__ import annotations
 
 import os
 
-from patchwords.data.examples import ALL, TRAIN, Data
-from patchwords.data.files import FileReader, Found, look, suffix_counts, walk
-from patchwords.data.listing import SPLIT_NAMES, Listing, assemble, count, few
+from patchwords.data.examples import ALL, TRAIN, DatasetSplits
+from patchwords.data.files import (
+    FileReader,
+    FolderListing,
+    format_suffix_counts,
+    list_folder,
+    walk_folder,
+)
+from patchwords.data.listing import (
+    SPLIT_ALIASES,
+    Listing,
+    abbreviate_list,
+    build_dataset_splits,
+    pluralize,
+)
 from patchwords.errors import DataError
 
 
-def open_folder(source: str, need_labels: bool = True) -> Data:
+def open_folder(source: str, need_labels: bool = True) -> DatasetSplits:
     """The images below a folder; their keys are paths relative to it."""
     root = os.path.abspath(source)
-    top = look(root)
+    top = list_folder(root)
     if not (top.folders or top.images or top.others):
         raise DataError(f"{source}: the folder is empty; put one folder of images per class in it")
     paths: list[str] = []
     listings: dict[str, Listing] = {}
-    seen: list[Found] = []
+    seen: list[FolderListing] = []
     empty: list[str] = []
     strays: list[str] = []
     for split, folder in _split_folders(source, root, top, need_labels).items():
-        level = look(root, folder) if folder else top
-        seen.append(Found(others=level.others))
+        level = list_folder(root, folder) if folder else top
+        seen.append(FolderListing(others=level.others))
         listing = listings[split] = Listing()
         if folder and not level.folders and not need_labels:  # train/, val/ without classes
             for path, size in level.images:
@@ -36,7 +48,7 @@ def open_folder(source: str, need_labels: bool = True) -> Data:
             continue
         strays += [path for path, _ in level.images]
         for class_folder in level.folders:
-            inside = walk(root, class_folder)
+            inside = walk_folder(root, class_folder)
             seen.append(inside)
             if not inside.images:
                 empty.append(class_folder)
@@ -52,13 +64,13 @@ def open_folder(source: str, need_labels: bool = True) -> Data:
     others = [path for found in seen for path in found.others]
     if not paths:
         raise _no_images(source, strays, others)
-    notes = _notes(strays, others, empty) + _outside(top, listings)
+    notes = _folder_notes(strays, others, empty) + _note_unused_entries(top, listings)
     notes += [f"no images for {split}" for split, listing in listings.items() if not listing.keys]
     listings = {split: listing for split, listing in listings.items() if listing.keys}
-    return assemble(source, "folder", listings, FileReader(root, paths), notes=notes)
+    return build_dataset_splits(source, "folder", listings, FileReader(root, paths), notes=notes)
 
 
-def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dict[str, str]:
+def _split_folders(source: str, root: str, top: FolderListing, need_labels: bool) -> dict[str, str]:
     """split -> folder below root ("" = root itself, which then holds the classes).
 
     A folder called "train" may also be a class beside "bus" and "plane": it is a split if it holds
@@ -66,7 +78,7 @@ def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dic
     """
     named: dict[str, str] = {}
     for folder in top.folders:
-        split = SPLIT_NAMES.get(folder.lower())
+        split = SPLIT_ALIASES.get(folder.lower())
         if split in named:
             raise DataError(
                 f"{source}: both {named[split]}/ and {folder}/ are there for {split}; keep one"
@@ -74,7 +86,7 @@ def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dic
         if split:
             named[split] = folder
     others = len(top.folders) - len(named)
-    holds_classes = any(look(root, folder).folders for folder in named.values())
+    holds_classes = any(list_folder(root, folder).folders for folder in named.values())
     without_classes = TRAIN in named and len(named) > 1 and not (holds_classes or others)
     if need_labels and without_classes:
         raise DataError(
@@ -85,39 +97,39 @@ def _split_folders(source: str, root: str, top: Found, need_labels: bool) -> dic
         return {ALL: ""}
     if TRAIN not in named:
         raise DataError(
-            f"{source}: has {few([f'{name}/' for name in named.values()])} but no train/; "
+            f"{source}: has {abbreviate_list([f'{name}/' for name in named.values()])} but no train/; "
             "add it, or name one of these folders itself"
         )
     return named
 
 
-def _notes(strays: list[str], others: list[str], empty: list[str]) -> list[str]:
+def _folder_notes(strays: list[str], others: list[str], empty: list[str]) -> list[str]:
     notes = [f"class folder {folder!r} has no images" for folder in empty]
     if strays:
         notes.append(
-            f"{count(len(strays), 'image')} outside the class folders left aside: {few(strays)}"
+            f"{pluralize(len(strays), 'image')} outside the class folders left aside: {abbreviate_list(strays)}"
         )
     if others:
         verb = "is not an image" if len(others) == 1 else "are not images"
-        notes.append(f"{count(len(others), 'file')} {verb}: {few(others)}")
+        notes.append(f"{pluralize(len(others), 'file')} {verb}: {abbreviate_list(others)}")
     return notes
 
 
-def _outside(top: Found, listings: dict[str, Listing]) -> list[str]:
+def _note_unused_entries(top: FolderListing, listings: dict[str, Listing]) -> list[str]:
     """What stands beside the folders of the splits."""
     if ALL in listings:
         return []
-    beside = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_NAMES]
+    beside = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_ALIASES]
     beside += [path for path, _ in top.images] + top.others
-    return [f"left aside beside train/: {few(beside)}"] if beside else []
+    return [f"left aside beside train/: {abbreviate_list(beside)}"] if beside else []
 
 
 def _no_images(source: str, strays: list[str], others: list[str]) -> DataError:
     if strays:
         return DataError(
-            f"{source}: its {count(len(strays), 'image')} ({few(strays, 2)}) lie in no class: "
+            f"{source}: its {pluralize(len(strays), 'image')} ({abbreviate_list(strays, 2)}) lie in no class: "
             f"put them in one folder per class, as in {source.rstrip('/')}/daisy/photo.jpg"
         )
     if others:
-        return DataError(f"{source}: no images in it; found {suffix_counts(others)}")
+        return DataError(f"{source}: no images in it; found {format_suffix_counts(others)}")
     return DataError(f"{source}: no images in it, only empty folders")

@@ -16,16 +16,18 @@ from types import ModuleType
 
 import numpy as np
 
-TELLING = 8  # pixels of each side, from which on no two of libjpeg's scales give the same size
+MIN_JPEG_SIDE = (
+    8  # pixels of each side, from which on no two of libjpeg's scales give the same size
+)
 
 
-def read_jpeg(data: bytes, width: int, height: int) -> np.ndarray | None:
+def decode_jpeg(data: bytes, width: int, height: int) -> np.ndarray | None:
     """A grey or colour JPEG, not CMYK -> uint8 [height, width, 3], as stored: not yet upright.
 
     Width and height are those of the file at 1/1, 1/2, 1/4 or 1/8. None where this is for Pillow.
     """
     library = _simplejpeg()
-    if library is None or min(width, height) < TELLING:
+    if library is None or min(width, height) < MIN_JPEG_SIDE:
         return None
     try:
         pixels = library.decode_jpeg(data, min_height=height, min_width=width)

@@ -9,10 +9,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, Reader
+from patchwords.data.examples import (
+    ALL,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    ImageReader,
+)
 from patchwords.errors import DataError
 
-SPLIT_NAMES = {  # how people call the splits -> what we call them
+SPLIT_ALIASES = {  # how people call the splits -> what we call them
     "train": TRAIN,
     "training": TRAIN,
     "val": VALIDATION,
@@ -40,17 +48,17 @@ class Listing:
         self.rows.append(row)
 
 
-def assemble(
+def build_dataset_splits(
     source: str,
     kind: str,
     listings: Mapping[str, Listing],
-    reader: Reader,
+    reader: ImageReader,
     *,
     notes: Sequence[str] = (),
     classes: Sequence[str] | None = None,
     shards: np.ndarray | None = None,
     digests: np.ndarray | None = None,
-) -> Data:
+) -> DatasetSplits:
     """Data whose labels are positions in `classes`, by default all names in plain string order.
 
     All splits share the classes, so that one missing from a split shifts no label. `shards` and
@@ -62,7 +70,7 @@ def assemble(
     label: dict[str | None, int] = {name: i for i, name in enumerate(classes)}
     label[None] = -1
     splits = {
-        split: Examples(
+        split: ImageDataset(
             classes=tuple(classes),
             labels=np.array([label[name] for name in listing.names], dtype=np.int64),
             keys=listing.keys,
@@ -74,34 +82,34 @@ def assemble(
         )
         for split, listing in listings.items()
     }
-    return Data(source, kind, tuple(classes), splits, tuple(notes))
+    return DatasetSplits(source, kind, tuple(classes), splits, tuple(notes))
 
 
-def splits_by_prefix(source: str, paths: Sequence[str]) -> list[str]:
+def infer_splits_from_filenames(source: str, paths: Sequence[str]) -> list[str]:
     """The split of each file: `train-000.tar` is of train. Files of one split only are "all".
 
     Since tools write "train-" in front of whatever is not divided, and whoever points at a single
     file means that file.
     """
     words = [re.split(r"[^a-z]", os.path.basename(path).lower())[0] for path in paths]
-    splits = [SPLIT_NAMES.get(word) for word in words]
+    splits = [SPLIT_ALIASES.get(word) for word in words]
     named = {split for split in splits if split}
     if len(named) < 2:
         return [ALL] * len(paths)
     stray = [path for path, split in zip(paths, splits, strict=True) if split is None]
     if stray:
         raise DataError(
-            f"{source}: files are named for {few(sorted(named))}, but {few(stray)} for none; "
+            f"{source}: files are named for {abbreviate_list(sorted(named))}, but {abbreviate_list(stray)} for none; "
             "rename or move the latter"
         )
     return [split for split in splits if split]
 
 
-def few(names: Sequence[str], most: int = 3) -> str:
+def abbreviate_list(names: Sequence[str], most: int = 3) -> str:
     """The first names of a long list: "a, b, c, ..."."""
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
-def count(number: int, singular: str, plural: str | None = None) -> str:
+def pluralize(number: int, singular: str, plural: str | None = None) -> str:
     """`1 file`, `1,797 files`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

@@ -25,34 +25,34 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from patchwords.data.decode import Encoded
-from patchwords.data.examples import Examples
-from patchwords.data.plan import Place
+from patchwords.data.decode import EncodedImage
+from patchwords.data.examples import ImageDataset
+from patchwords.data.plan import SampleKey
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, DataError, StorageError
 
-MOST_AHEAD = 2 << 30  # bytes of decoded batches that may wait, all workers together
-MOST_WORKERS = 8
+MAX_PREFETCH_BYTES = 2 << 30  # bytes of decoded batches that may wait, all workers together
+MAX_WORKERS = 8
 
 
 @dataclass(frozen=True)
-class Batch:
+class ImageBatch:
     """What the loader gives; images stay uint8 until `Preprocess.normalise`."""
 
     images: torch.Tensor  # uint8 [B, C, H, W], in channels-last memory
     labels: torch.Tensor  # int64 [B]
     indices: torch.Tensor  # int64 [B], the position in the examples
     epochs: torch.Tensor  # int64 [B]
-    repeats: torch.Tensor  # int64 [B], see `Place`
+    repeats: torch.Tensor  # int64 [B], see `SampleKey`
     bad: list[tuple[int, str]]  # (index, reason) of each image that was left out
 
     @property
-    def places(self) -> list[Place]:
+    def places(self) -> list[SampleKey]:
         columns = (self.epochs.tolist(), self.indices.tolist(), self.repeats.tolist())
-        return [Place(*row) for row in zip(*columns, strict=True)]
+        return [SampleKey(*row) for row in zip(*columns, strict=True)]
 
 
-class View(Protocol):
+class Transform(Protocol):
     """Encoded bytes, seen at a place -> uint8 [H, W, C]. Picklable."""
 
     @property
@@ -62,29 +62,29 @@ class View(Protocol):
 
 
 @dataclass(frozen=True)
-class EvalView:
+class EvalTransform:
     """What evaluation sees of an image: the same at every place."""
 
     preprocess: Preprocess
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        return self.preprocess(Encoded(data).pixels(self.preprocess.smallest))
+        return self.preprocess(EncodedImage(data).pixels(self.preprocess.smallest))
 
 
-def default_workers(processes: int = 1) -> int:
+def default_num_workers(processes: int = 1) -> int:
     """Workers for each of the training processes of this machine; one core each is left to them."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(0, min(MOST_WORKERS, (cores or 1) // processes - 1))
+    return max(0, min(MAX_WORKERS, (cores or 1) // processes - 1))
 
 
-def train_batches(
-    examples: Examples,
-    view: View,
-    plan: Iterable[Sequence[Place]],
+def load_batches(
+    examples: ImageDataset,
+    view: Transform,
+    plan: Iterable[Sequence[SampleKey]],
     workers: int = 0,
     pin: bool = False,
-    reached: Callable[[Place], None] | None = None,
-) -> Iterator[Batch]:
+    reached: Callable[[SampleKey], None] | None = None,
+) -> Iterator[ImageBatch]:
     """The batches of a plan (see `plan.train_plan`), in its order; its first is its largest.
 
     `pin` gives page-locked memory, from which a copy to a GPU need not wait. `reached` is told the
@@ -95,7 +95,7 @@ def train_batches(
     first = next(steps, None)
     if first is None:
         return
-    source = _Source(examples, view, reached)
+    source = _DecodeSource(examples, view, reached)
     plan = itertools.chain([first], steps)
     if workers == 0:
         for places in plan:
@@ -105,34 +105,34 @@ def train_batches(
         yield from _from_workers(source, plan, len(first), workers, pin)
 
 
-def eval_batches(
-    examples: Examples,
+def load_eval_batches(
+    examples: ImageDataset,
     preprocess: Preprocess,
     batch_size: int,
     workers: int = 0,
     pin: bool = False,
-) -> Iterator[Batch]:
+) -> Iterator[ImageBatch]:
     """Every example once, in order; the last batch may be smaller, and none is dropped."""
     starts = range(0, len(examples), batch_size)
     plan = (
-        [Place(0, i) for i in range(start, min(start + batch_size, len(examples)))]
+        [SampleKey(0, i) for i in range(start, min(start + batch_size, len(examples)))]
         for start in starts
     )
-    return train_batches(examples, EvalView(preprocess), plan, workers, pin)
+    return load_batches(examples, EvalTransform(preprocess), plan, workers, pin)
 
 
-class _Source:
+class _DecodeSource:
     """What the workers need of the examples, and no more: the keys stay in the main process."""
 
     def __init__(
-        self, examples: Examples, view: View, reached: Callable[[Place], None] | None
+        self, examples: ImageDataset, view: Transform, reached: Callable[[SampleKey], None] | None
     ) -> None:
         self.reader, self.rows, self.labels = examples.reader, examples.rows, examples.labels
         self.view, self.reached = view, reached
         self.shape = (*view.preprocess.image_size, view.preprocess.channels)  # H, W, C
 
     def fill(
-        self, places: Sequence[Place], pixels: np.ndarray
+        self, places: Sequence[SampleKey], pixels: np.ndarray
     ) -> tuple[np.ndarray, list[tuple[int, str]]]:
         """Decode into pixels [B, H, W, C]; gives int64 [good, 4] (label and place), and the bad."""
         if self.reached is not None:
@@ -150,21 +150,23 @@ class _Source:
         return np.array(good, np.int64).reshape(-1, 4), bad
 
 
-def _batch(pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool) -> Batch:
+def _batch(
+    pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool
+) -> ImageBatch:
     images = torch.from_numpy(pixels[: len(table)])  # [B, H, W, C]
     if pin:
         images = images.pin_memory()
     labels, epochs, indices, repeats = torch.from_numpy(table).T.contiguous()  # each [B]
-    return Batch(images.permute(0, 3, 1, 2), labels, indices, epochs, repeats, bad)
+    return ImageBatch(images.permute(0, 3, 1, 2), labels, indices, epochs, repeats, bad)
 
 
 class _SharedBatches(Dataset[Any]):
     """(slot, places) -> the slot is filled; what comes back is small."""
 
-    def __init__(self, source: _Source, slots: np.ndarray) -> None:
+    def __init__(self, source: _DecodeSource, slots: np.ndarray) -> None:
         self.source, self.slots = source, slots  # [slots, B, H, W, C]
 
-    def __getitem__(self, task: tuple[int, Sequence[Place]]) -> Any:
+    def __getitem__(self, task: tuple[int, Sequence[SampleKey]]) -> Any:
         slot, places = task
         try:
             return slot, *self.source.fill(places, self.slots[slot])
@@ -173,18 +175,18 @@ class _SharedBatches(Dataset[Any]):
 
 
 def _from_workers(
-    source: _Source, plan: Iterable[Sequence[Place]], size: int, workers: int, pin: bool
-) -> Iterator[Batch]:
+    source: _DecodeSource, plan: Iterable[Sequence[SampleKey]], size: int, workers: int, pin: bool
+) -> Iterator[ImageBatch]:
     each = size * int(np.prod(source.shape))  # bytes of a batch
-    ahead = max(1, min(4, MOST_AHEAD // (each * workers)))  # batches waiting per worker
+    ahead = max(1, min(4, MAX_PREFETCH_BYTES // (each * workers)))  # batches waiting per worker
     count = ahead * workers + 1  # and the one that is being copied out
     memory = mmap.mmap(-1, count * each)
     slots = np.frombuffer(memory, np.uint8).reshape(count, size, *source.shape)
     loader = DataLoader(
         _SharedBatches(source, slots),
-        sampler=_Numbered(plan, count),
+        sampler=_SlotSampler(plan, count),
         batch_size=None,  # an item is a whole batch
-        collate_fn=_as_it_is,
+        collate_fn=_identity,
         num_workers=workers,
         prefetch_factor=ahead,
         multiprocessing_context="fork",  # the slots are inherited, and nothing is imported anew
@@ -212,18 +214,18 @@ def _from_workers(
         yield _batch(kept if pin else kept.copy(), table, bad, pin)
 
 
-class _Numbered:
+class _SlotSampler:
     """The plan, each batch with the slot it is decoded into: round and round."""
 
-    def __init__(self, plan: Iterable[Sequence[Place]], slots: int) -> None:
+    def __init__(self, plan: Iterable[Sequence[SampleKey]], slots: int) -> None:
         self.plan, self.slots = plan, slots
 
-    def __iter__(self) -> Iterator[tuple[int, Sequence[Place]]]:
+    def __iter__(self) -> Iterator[tuple[int, Sequence[SampleKey]]]:
         for number, places in enumerate(self.plan):
             yield number % self.slots, places
 
 
-def _as_it_is(item: Any) -> Any:
+def _identity(item: Any) -> Any:
     return item
 
 
@@ -236,10 +238,10 @@ def _start_worker(worker: int) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
-    threading.Thread(target=_obey_parent, daemon=True).start()
+    threading.Thread(target=_exit_on_parent_signal, daemon=True).start()
 
 
-def _obey_parent() -> None:
+def _exit_on_parent_signal() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)

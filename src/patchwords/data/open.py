@@ -26,34 +26,34 @@ import numpy as np
 from patchwords.data.columns import Columns
 from patchwords.data.csvfile import open_csv
 from patchwords.data.digits import open_digits
-from patchwords.data.examples import ALL, TRAIN, VALIDATION, Data, Examples
-from patchwords.data.files import FileReader, is_image, suffix_counts, walk
+from patchwords.data.examples import ALL, TRAIN, VALIDATION, DatasetSplits, ImageDataset
+from patchwords.data.files import FileReader, format_suffix_counts, is_image_file, walk_folder
 from patchwords.data.folder import open_folder
-from patchwords.data.listing import Listing, assemble, count, few
-from patchwords.data.shards import is_shards, open_shards
-from patchwords.data.stream import CACHE_SIZE, is_stream, open_stream
-from patchwords.data.table import open_hub, open_parquet, parquet_files
+from patchwords.data.listing import Listing, abbreviate_list, build_dataset_splits, pluralize
+from patchwords.data.shards import is_tar_spec, open_shards
+from patchwords.data.stream import DEFAULT_CACHE_GIB, is_stream_spec, open_stream
+from patchwords.data.table import list_parquet_files, open_hub, open_parquet
 from patchwords.errors import ConfigError, DataError, did_you_mean
 
 
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """One kind of data: how a spec of it is known, and how it is opened."""
 
     matches: Callable[[str], bool]
-    open: Callable[[str, Columns], Data]
+    open: Callable[[str, Columns], DatasetSplits]
     has_columns: bool = False
     is_path: bool = True
 
 
-SOURCES = {  # the first that matches; a folder named "digits" is ./digits
-    "digits": Source(lambda s: s == "digits", lambda s, c: open_digits(s), is_path=False),
-    "hub": Source(lambda s: s.startswith("hf:"), open_hub, has_columns=True, is_path=False),
-    "stream": Source(is_stream, open_stream, has_columns=True, is_path=False),
-    "shards": Source(is_shards, lambda s, c: open_shards(s, c.need_labels), is_path=False),
-    "csv": Source(lambda s: s.lower().endswith((".csv", ".tsv")), open_csv, has_columns=True),
-    "parquet": Source(lambda s: bool(parquet_files(s)), open_parquet, has_columns=True),
-    "folder": Source(os.path.isdir, lambda s, c: open_folder(s, c.need_labels)),
+DATA_SOURCES = {  # the first that matches; a folder named "digits" is ./digits
+    "digits": DataSource(lambda s: s == "digits", lambda s, c: open_digits(s), is_path=False),
+    "hub": DataSource(lambda s: s.startswith("hf:"), open_hub, has_columns=True, is_path=False),
+    "stream": DataSource(is_stream_spec, open_stream, has_columns=True, is_path=False),
+    "shards": DataSource(is_tar_spec, lambda s, c: open_shards(s, c.need_labels), is_path=False),
+    "csv": DataSource(lambda s: s.lower().endswith((".csv", ".tsv")), open_csv, has_columns=True),
+    "parquet": DataSource(lambda s: bool(list_parquet_files(s)), open_parquet, has_columns=True),
+    "folder": DataSource(os.path.isdir, lambda s, c: open_folder(s, c.need_labels)),
 }
 
 
@@ -65,8 +65,8 @@ def open_data(
     classes: Sequence[str] | None = None,
     need_labels: bool = True,
     unseen_classes: bool = False,
-    cache_size: float = CACHE_SIZE,
-) -> Data:
+    cache_size: float = DEFAULT_CACHE_GIB,
+) -> DatasetSplits:
     """Open DATA; raises DataError with what is wrong with it, StorageError if it is out of reach.
 
     `classes` keeps only the classes of these names. With `need_labels=False` the data is to look at
@@ -76,11 +76,11 @@ def open_data(
     """
     spec = str(spec)
     columns = Columns(image_column, label_column, need_labels)
-    kind = _kind(spec)
-    if not SOURCES[kind].has_columns and (image_column or label_column):
+    kind = _detect_kind(spec)
+    if not DATA_SOURCES[kind].has_columns and (image_column or label_column):
         raise ConfigError(f"{spec}: has no columns; leave out --image-column and --label-column")
     far = kind == "stream"
-    data = open_stream(spec, columns, cache_size) if far else SOURCES[kind].open(spec, columns)
+    data = open_stream(spec, columns, cache_size) if far else DATA_SOURCES[kind].open(spec, columns)
     if classes is not None:
         data = keep_classes(data, classes)
     if need_labels:
@@ -88,22 +88,24 @@ def open_data(
     return data
 
 
-def open_images(paths: Sequence[str]) -> Examples:
+def open_images(paths: Sequence[str]) -> ImageDataset:
     """Images to predict on: files, folders (all below them) and globs, in the order given.
 
     Nothing is read; labels are -1 and there are no classes.
     """
     listing = Listing()
     for path in map(str, paths):
-        for name, size in _images_of(path):
+        for name, size in _list_images(path):
             listing.add(name, None, size, len(listing.keys))
     if not listing.keys:
         raise DataError("no images given; name files, folders or globs such as 'new/*.jpg'")
     reader = FileReader(os.getcwd(), listing.keys)
-    return assemble(" ".join(map(str, paths)), "folder", {ALL: listing}, reader).splits[ALL]
+    return build_dataset_splits(" ".join(map(str, paths)), "folder", {ALL: listing}, reader).splits[
+        ALL
+    ]
 
 
-def keep_classes(data: Data, names: Sequence[str]) -> Data:
+def keep_classes(data: DatasetSplits, names: Sequence[str]) -> DatasetSplits:
     """The data of these classes only, in the order that the data has them."""
     for name in names:
         if name not in data.classes:
@@ -125,17 +127,19 @@ def keep_classes(data: Data, names: Sequence[str]) -> Data:
     return replace(data, classes=kept, splits=splits)
 
 
-def check_trainable(data: Data, unseen_classes: bool = False) -> None:
+def check_trainable(data: DatasetSplits, unseen_classes: bool = False) -> None:
     """Raise DataError unless a classifier can be trained, and honestly tested, on the data."""
     train = data.splits.get(ALL, data.splits.get(TRAIN))
     if train is None:
-        raise DataError(f"{data.source}: has images for {few([*data.splits])}, but none for train")
+        raise DataError(
+            f"{data.source}: has images for {abbreviate_list([*data.splits])}, but none for train"
+        )
     for split, examples in data.splits.items():
         bare = np.flatnonzero(examples.labels < 0)
         if len(bare):
             of = "" if split == ALL else f" of {split}"
             raise DataError(
-                f"{data.source}: {count(len(bare), 'image')}{of} without a label; "
+                f"{data.source}: {pluralize(len(bare), 'image')}{of} without a label; "
                 f"the first is {examples.keys[int(bare[0])]}"
             )
     counts = train.count_per_class()
@@ -162,15 +166,15 @@ def check_trainable(data: Data, unseen_classes: bool = False) -> None:
         )
 
 
-def _kind(spec: str) -> str:
-    for kind, source in SOURCES.items():
+def _detect_kind(spec: str) -> str:
+    for kind, source in DATA_SOURCES.items():
         if source.matches(spec):
             if source.is_path and not os.path.exists(spec):
                 raise DataError(_no_such_path(spec))
             return kind
     if not os.path.exists(spec):
         raise DataError(_no_such_path(spec))
-    hint = "; to train on it, name its folder" if is_image(spec) else ""
+    hint = "; to train on it, name its folder" if is_image_file(spec) else ""
     raise DataError(
         f"{spec}: not a kind of data that is known{hint}; "
         "use a folder, .csv, .parquet, .tar, https://..., s3://..., hf:NAME or digits"
@@ -187,12 +191,14 @@ def _no_such_path(path: str) -> str:
     return f"{path}: no such file or folder{hint if 'did you mean' in hint else ''}"
 
 
-def _images_of(path: str) -> list[tuple[str, int]]:
+def _list_images(path: str) -> list[tuple[str, int]]:
     """(path, bytes) of what one argument names."""
     if os.path.isdir(path):
-        found = walk(path)
+        found = walk_folder(path)
         if not found.images:
-            others = f"; found {suffix_counts(found.others)}" if found.others else ", it is empty"
+            others = (
+                f"; found {format_suffix_counts(found.others)}" if found.others else ", it is empty"
+            )
             raise DataError(f"{path}: no images in this folder{others}")
         return [(os.path.join(path, name), size) for name, size in found.images]
     names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
@@ -201,5 +207,7 @@ def _images_of(path: str) -> list[tuple[str, int]]:
     return [
         image
         for name in names
-        for image in (_images_of(name) if os.path.isdir(name) else [(name, os.stat(name).st_size)])
+        for image in (
+            _list_images(name) if os.path.isdir(name) else [(name, os.stat(name).st_size)]
+        )
     ]

@@ -23,7 +23,7 @@ from patchwords.noise import numpy_generator
 SHUFFLE_SHARDS = 8  # shards of a group
 
 
-class Place(NamedTuple):
+class SampleKey(NamedTuple):
     """Where in a run a sample is seen: what its augmentation is a function of."""
 
     epoch: int
@@ -31,7 +31,7 @@ class Place(NamedTuple):
     repeat: int = 0  # how often this epoch had it before: above 0 only with weights
 
 
-def epoch_order(
+def draw_epoch_order(
     seed: int,
     epoch: int,
     n: int,
@@ -48,12 +48,12 @@ def epoch_order(
     if shards is None:
         return order
     group_of = np.zeros(int(shards.max()) + 1, np.int64)
-    for number, members in enumerate(shard_groups(seed, epoch, shards, group)):
+    for number, members in enumerate(draw_shard_groups(seed, epoch, shards, group)):
         group_of[members] = number
     return order[np.argsort(group_of[shards[order]], kind="stable")]
 
 
-def shard_groups(seed: int, epoch: int, shards: np.ndarray, group: int) -> list[np.ndarray]:
+def draw_shard_groups(seed: int, epoch: int, shards: np.ndarray, group: int) -> list[np.ndarray]:
     """The shards that are read together in an epoch, in order: `group` each, the last fewer."""
     present = np.unique(shards)
     order = numpy_generator(seed, "shards", epoch).permutation(present)
@@ -86,7 +86,7 @@ def _repeats(order: np.ndarray) -> np.ndarray:
     return repeats
 
 
-def train_plan(
+def iterate_batch_keys(
     n: int,
     batch_size: int,
     seed: int,
@@ -97,21 +97,21 @@ def train_plan(
     world: int = 1,
     shards: np.ndarray | None = None,
     group: int = SHUFFLE_SHARDS,
-) -> Iterator[list[Place]]:
+) -> Iterator[list[SampleKey]]:
     """The batches of steps first_step .. last_step - 1: this rank's contiguous share of each.
 
-    `weights`, `shards` and `group` as in `epoch_order`.
+    `weights`, `shards` and `group` as in `draw_epoch_order`.
     """
-    _check(n, batch_size, weights, rank, world)
+    _check_sampling(n, batch_size, weights, rank, world)
 
     def order_of(epoch: int) -> np.ndarray:
-        return epoch_order(seed, epoch, n, weights, shards, group)
+        return draw_epoch_order(seed, epoch, n, weights, shards, group)
 
     steps = range(first_step, last_step)
-    return _steps(n, batch_size, steps, order_of, weights is not None, (rank, world))
+    return _iterate_steps(n, batch_size, steps, order_of, weights is not None, (rank, world))
 
 
-def refuse_uneven(batch_size: int, world: int) -> None:
+def check_batch_divisible(batch_size: int, world: int) -> None:
     """Raise ConfigError where the processes' shares of a batch would not be equal."""
     if batch_size < 1:
         raise ConfigError(f"--batch-size {batch_size} must be greater than 0")
@@ -126,23 +126,25 @@ def refuse_uneven(batch_size: int, world: int) -> None:
     )
 
 
-def _check(n: int, batch_size: int, weights: np.ndarray | None, rank: int, world: int) -> None:
+def _check_sampling(
+    n: int, batch_size: int, weights: np.ndarray | None, rank: int, world: int
+) -> None:
     if n < 1:
         raise ConfigError("there is nothing to train on: 0 samples")
-    refuse_uneven(batch_size, world)
+    check_batch_divisible(batch_size, world)
     assert 0 <= rank < world
     if weights is not None and (len(weights) != n or min(weights) < 0 or not sum(weights) > 0):
         raise ConfigError(f"sampling weights must be {n} numbers >= 0, not all 0")
 
 
-def _steps(
+def _iterate_steps(
     n: int,
     batch_size: int,
     steps: range,
     order_of: Callable[[int], np.ndarray],
     repeating: bool,
     share: tuple[int, int],
-) -> Iterator[list[Place]]:
+) -> Iterator[list[SampleKey]]:
     rank, world = share
     mine = batch_size // world
     current, order, repeats = -1, np.empty(0, np.int64), np.empty(0, np.int64)
@@ -154,5 +156,5 @@ def _steps(
             if epoch != current:
                 current, order = epoch, order_of(epoch)
                 repeats = _repeats(order) if repeating else np.zeros_like(order)
-            places.append(Place(epoch, int(order[slot]), int(repeats[slot])))
+            places.append(SampleKey(epoch, int(order[slot]), int(repeats[slot])))
         yield places

@@ -16,18 +16,18 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from patchwords.data.examples import Examples
-from patchwords.data.listing import count
-from patchwords.data.plan import Place, shard_groups
-from patchwords.data.shard_store import Shards, StreamReader
+from patchwords.data.examples import ImageDataset
+from patchwords.data.listing import pluralize
+from patchwords.data.plan import SampleKey, draw_shard_groups
+from patchwords.data.shard_store import ShardReader, ShardStore
 from patchwords.errors import ConfigError, PatchwordsError
 
 
 @dataclass
-class Prefetch:
+class ShardPrefetcher:
     """Told each place that is reached; brings this group and the next."""
 
-    shards: Shards
+    shards: ShardStore
     shard_of: np.ndarray  # [n] of the samples that are trained on
     seed: int
     group: int  # shards
@@ -37,7 +37,7 @@ class Prefetch:
     begun: tuple[int, int] = (-1, -1)  # epoch and group that were last brought from
     thread: threading.Thread | None = None
 
-    def __call__(self, place: Place) -> None:
+    def __call__(self, place: SampleKey) -> None:
         if place.epoch != self.epoch:
             self.epoch = place.epoch
             self.groups = self._groups(place.epoch)
@@ -52,7 +52,7 @@ class Prefetch:
             self.thread.start()
 
     def _groups(self, epoch: int) -> list[np.ndarray]:
-        return shard_groups(self.seed, epoch, self.shard_of, self.group)
+        return draw_shard_groups(self.seed, epoch, self.shard_of, self.group)
 
     def _wanted(self, here: int) -> tuple[list[int], list[int]]:
         """The shards of this group, and of the next one, which may be of the next epoch."""
@@ -70,22 +70,22 @@ class Prefetch:
                     self.shards.bring_ahead(group[(place + turn) % len(group)], keep)
 
 
-def prefetch(examples: Examples, seed: int, group: int) -> Prefetch | None:
+def build_shard_prefetcher(examples: ImageDataset, seed: int, group: int) -> ShardPrefetcher | None:
     """For the order of `plan.train_plan` with the same settings; None where nothing is far away."""
-    if examples.shards is None or not isinstance(examples.reader, StreamReader):
+    if examples.shards is None or not isinstance(examples.reader, ShardReader):
         return None
-    return Prefetch(examples.reader.shards, examples.shards, seed, group)
+    return ShardPrefetcher(examples.reader.shards, examples.shards, seed, group)
 
 
-def refuse_small_cache(examples: Examples, group: int) -> None:
+def check_shard_cache_size(examples: ImageDataset, group: int) -> None:
     """Raise ConfigError where the shards that are read at a time do not fit into the cache."""
-    if not isinstance(examples.reader, StreamReader):
+    if not isinstance(examples.reader, ShardReader):
         return
     shards = examples.reader.shards
     needs = sorted((shard.needs for shard in shards.shards), reverse=True)[:group]
     if sum(needs) > shards.cache.bound:
         raise ConfigError(
             f"--cache-size {shards.cache.bound / 2**30:.3g} GiB is less than the "
-            f"{sum(needs) / 2**30:.3g} GiB of {count(len(needs), 'shard')} mixed at a time; "
+            f"{sum(needs) / 2**30:.3g} GiB of {pluralize(len(needs), 'shard')} mixed at a time; "
             "raise it (twice as much lets the next ones come ahead), or lower --shuffle-shards"
         )

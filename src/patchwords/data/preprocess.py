@@ -17,15 +17,17 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from patchwords.data.crop import Interpolation, cut, resize
+from patchwords.data.crop import Interpolation, crop_and_resize, resize_image
 from patchwords.errors import ConfigError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
     from PIL import Image
 
-Resize = Literal["crop", "squash"]
-PANORAMA = 16  # times as many pixels as the model sees: far more than photos have left and right
+ResizeMode = Literal["crop", "squash"]
+PANORAMA_AREA_RATIO = (
+    16  # times as many pixels as the model sees: far more than photos have left and right
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class Preprocess:
     """How images are cut to size and scaled."""
 
     image_size: tuple[int, int]  # H, W
-    resize: Resize = "crop"
+    resize: ResizeMode = "crop"
     crop_fraction: float = 0.875  # of the resized image that the centre crop keeps: 224 / 256
     interpolation: Interpolation = "bilinear"
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of each channel, of pixels in [0, 1]
@@ -43,8 +45,8 @@ class Preprocess:
     def __post_init__(self) -> None:
         if len(self.image_size) != 2 or min(self.image_size) < 1:
             raise ConfigError(f"image_size is {self.image_size}; give (height, width) in pixels")
-        if self.resize not in get_args(Resize):
-            hint = did_you_mean(str(self.resize), get_args(Resize))
+        if self.resize not in get_args(ResizeMode):
+            hint = did_you_mean(str(self.resize), get_args(ResizeMode))
             raise ConfigError(f"resize is {self.resize!r}{hint}")
         if self.interpolation not in get_args(Interpolation):
             hint = did_you_mean(str(self.interpolation), get_args(Interpolation))
@@ -118,12 +120,16 @@ class Preprocess:
         rows, columns = self.resized(w, h)
         # The corner is rounded down as in big_vision's ops_image.py and in transformers.
         top, left = (rows - height) // 2, (columns - width) // 2
-        if rows * columns > PANORAMA * height * width:  # the resized image could fill the memory
+        if (
+            rows * columns > PANORAMA_AREA_RATIO * height * width
+        ):  # the resized image could fill the memory
             across, down = w / columns, h / rows
             box = left * across, top * down, (left + width) * across, (top + height) * down
-            return self.in_channels(cut(pixels, box, self.image_size, self.interpolation))
+            return self.in_channels(
+                crop_and_resize(pixels, box, self.image_size, self.interpolation)
+            )
         # In two steps, as other programs do: a box between pixels would give other scores.
-        whole = resize(pixels, (rows, columns), self.interpolation)
+        whole = resize_image(pixels, (rows, columns), self.interpolation)
         return self.in_channels(whole[top : top + height, left : left + width])
 
     def in_channels(self, pixels: np.ndarray) -> np.ndarray:

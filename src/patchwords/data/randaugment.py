@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 MAX_LEVEL = 10.0
-FILL = 128  # grey, for what comes in from outside the image
+FILL_VALUE = 128  # grey, for what comes in from outside the image
 
 
 def randaugment(
@@ -52,7 +52,7 @@ def _each(values: torch.Tensor) -> torch.Tensor:
 # --- colour ---
 
 
-def grey(images: torch.Tensor) -> torch.Tensor:
+def to_greyscale(images: torch.Tensor) -> torch.Tensor:
     """uint8 [n, C, H, W] -> int32 [n, 1, H, W]: ITU-R 601 luma in Pillow's fixed point."""
     x = images.to(torch.int32)
     if x.shape[1] == 1:
@@ -61,30 +61,30 @@ def grey(images: torch.Tensor) -> torch.Tensor:
     return ((red * 19595 + green * 38470 + blue * 7471 + 0x8000) >> 16)[:, None]
 
 
-def blend(start: torch.Tensor, images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def blend_images(start: torch.Tensor, images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     """From start (factor 0) through the image (1) and beyond, cut off at 0 and 255."""
     start = start.to(torch.float32)
     mixed = start + _each(factors).to(torch.float32) * (images.to(torch.float32) - start)
     return mixed.clamp_(0, 255).to(torch.uint8)  # truncates, as Pillow does
 
 
-def brightness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    return blend(torch.zeros((), device=images.device), images, factors)
+def adjust_brightness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    return blend_images(torch.zeros((), device=images.device), images, factors)
 
 
-def contrast(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    luma = grey(images)
+def adjust_contrast(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    luma = to_greyscale(images)
     total = luma.sum(dim=(1, 2, 3), dtype=torch.int64)  # whole numbers: the same in any batch
     pixels = luma[0].numel() if len(luma) else 1
     mean = (2 * total + pixels) // (2 * pixels)  # rounded, halves up
-    return blend(_each(mean), images, factors)
+    return blend_images(_each(mean), images, factors)
 
 
-def color(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
-    return blend(grey(images), images, factors)
+def adjust_saturation(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+    return blend_images(to_greyscale(images), images, factors)
 
 
-def sharpness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
+def adjust_sharpness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     """The other end is Pillow's SMOOTH: a 3 x 3 mean with weight 5 of 13 in the middle."""
     if min(images.shape[-2:]) < 3:
         return images
@@ -92,7 +92,7 @@ def sharpness(images: torch.Tensor, factors: torch.Tensor) -> torch.Tensor:
     rows = x[:, :, :-2] + x[:, :, 1:-1] + x[:, :, 2:]  # [n, C, H - 2, W]
     total = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * x[:, :, 1:-1, 1:-1]
     x[:, :, 1:-1, 1:-1] = (2 * total + 13) // 26  # rounded; the border stays as it is
-    return blend(x, images, factors)
+    return blend_images(x, images, factors)
 
 
 def _look_up(images: torch.Tensor, table: torch.Tensor) -> torch.Tensor:
@@ -154,7 +154,7 @@ def affine(images: torch.Tensor, matrices: torch.Tensor) -> torch.Tensor:
     index = from_y.clamp(0, height - 1) * width + from_x.clamp(0, width - 1)
     flat = index.long().flatten(1)[:, None].expand(-1, images.shape[1], -1)  # [n, C, H W]
     moved = images.flatten(2).gather(2, flat).view(images.shape)
-    return torch.where(inside[:, None], moved, FILL)
+    return torch.where(inside[:, None], moved, FILL_VALUE)
 
 
 def _matrices(amounts: torch.Tensor, **entries: torch.Tensor | float) -> torch.Tensor:
@@ -179,7 +179,7 @@ def cutout(images: torch.Tensor, amounts: torch.Tensor) -> torch.Tensor:
     y = torch.arange(height, device=images.device) - (amounts[:, 1:2] * height).floor()  # [n, H]
     x = torch.arange(width, device=images.device) - (amounts[:, 2:3] * width).floor()  # [n, W]
     rows, columns = (y >= -half) & (y < half), (x >= -half) & (x < half)
-    return torch.where(rows[:, None, :, None] & columns[:, None, None, :], FILL, images)
+    return torch.where(rows[:, None, :, None] & columns[:, None, None, :], FILL_VALUE, images)
 
 
 # What is applied, its strength as a function of level / 10, and whether it goes both ways.
@@ -191,10 +191,10 @@ OPERATIONS: tuple[tuple[Operation, Callable[[float], float], bool], ...] = (
     (lambda x, k: rotate(x, k[:, 0]), lambda m: 30 * m, True),
     (lambda x, k: posterize(x, k[:, 0]), lambda m: int(4 * m), False),
     (lambda x, k: solarize(x, k[:, 0]), lambda m: int(256 * m), False),
-    (lambda x, k: color(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
-    (lambda x, k: contrast(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
-    (lambda x, k: brightness(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
-    (lambda x, k: sharpness(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
+    (lambda x, k: adjust_saturation(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
+    (lambda x, k: adjust_contrast(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
+    (lambda x, k: adjust_brightness(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
+    (lambda x, k: adjust_sharpness(x, k[:, 0]), lambda m: 1.8 * m + 0.1, False),
     (lambda x, k: affine(x, _matrices(k[:, 0], b=k[:, 0])), lambda m: 0.3 * m, True),  # ShearX
     (lambda x, k: affine(x, _matrices(k[:, 0], d=k[:, 0])), lambda m: 0.3 * m, True),  # ShearY
     # TranslateX, TranslateY

@@ -23,14 +23,14 @@ from pathlib import Path
 from typing import BinaryIO
 
 from patchwords.errors import StorageError
-from patchwords.files import explain
+from patchwords.files import explain_write_error
 
 PART, LOCK = ".part", ".lock"
-GONE = 5  # times that an entry may be dropped between being brought and being opened
+MAX_OPEN_ATTEMPTS = 5  # times that an entry may be dropped between being brought and being opened
 
-Reserve = Callable[[int], None]  # told the bytes that are about to be written
+ReserveSpace = Callable[[int], None]  # told the bytes that are about to be written
 # Writes an entry to the path, which has its full length once that is reserved.
-Bring = Callable[[Path, Reserve], None]
+FetchEntry = Callable[[Path, ReserveSpace], None]
 
 
 @dataclass(frozen=True)
@@ -44,19 +44,19 @@ class ShardCache:
     folder: Path
     bound: int  # bytes
 
-    def open(self, name: str, bring: Bring) -> BinaryIO:
+    def open(self, name: str, bring: FetchEntry) -> BinaryIO:
         """The entry, brought first where it is not there; whoever else wants it waits.
 
         Raises what `bring` raises, and ConfigError where the folder cannot be written.
         """
         path = self.folder / name
-        for _ in range(GONE):
+        for _ in range(MAX_OPEN_ATTEMPTS):
             with suppress(FileNotFoundError, NotADirectoryError):
                 file = open(path, "rb")  # noqa: SIM115 - whoever asked for it closes it
                 os.utime(file.fileno())
                 return file
             self._make()
-            with locked(self.folder / f".{name}{LOCK}"):
+            with file_lock(self.folder / f".{name}{LOCK}"):
                 if not path.exists():
                     self._bring(name, bring, keep=())
         raise StorageError(
@@ -64,7 +64,7 @@ class ShardCache:
             "give each run a cache of its own by PATCHWORDS_CACHE"
         )
 
-    def bring_ahead(self, name: str, need: int, bring: Bring, keep: Collection[str]) -> bool:
+    def bring_ahead(self, name: str, need: int, bring: FetchEntry, keep: Collection[str]) -> bool:
         """Bring an entry of `need` bytes before it is wanted; -> whether it is there.
 
         Nothing is done where another process is at it, or where there is room only in the place
@@ -73,7 +73,7 @@ class ShardCache:
         if (self.folder / name).exists():
             return True
         self._make()
-        with locked(self.folder / f".{name}{LOCK}", wait=False) as mine:
+        with file_lock(self.folder / f".{name}{LOCK}", wait=False) as mine:
             if not mine or not self._make_room(need, keep):
                 return False
             if not (self.folder / name).exists():
@@ -88,31 +88,31 @@ class ShardCache:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as fault:
-            raise explain(fault, self.folder) from fault
+            raise explain_write_error(fault, self.folder) from fault
 
-    def _bring(self, name: str, bring: Bring, keep: Collection[str]) -> None:
+    def _bring(self, name: str, bring: FetchEntry, keep: Collection[str]) -> None:
         """With the entry's lock held: write the part, then rename it."""
         part = self.folder / f".{name}{PART}"
 
         def reserve(size: int) -> None:
-            with locked(self.folder / ".room"):
-                self._evict(size - _length(part), keep)
+            with file_lock(self.folder / ".room"):
+                self._evict(size - _file_length(part), keep)
                 with open(part, "ab") as file:
                     file.truncate(size)  # sparse: but whoever counts sees the full length
 
         try:
             part.unlink(missing_ok=True)
             bring(part, reserve)
-            with locked(self.folder / ".room"):  # whoever counts sees it once, by either name
+            with file_lock(self.folder / ".room"):  # whoever counts sees it once, by either name
                 os.replace(part, self.folder / name)
         except OSError as fault:
-            raise explain(fault, part) from fault
+            raise explain_write_error(fault, part) from fault
         finally:
             with suppress(OSError):
                 part.unlink()
 
     def _make_room(self, need: int, keep: Collection[str]) -> bool:
-        with locked(self.folder / ".room"):
+        with file_lock(self.folder / ".room"):
             return self._evict(need, keep)
 
     def _evict(self, need: int, keep: Collection[str]) -> bool:
@@ -137,58 +137,58 @@ class ShardCache:
 
     def _abandoned(self, part: str) -> bool:
         """Whether nobody is writing this part: its lock is free."""
-        with locked(self.folder / f"{part.removesuffix(PART)}{LOCK}", wait=False) as free:
+        with file_lock(self.folder / f"{part.removesuffix(PART)}{LOCK}", wait=False) as free:
             return free
 
 
 @contextmanager
-def locked(path: Path, wait: bool = True) -> Iterator[bool]:
+def file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
     """Hold the lock of this name; gives whether it is held.
 
     It is not where it is taken and not waited for. Raises ConfigError where the file cannot be
     made.
     """
     try:
-        with _forkable:
+        with _fork_lock:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            _held.add(descriptor)
+            _held_descriptors.add(descriptor)
     except OSError as fault:
-        raise explain(fault, path) from fault
+        raise explain_write_error(fault, path) from fault
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
     except BlockingIOError:
-        _close(descriptor)
+        _close_descriptor(descriptor)
         yield False
         return
     try:
         yield True
     finally:
-        _close(descriptor)  # which gives the lock back
+        _close_descriptor(descriptor)  # which gives the lock back
 
 
 # A lock lasts until every copy of its descriptor is closed, and a fork copies it: a child that is
 # forked while a thread holds a lock would keep it for ever, and then wait for itself.
-_forkable = threading.Lock()
-_held: set[int] = set()
+_fork_lock = threading.Lock()
+_held_descriptors: set[int] = set()
 
 
-def _close(descriptor: int) -> None:
-    with _forkable:
-        _held.discard(descriptor)
+def _close_descriptor(descriptor: int) -> None:
+    with _fork_lock:
+        _held_descriptors.discard(descriptor)
         os.close(descriptor)
 
 
-def _let_go() -> None:
-    for descriptor in _held:
+def _release_in_child() -> None:
+    for descriptor in _held_descriptors:
         os.close(descriptor)
-    _held.clear()
-    _forkable.release()
+    _held_descriptors.clear()
+    _fork_lock.release()
 
 
 os.register_at_fork(
-    before=_forkable.acquire, after_in_parent=_forkable.release, after_in_child=_let_go
+    before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_release_in_child
 )
 
 
-def _length(path: Path) -> int:
+def _file_length(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0

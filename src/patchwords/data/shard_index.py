@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, BinaryIO
 
 import numpy as np
 
-from patchwords.data.columns import Columns, class_names, image_column
+from patchwords.data.columns import Columns, find_image_column, read_class_names
 from patchwords.data.shards import index_tar
 from patchwords.errors import DataError
 
 if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
-SUFFIX = ".index.jsonl"
-ROWS = 256  # of a parquet that are in memory at once
+INDEX_SUFFIX = ".index.jsonl"
+PARQUET_BATCH_ROWS = 256  # of a parquet that are in memory at once
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class ShardIndex:
         return json.dumps(asdict(self), separators=(",", ":"))
 
 
-def read_line(where: str, line: str) -> ShardIndex:
+def parse_index_line(where: str, line: str) -> ShardIndex:
     """The index that `to_line` wrote; raises DataError where it is damaged."""
     try:
         index = ShardIndex(**json.loads(line))
@@ -101,9 +101,9 @@ def digest64(data: bytes) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def pack_parquet(shard: str, source: BinaryIO, column: str, target: BinaryIO) -> None:
+def extract_parquet_images(shard: str, source: BinaryIO, column: str, target: BinaryIO) -> None:
     """Write the images of a parquet one after the other, in the order of its rows."""
-    for image in _cells(shard, _opened(shard, source), column):
+    for image in _iterate_images(shard, _open_parquet_file(shard, source), column):
         target.write(image)
 
 
@@ -111,14 +111,14 @@ def _index_parquet(shard: str, file: BinaryIO, columns: Columns) -> ShardIndex:
     from datasets import Dataset
     from datasets.table import InMemoryTable
 
-    table = _opened(shard, file)
+    table = _open_parquet_file(shard, file)
     empty = Dataset(InMemoryTable(table.schema_arrow.empty_table()))
-    column = image_column(shard, empty, columns.image)
+    column = find_image_column(shard, empty, columns.image)
     plain = [name for name in empty.features if name != column]
     rest = Dataset(InMemoryTable(table.read(columns=plain)))  # labels, and no images
-    labels, classes = class_names(shard, rest, columns)
+    labels, classes = read_class_names(shard, rest, columns)
     sizes, digests = [], []
-    for image in _cells(shard, table, column):
+    for image in _iterate_images(shard, table, column):
         sizes.append(len(image))
         digests.append(digest64(image))
     ends = np.cumsum(sizes, dtype=np.int64)
@@ -135,7 +135,7 @@ def _index_parquet(shard: str, file: BinaryIO, columns: Columns) -> ShardIndex:
     )
 
 
-def _opened(shard: str, file: BinaryIO) -> ParquetFile:
+def _open_parquet_file(shard: str, file: BinaryIO) -> ParquetFile:
     import pyarrow
     import pyarrow.parquet
 
@@ -147,12 +147,12 @@ def _opened(shard: str, file: BinaryIO) -> ParquetFile:
         ) from fault
 
 
-def _cells(shard: str, table: ParquetFile, column: str) -> Iterator[bytes]:
+def _iterate_images(shard: str, table: ParquetFile, column: str) -> Iterator[bytes]:
     """The encoded image of every row; empty where there is none."""
     import pyarrow
 
     try:
-        for batch in table.iter_batches(ROWS, columns=[column]):
+        for batch in table.iter_batches(PARQUET_BATCH_ROWS, columns=[column]):
             for cell in batch.column(0).to_pylist():
                 yield (cell["bytes"] if isinstance(cell, dict) else cell) or b""
     except (pyarrow.ArrowException, OSError) as fault:

@@ -17,11 +17,17 @@ from typing import BinaryIO
 import numpy as np
 
 from patchwords.data.columns import Columns
-from patchwords.data.remote import ANEW, download, is_remote
-from patchwords.data.shard_cache import Bring, Reserve, ShardCache, locked
-from patchwords.data.shard_index import ShardIndex, digest64, index_shard, pack_parquet, read_line
+from patchwords.data.remote import REINDEX_HINT, download_file, is_remote_url
+from patchwords.data.shard_cache import FetchEntry, ReserveSpace, ShardCache, file_lock
+from patchwords.data.shard_index import (
+    ShardIndex,
+    digest64,
+    extract_parquet_images,
+    index_shard,
+    parse_index_line,
+)
 from patchwords.errors import DataError, StorageError
-from patchwords.files import explain, write_atomically
+from patchwords.files import explain_write_error, write_atomically
 
 
 @dataclass(frozen=True)
@@ -36,12 +42,12 @@ class Shard:
     @property
     def near(self) -> bool:
         """Whether it is read where it lies."""
-        return self.column is None and not is_remote(self.address)
+        return self.column is None and not is_remote_url(self.address)
 
     @property
     def entry(self) -> str:
         """Its name in the cache."""
-        return _entry(self.address, self.column)
+        return _entry_name(self.address, self.column)
 
     @property
     def needs(self) -> int:
@@ -50,7 +56,7 @@ class Shard:
 
 
 @dataclass(frozen=True)
-class Shards:
+class ShardStore:
     """The shards of a data set, by number. Picklable: every process has its copy."""
 
     cache: ShardCache
@@ -62,10 +68,10 @@ class Shards:
         if shard.near:
             return open(shard.address, "rb")
 
-        def bring(part: Path, reserve: Reserve) -> None:
+        def bring(part: Path, reserve: ReserveSpace) -> None:
             self._bring(shard, part, reserve)
 
-        return _of_length(self.cache, shard.address, shard.entry, shard.packed, bring)
+        return _open_entry(self.cache, shard.address, shard.entry, shard.packed, bring)
 
     def bring_ahead(self, number: int, keep: Collection[int]) -> None:
         """Bring a shard before it is wanted, in the place of others than those to keep."""
@@ -83,33 +89,33 @@ class Shards:
         if not self.shards[number].near:
             self.cache.drop(self.shards[number].entry)
 
-    def _bring(self, shard: Shard, part: Path, reserve: Reserve) -> None:
+    def _bring(self, shard: Shard, part: Path, reserve: ReserveSpace) -> None:
         if shard.column is None:
-            download(shard.address, part, shard.bytes, reserve)
+            download_file(shard.address, part, shard.bytes, reserve)
             return
-        with open_whole(self.cache, shard.address, shard.bytes) as source:
+        with open_whole_shard(self.cache, shard.address, shard.bytes) as source:
             reserve(shard.packed)
             try:
                 with open(part, "r+b") as target:
-                    pack_parquet(shard.address, source, shard.column, target)
+                    extract_parquet_images(shard.address, source, shard.column, target)
                     target.truncate()
                     target.flush()
                     os.fsync(target.fileno())
             except DataError as fault:  # of the shard, not of the image that was asked for
                 raise StorageError(str(fault)) from fault
             finally:
-                self.cache.drop(_entry(shard.address))
+                self.cache.drop(_entry_name(shard.address))
 
 
 @dataclass(frozen=True)
-class StreamReader:
+class ShardReader:
     """Reads pieces of shards: row -> `sizes[row]` bytes at `offsets[row]` of a shard.
 
     They are what was indexed, to the bit, or StorageError is raised: a shard that was written anew
     with the same length would else be cut in the wrong places.
     """
 
-    shards: Shards
+    shards: ShardStore
     shard_of: np.ndarray  # [n] int32
     offsets: np.ndarray  # [n] int64
     sizes: np.ndarray  # [n] int64
@@ -124,26 +130,26 @@ class StreamReader:
                 return data
             self.shards.forget(number)  # it may be of a former state
         raise StorageError(
-            f"{self.shards.shards[number].address} is not what it was when it was indexed; {ANEW}"
+            f"{self.shards.shards[number].address} is not what it was when it was indexed; {REINDEX_HINT}"
         )
 
 
-def open_whole(cache: ShardCache, address: str, size: int | None = None) -> BinaryIO:
+def open_whole_shard(cache: ShardCache, address: str, size: int | None = None) -> BinaryIO:
     """A shard as it is, fetched first if it is far away; `size` is what its index says."""
-    if not is_remote(address):
+    if not is_remote_url(address):
         try:
             return open(address, "rb")
         except OSError as fault:
             raise StorageError(f"{address}: cannot be read: {fault.strerror}") from fault
 
-    def bring(part: Path, reserve: Reserve) -> None:
-        download(address, part, size, reserve)
+    def bring(part: Path, reserve: ReserveSpace) -> None:
+        download_file(address, part, size, reserve)
 
-    return _of_length(cache, address, _entry(address), size, bring)
+    return _open_entry(cache, address, _entry_name(address), size, bring)
 
 
-def _of_length(
-    cache: ShardCache, address: str, entry: str, size: int | None, bring: Bring
+def _open_entry(
+    cache: ShardCache, address: str, entry: str, size: int | None, bring: FetchEntry
 ) -> BinaryIO:
     """The entry, fetched again where it is of an earlier state of the shard."""
     for _ in range(2):
@@ -152,10 +158,10 @@ def _of_length(
             return file
         file.close()
         cache.drop(entry)
-    raise StorageError(f"{address} is not what it was when it was indexed; {ANEW}")
+    raise StorageError(f"{address} is not what it was when it was indexed; {REINDEX_HINT}")
 
 
-def index_of(
+def load_or_build_index(
     cache: ShardCache, folder: Path, address: str, columns: Columns, anew: bool = False
 ) -> ShardIndex:
     """The index of a shard: from `folder`, where it is kept once it has been made, or `anew`.
@@ -164,34 +170,34 @@ def index_of(
     length or date is indexed anew.
     """
     columns = replace(columns, need_labels=False)  # that is asked of the index, not of the shard
-    path = folder / f"{_name(address, repr(columns), *_state(address))}.json"
+    path = folder / f"{_hashed_name(address, repr(columns), *_file_state(address))}.json"
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as fault:
-        raise explain(fault, folder) from fault
-    with locked(path.with_suffix(".lock")):
+        raise explain_write_error(fault, folder) from fault
+    with file_lock(path.with_suffix(".lock")):
         if path.exists() and not anew:
-            return read_line(str(path), path.read_text(encoding="utf-8"))
+            return parse_index_line(str(path), path.read_text(encoding="utf-8"))
         if anew:
-            cache.drop(_entry(address))
-        with open_whole(cache, address) as file:
+            cache.drop(_entry_name(address))
+        with open_whole_shard(cache, address) as file:
             index = index_shard(address, file, columns)
         write_atomically(path, index.to_line())
     return index
 
 
-def _state(address: str) -> tuple[str, ...]:
+def _file_state(address: str) -> tuple[str, ...]:
     """What changes with a file on this machine; a far one is known by its length when fetched."""
-    if is_remote(address):
+    if is_remote_url(address):
         return ()
     state = os.stat(address)
     return (str(state.st_size), str(state.st_mtime_ns))
 
 
-def _entry(address: str, column: str | None = None) -> str:
-    return f"{_name(address, column)}.images" if column else _name(address)
+def _entry_name(address: str, column: str | None = None) -> str:
+    return f"{_hashed_name(address, column)}.images" if column else _hashed_name(address)
 
 
-def _name(address: str, *more: str) -> str:
+def _hashed_name(address: str, *more: str) -> str:
     digest = hashlib.blake2b("\0".join((address, *more)).encode(), digest_size=8).hexdigest()
     return f"{digest}-{os.path.basename(address.partition('?')[0])[-80:]}"

@@ -17,13 +17,19 @@ from typing import BinaryIO
 
 import numpy as np
 
-from patchwords.data.examples import Data
-from patchwords.data.files import is_image, suffix_counts
-from patchwords.data.listing import Listing, assemble, count, few, splits_by_prefix
+from patchwords.data.examples import DatasetSplits
+from patchwords.data.files import format_suffix_counts, is_image_file
+from patchwords.data.listing import (
+    Listing,
+    abbreviate_list,
+    build_dataset_splits,
+    infer_splits_from_filenames,
+    pluralize,
+)
 from patchwords.errors import DataError
 
-COMPRESSED = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
-BRACES = re.compile(r"\{(\d+)\.\.(\d+)\}")
+COMPRESSED_SUFFIXES = (".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")
+BRACE_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,7 @@ class SliceReader:
 
 
 @dataclass
-class Sample:
+class TarSample:
     """The members of a tar that share a key."""
 
     image: tarfile.TarInfo | None = None
@@ -53,18 +59,20 @@ class Sample:
     extra: list[str] = field(default_factory=list)
 
 
-def open_shards(source: str, need_labels: bool = True) -> Data:
+def open_shards(source: str, need_labels: bool = True) -> DatasetSplits:
     """The images of one or many tars; their keys are `shard.tar:path/key.jpg`."""
-    paths = [path for part in source.split("::") for path in expand(part)]
+    paths = [path for part in source.split("::") for path in expand_tar_spec(part)]
     listings: dict[str, Listing] = {}
     places: list[tuple[int, int, int]] = []  # (file, offset, bytes)
     extra: list[str] = []
     notes: list[str] = []
     folder = os.path.commonpath([os.path.dirname(os.path.abspath(path)) for path in paths])
-    for index, (path, split) in enumerate(zip(paths, splits_by_prefix(source, paths), strict=True)):
+    for index, (path, split) in enumerate(
+        zip(paths, infer_splits_from_filenames(source, paths), strict=True)
+    ):
         shard = os.path.relpath(path, folder)
-        samples, ended = _index(path)
-        notes += [] if ended else [no_end_mark(path)]
+        samples, ended = _index_tar_file(path)
+        notes += [] if ended else [note_missing_end_mark(path)]
         for key, sample in samples.items():
             extra += sample.extra
             if sample.image is None:
@@ -80,42 +88,48 @@ def open_shards(source: str, need_labels: bool = True) -> Data:
             listing.add(f"{shard}:{sample.image.name}", sample.label, size, len(places))
             places.append((index, sample.image.offset_data, size))
     if not places:
-        found = f"found {suffix_counts(extra)}" if extra else "found no files at all"
-        raise DataError(f"{source}: no images in {count(len(paths), 'tar')}; {found}")
+        found = f"found {format_suffix_counts(extra)}" if extra else "found no files at all"
+        raise DataError(f"{source}: no images in {pluralize(len(paths), 'tar')}; {found}")
     if extra:
-        notes += [f"{count(len(extra), 'member')} of the tars left aside: {few(extra)}"]
+        notes += [
+            f"{pluralize(len(extra), 'member')} of the tars left aside: {abbreviate_list(extra)}"
+        ]
     table = np.array(places, dtype=np.int64)  # [n, 3]
     files = tuple(os.path.abspath(path) for path in paths)
     reader = SliceReader(
         files, table[:, 0].astype(np.int32), table[:, 1].copy(), table[:, 2].copy()
     )
-    return assemble(source, "shards", listings, reader, notes=notes, shards=reader.file_of)
+    return build_dataset_splits(
+        source, "shards", listings, reader, notes=notes, shards=reader.file_of
+    )
 
 
-def is_shards(spec: str) -> bool:
+def is_tar_spec(spec: str) -> bool:
     """Whether a spec means tars: by its suffix, since a brace range is no file."""
-    return spec.endswith((".tar", *COMPRESSED))
+    return spec.endswith((".tar", *COMPRESSED_SUFFIXES))
 
 
-def expand(spec: str) -> list[str]:
+def expand_tar_spec(spec: str) -> list[str]:
     """`shards-{000..002}.tar`, a glob, or one tar -> the paths, all of them there."""
-    if spec.endswith(COMPRESSED):
+    if spec.endswith(COMPRESSED_SUFFIXES):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
-    if BRACES.search(spec):
-        paths = numbered(spec)
+    if BRACE_RANGE.search(spec):
+        paths = expand_braces(spec)
     else:
         paths = [spec] if os.path.exists(spec) else sorted(glob.glob(spec))
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
-        raise DataError(f"{spec}: {len(missing)} of {len(paths)} tars not there: {few(missing)}")
+        raise DataError(
+            f"{spec}: {len(missing)} of {len(paths)} tars not there: {abbreviate_list(missing)}"
+        )
     if not paths:
         raise DataError(f"{spec}: no such tar, and no file matches")
     return paths
 
 
-def numbered(spec: str) -> list[str]:
+def expand_braces(spec: str) -> list[str]:
     """Every brace range written out; numbers are as wide as the first of the range."""
-    braces = BRACES.search(spec)
+    braces = BRACE_RANGE.search(spec)
     if braces is None:
         return [spec]
     first, last = braces.groups()
@@ -123,11 +137,11 @@ def numbered(spec: str) -> list[str]:
     return [
         path
         for number in range(int(first), int(last) + 1)
-        for path in numbered(f"{before}{number:0{len(first)}d}{after}")
+        for path in expand_braces(f"{before}{number:0{len(first)}d}{after}")
     ]
 
 
-def _index(path: str) -> tuple[dict[str, Sample], bool]:
+def _index_tar_file(path: str) -> tuple[dict[str, TarSample], bool]:
     """`index_tar` of a file on this machine."""
     try:
         with open(path, "rb") as file:
@@ -136,12 +150,12 @@ def _index(path: str) -> tuple[dict[str, Sample], bool]:
         raise DataError(f"{path}: cannot be read: {fault.strerror}") from fault
 
 
-def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, Sample], bool]:
+def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, TarSample], bool]:
     """key -> sample, in the order of the tar, and whether it has its end mark. Reads no images.
 
     Raises DataError where the tar is damaged or cut short, with the images that are whole.
     """
-    samples: dict[str, Sample] = {}
+    samples: dict[str, TarSample] = {}
     try:
         with tarfile.open(fileobj=file, mode="r:") as tar:
             for member in tar:
@@ -150,10 +164,10 @@ def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, Sample], bool]:
                     continue
                 stem, _, ending = name.partition(".")  # WebDataset: the key ends at the first dot
                 key = os.path.join(os.path.dirname(member.name), stem)
-                sample = samples.setdefault(key, Sample())
+                sample = samples.setdefault(key, TarSample())
                 if ending.lower() in {"cls", "json"} and sample.label is None:
-                    sample.label = _label(path, tar, member)
-                elif "." not in ending and is_image(name) and sample.image is None:
+                    sample.label = _read_label(path, tar, member)
+                elif "." not in ending and is_image_file(name) and sample.image is None:
                     sample.image = member
                 else:
                     sample.extra.append(member.name)
@@ -161,24 +175,28 @@ def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, Sample], bool]:
             if 0 < left < tarfile.BLOCKSIZE:  # which tarfile takes for the end
                 raise tarfile.ReadError("unexpected end of data")
     except (tarfile.TarError, EOFError) as fault:
-        raise DataError(_damage(path, samples, file.seek(0, os.SEEK_END), fault)) from fault
+        raise DataError(
+            _describe_damage(path, samples, file.seek(0, os.SEEK_END), fault)
+        ) from fault
     return samples, left > 0
 
 
-def no_end_mark(path: str) -> str:
+def note_missing_end_mark(path: str) -> str:
     """A note, no error: not every writer of tars puts the mark."""
     return f"{path} has no end mark: if it was cut short between two files, images are missing"
 
 
-def _damage(path: str, samples: dict[str, Sample], length: int, fault: Exception) -> str:
+def _describe_damage(
+    path: str, samples: dict[str, TarSample], length: int, fault: Exception
+) -> str:
     images = [sample.image for sample in samples.values() if sample.image is not None]
     whole = sum(image.offset_data + image.size <= length for image in images)
     if not samples:
         return f"{path}: not a tar, or a damaged one: {fault}"
-    return f"{path}: damaged or cut short after {count(whole, 'whole image')}: {fault}"
+    return f"{path}: damaged or cut short after {pluralize(whole, 'whole image')}: {fault}"
 
 
-def _label(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
+def _read_label(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
     """A class name from `key.cls` (a name or a number) or from "label" in `key.json`."""
     file = tar.extractfile(member)
     assert file is not None, "only regular members come here"

@@ -25,32 +25,40 @@ from pathlib import Path
 
 import numpy as np
 
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
+from patchwords.data.examples import (
+    ALL,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    concatenate_datasets,
+)
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
-from patchwords.noise import noise
+from patchwords.noise import derive_seed
 
-MOST_VALIDATION = 5_000  # images: then the standard error of an accuracy is 0.7 % at most
-HEADER = ("path", "label", "split", "bytes")
+MAX_VALIDATION_IMAGES = 5_000  # images: then the standard error of an accuracy is 0.7 % at most
+SPLITS_CSV_HEADER = ("path", "label", "split", "bytes")
 
 
-def join_validation(data: Data) -> Data:
+def join_validation(data: DatasetSplits) -> DatasetSplits:
     """Data whose own validation images are for training: for a last run, once all is chosen."""
     if not {TRAIN, VALIDATION} <= data.splits.keys():
         return data
     splits = dict(data.splits)
-    splits[TRAIN] = unite([splits[TRAIN], splits.pop(VALIDATION)])
+    splits[TRAIN] = concatenate_datasets([splits[TRAIN], splits.pop(VALIDATION)])
     return replace(data, splits=splits)
 
 
-def divide(
-    data: Data,
+def split_dataset(
+    data: DatasetSplits,
     *,
     seed: int,
     validation: float = 0.1,
     test: float = 0.2,
-    most_validation: int | None = MOST_VALIDATION,
-) -> Data:
+    most_validation: int | None = MAX_VALIDATION_IMAGES,
+) -> DatasetSplits:
     """Data with train, validation and test, as far as fractions are above 0.
 
     What the source has divided stays so: test is cut only from data that is not divided at all,
@@ -66,20 +74,22 @@ def divide(
     cut_validation = VALIDATION not in splits and validation > 0.0
     cuts = cut_test or cut_validation
     left = np.arange(len(rest))
-    groups, ranks = (group_copies(rest), draw_ranks(rest, seed)) if cuts else (left, left)
+    groups, ranks = (
+        (group_exact_duplicates(rest), rank_by_hash(rest, seed)) if cuts else (left, left)
+    )
     if cut_test:
-        room = quotas(_count(rest.labels[left]), test, at_least_one_of=2)
-        chosen = _draw(rest.labels, groups, ranks, left, room)
+        room = allocate_class_quotas(_count_labels(rest.labels[left]), test, at_least_one_of=2)
+        chosen = _draw_groups(rest.labels, groups, ranks, left, room)
         splits[TEST] = rest.select(chosen)
         left = np.setdiff1d(left, chosen)
     if cut_validation:
         most = len(left) if most_validation is None else most_validation
         share = min(validation, most / max(len(left), 1))
-        counts = _count(rest.labels[left])
-        room = quotas(counts, share, at_least_one_of=3)
+        counts = _count_labels(rest.labels[left])
+        room = allocate_class_quotas(counts, share, at_least_one_of=3)
         if room.sum() > most:  # so many small classes that not each can be in it
-            room = quotas(counts, share)
-        chosen = _draw(rest.labels, groups, ranks, left, room)
+            room = allocate_class_quotas(counts, share)
+        chosen = _draw_groups(rest.labels, groups, ranks, left, room)
         splits[VALIDATION] = rest.select(chosen)
         left = np.setdiff1d(left, chosen)
     splits[TRAIN] = rest.select(left)
@@ -93,19 +103,19 @@ def divide(
     )
 
 
-def draw_ranks(examples: Examples, seed: int) -> np.ndarray:
+def rank_by_hash(examples: ImageDataset, seed: int) -> np.ndarray:
     """[n] int64: the order in which images are drawn; of far shards, one shard after the other."""
-    ranks = np.array([noise(seed, "split", key) for key in examples.keys], dtype=np.int64)
+    ranks = np.array([derive_seed(seed, "split", key) for key in examples.keys], dtype=np.int64)
     if examples.digests is None or examples.shards is None:
         return ranks
     present, shard_of = np.unique(examples.shards, return_inverse=True)
-    of_shard = np.array([noise(seed, "split", shard) for shard in present.tolist()])
+    of_shard = np.array([derive_seed(seed, "split", shard) for shard in present.tolist()])
     order = np.lexsort((ranks, of_shard[shard_of]))
     ranks[order] = np.arange(len(order))
     return ranks
 
 
-def group_copies(examples: Examples) -> np.ndarray:
+def group_exact_duplicates(examples: ImageDataset) -> np.ndarray:
     """[n] int64: the same number for images of equal bytes, the position of the first of them."""
     if examples.digests is not None:
         _, at, same = np.unique(examples.digests, return_index=True, return_inverse=True)
@@ -128,14 +138,14 @@ def group_copies(examples: Examples) -> np.ndarray:
     return groups
 
 
-def _digest(examples: Examples, index: int) -> bytes:
+def _digest(examples: ImageDataset, index: int) -> bytes:
     try:
         return hashlib.blake2b(examples.read(index), digest_size=16).digest()
     except OSError:  # whoever decodes it will report it; here it is a copy of nothing
         return f"unreadable {index}".encode()
 
 
-def quotas(
+def allocate_class_quotas(
     counts: np.ndarray, fraction: float, at_least_one_of: int = 0, keep: int = 1
 ) -> np.ndarray:
     """[classes] images to draw: within one of the exact share, and in sum as near as can be.
@@ -157,12 +167,12 @@ def quotas(
     return quota
 
 
-def _count(labels: np.ndarray) -> np.ndarray:
+def _count_labels(labels: np.ndarray) -> np.ndarray:
     """[1 + classes] images of each label; images without one are counted first, as a class."""
     return np.bincount(labels + 1)
 
 
-def _draw(
+def _draw_groups(
     labels: np.ndarray, groups: np.ndarray, ranks: np.ndarray, left: np.ndarray, room: np.ndarray
 ) -> np.ndarray:
     """Positions out of `left`: whole groups, by rank, while each of their classes has room."""
@@ -170,7 +180,7 @@ def _draw(
     members: dict[int, list[int]] = defaultdict(list)  # in the order of each group's first rank
     for index in left[np.argsort(ranks[left], kind="stable")].tolist():
         members[int(groups[index])].append(index)
-    room_left, stay = room.tolist(), _count(labels[left]).tolist()
+    room_left, stay = room.tolist(), _count_labels(labels[left]).tolist()
     chosen: list[int] = []
 
     def take_if_fits(group: int, limit: list[int], spare: int) -> bool:
@@ -195,7 +205,7 @@ def _draw(
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def fingerprint(data: Data) -> str:
+def fingerprint_dataset(data: DatasetSplits) -> str:
     """What data this is: a hash over every image's key, class name and length, however divided."""
     lines = sorted(
         f"{key!r} {data.classes[label] if label >= 0 else None!r} {size}"
@@ -207,11 +217,11 @@ def fingerprint(data: Data) -> str:
     return hashlib.blake2b("\n".join(lines).encode(), digest_size=16).hexdigest()
 
 
-def write_splits(path: Path, data: Data) -> None:
+def write_splits(path: Path, data: DatasetSplits) -> None:
     """Which image is in which split, as `path,label,split,bytes`; whole or not at all."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
-    rows.writerow(HEADER)
+    rows.writerow(SPLITS_CSV_HEADER)
     for split, examples in data.parts.items():
         for key, label, size in zip(
             examples.keys, examples.labels.tolist(), examples.sizes.tolist(), strict=True
@@ -226,8 +236,8 @@ def read_splits(path: Path) -> dict[tuple[str, int], str]:
     try:
         with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             header, *rows = csv.reader(file)
-        if tuple(header) != HEADER:
-            raise ValueError(f"its header is {','.join(header)}, not {','.join(HEADER)}")
+        if tuple(header) != SPLITS_CSV_HEADER:
+            raise ValueError(f"its header is {','.join(header)}, not {','.join(SPLITS_CSV_HEADER)}")
         return {(key, int(size)): split for key, _, split, size in rows}
     except (OSError, ValueError, csv.Error) as fault:
         raise DataError(f"{path}: cannot be read as a list of splits: {fault}") from fault

@@ -27,38 +27,52 @@ from pathlib import Path
 import numpy as np
 
 from patchwords.data.columns import Columns
-from patchwords.data.examples import Data
-from patchwords.data.listing import Listing, assemble, count, few, splits_by_prefix
-from patchwords.data.remote import download, is_remote, matching
+from patchwords.data.examples import DatasetSplits
+from patchwords.data.listing import (
+    Listing,
+    abbreviate_list,
+    build_dataset_splits,
+    infer_splits_from_filenames,
+    pluralize,
+)
+from patchwords.data.remote import download_file, is_remote_url, list_matching_urls
 from patchwords.data.shard_cache import ShardCache
-from patchwords.data.shard_index import SUFFIX, ShardIndex, read_line
-from patchwords.data.shard_store import Shard, Shards, StreamReader, index_of
-from patchwords.data.shards import BRACES, COMPRESSED, expand, no_end_mark, numbered
+from patchwords.data.shard_index import INDEX_SUFFIX, ShardIndex, parse_index_line
+from patchwords.data.shard_store import Shard, ShardReader, ShardStore, load_or_build_index
+from patchwords.data.shards import (
+    BRACE_RANGE,
+    COMPRESSED_SUFFIXES,
+    expand_braces,
+    expand_tar_spec,
+    note_missing_end_mark,
+)
 from patchwords.errors import DataError
 from patchwords.files import cache_folder
 
-CACHE_SIZE = 64.0  # GiB
-AT_ONCE = 4  # shards that are indexed at the same time: to wait for several connections
-KINDS = (".tar", ".parquet", ".pq")
+DEFAULT_CACHE_GIB = 64.0  # GiB
+MAX_INDEX_THREADS = 4  # shards that are indexed at the same time: to wait for several connections
+SHARD_SUFFIXES = (".tar", ".parquet", ".pq")
 
 
-def is_stream(spec: str) -> bool:
+def is_stream_spec(spec: str) -> bool:
     """Whether DATA lies elsewhere, or is an index of shards."""
-    return any(is_remote(part) or part.endswith(SUFFIX) for part in spec.split("::"))
+    return any(is_remote_url(part) or part.endswith(INDEX_SUFFIX) for part in spec.split("::"))
 
 
-def open_stream(source: str, columns: Columns, cache_size: float = CACHE_SIZE) -> Data:
+def open_stream(
+    source: str, columns: Columns, cache_size: float = DEFAULT_CACHE_GIB
+) -> DatasetSplits:
     """The images of shards; their keys are `shard.tar:key.jpg` or `shard.parquet:row`.
 
     `cache_size`: GiB on the local disk that fetched shards may take. Raises DataError and
     StorageError.
     """
-    cache = shard_cache(cache_size)
-    indexes = read_indexes(source, columns, cache)
+    cache = open_shard_cache(cache_size)
+    indexes = load_shard_indexes(source, columns, cache)
     addresses = [index.shard for index in indexes]
     folder = os.path.commonpath([os.path.dirname(address) for address in addresses])
     listings: dict[str, Listing] = {}
-    splits = splits_by_prefix(source, addresses)
+    splits = infer_splits_from_filenames(source, addresses)
     first = [0, *accumulate(len(index.names) for index in indexes)]  # row of each shard
     for index, split, row in zip(indexes, splits, first, strict=False):
         if columns.need_labels:
@@ -70,67 +84,69 @@ def open_stream(source: str, columns: Columns, cache_size: float = CACHE_SIZE) -
         listing.bytes += index.sizes
         listing.rows += range(row, row + len(index.names))
     if not first[-1]:
-        raise DataError(f"{source}: no images in {count(len(indexes), 'shard')}")
+        raise DataError(f"{source}: no images in {pluralize(len(indexes), 'shard')}")
     shard_of = np.repeat(np.arange(len(indexes), dtype=np.int32), np.diff(first))
     shards = tuple(Shard(i.shard, i.bytes, i.packed, i.column) for i in indexes)
-    reader = StreamReader(
-        Shards(cache, shards),
+    reader = ShardReader(
+        ShardStore(cache, shards),
         shard_of,
-        _joined([index.offsets for index in indexes], np.int64),
-        _joined([index.sizes for index in indexes], np.int64),
-        _joined([index.digests for index in indexes], np.uint64),
+        _concatenate_lists([index.offsets for index in indexes], np.int64),
+        _concatenate_lists([index.sizes for index in indexes], np.int64),
+        _concatenate_lists([index.digests for index in indexes], np.uint64),
     )
-    return assemble(
+    return build_dataset_splits(
         source,
         "stream",
         {split: listing for split, listing in listings.items() if listing.keys},
         reader,
-        notes=_notes(indexes, reader.shards),
+        notes=_stream_notes(indexes, reader.shards),
         classes=_known_classes(indexes),
         shards=shard_of,
         digests=reader.digests,
     )
 
 
-def shard_cache(size: float = CACHE_SIZE) -> ShardCache:
+def open_shard_cache(size: float = DEFAULT_CACHE_GIB) -> ShardCache:
     """The cache of this user, of so many GiB."""
     return ShardCache(cache_folder() / "shards", round(size * 2**30))
 
 
-def read_indexes(
+def load_shard_indexes(
     source: str, columns: Columns, cache: ShardCache, anew: bool = False
 ) -> list[ShardIndex]:
     """The index of every shard that DATA means: read from an index file, kept, or made now."""
     indexes: list[ShardIndex] = []
     for part in source.split("::"):
-        if part.endswith(SUFFIX):
+        if part.endswith(INDEX_SUFFIX):
             indexes += _read_index(part)
         else:
-            indexes += _make_indexes(addresses_of(part), columns, cache, anew)
+            indexes += _make_indexes(expand_shard_addresses(part), columns, cache, anew)
     return indexes
 
 
-def addresses_of(spec: str) -> list[str]:
+def expand_shard_addresses(spec: str) -> list[str]:
     """`https://host/x-{000..002}.tar`, a pattern of object storage, or paths on this machine."""
-    if spec.endswith(COMPRESSED):
+    if spec.endswith(COMPRESSED_SUFFIXES):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
-    if not spec.partition("?")[0].lower().endswith(KINDS):
-        raise DataError(f"{spec}: shards are .tar or .parquet files, or an {SUFFIX[1:]} of such")
-    if not is_remote(spec):
-        return [os.path.abspath(path) for path in expand(spec)]
-    addresses = numbered(spec) if BRACES.search(spec) else [spec]
+    if not spec.partition("?")[0].lower().endswith(SHARD_SUFFIXES):
+        raise DataError(
+            f"{spec}: shards are .tar or .parquet files, or an {INDEX_SUFFIX[1:]} of such"
+        )
+    if not is_remote_url(spec):
+        return [os.path.abspath(path) for path in expand_tar_spec(spec)]
+    addresses = expand_braces(spec) if BRACE_RANGE.search(spec) else [spec]
     if "*" in spec:
-        addresses = [found for address in addresses for found in matching(address)]
+        addresses = [found for address in addresses for found in list_matching_urls(address)]
     if not addresses:
         raise DataError(f"{spec}: no file matches")
     return addresses
 
 
-def write_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[str]:
+def format_index_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[str]:
     """The lines of an index file in `folder`; shards below it are named from there."""
     for index in indexes:
         shard = index.shard
-        if not is_remote(shard):
+        if not is_remote_url(shard):
             below = os.path.relpath(shard, os.path.abspath(folder))
             shard = shard if below.startswith("..") else below
         yield replace(index, shard=shard).to_line() + "\n"
@@ -139,25 +155,27 @@ def write_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[str]:
 def _read_index(path: str) -> list[ShardIndex]:
     """The shards of an index file, near or far; their addresses made whole."""
     try:
-        if is_remote(path):
+        if is_remote_url(path):
             with tempfile.TemporaryDirectory() as folder:
                 copy = Path(folder) / "index"
-                download(path, copy)
+                download_file(path, copy)
                 text = copy.read_text(encoding="utf-8")
         else:
             text = Path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         raise DataError(f"{path}: cannot be read: {getattr(fault, 'strerror', fault)}") from fault
-    folder = path.rpartition("/")[0] if is_remote(path) else os.path.dirname(os.path.abspath(path))
+    folder = (
+        path.rpartition("/")[0] if is_remote_url(path) else os.path.dirname(os.path.abspath(path))
+    )
     indexes = [
-        read_line(f"{path}, line {number}", line)
+        parse_index_line(f"{path}, line {number}", line)
         for number, line in enumerate(text.splitlines(), start=1)
     ]
     if not indexes:
         raise DataError(f"{path}: is empty; write it anew by `patchwords index`")
     return [
         index
-        if is_remote(index.shard) or os.path.isabs(index.shard)
+        if is_remote_url(index.shard) or os.path.isabs(index.shard)
         else replace(index, shard=f"{folder}/{index.shard}")
         for index in indexes
     ]
@@ -169,21 +187,24 @@ def _make_indexes(
     """Several at once; on a terminal, with a line that says how far it is."""
     folder = cache_folder() / "index"
     indexes: list[ShardIndex] = []
-    with ThreadPoolExecutor(max_workers=AT_ONCE) as pool:
-        made = [pool.submit(index_of, cache, folder, each, columns, anew) for each in addresses]
+    with ThreadPoolExecutor(max_workers=MAX_INDEX_THREADS) as pool:
+        made = [
+            pool.submit(load_or_build_index, cache, folder, each, columns, anew)
+            for each in addresses
+        ]
         try:
             for each in made:
                 indexes.append(each.result())
-                _show(len(indexes), len(addresses))
+                _show_index_progress(len(indexes), len(addresses))
         finally:
             pool.shutdown(cancel_futures=True)
     return indexes
 
 
-def _show(done: int, total: int) -> None:
+def _show_index_progress(done: int, total: int) -> None:
     if sys.stderr.isatty():
         end = "\n" if done == total else ""
-        print(f"\rindexed {done:,} of {count(total, 'shard')}", end=end, file=sys.stderr)
+        print(f"\rindexed {done:,} of {pluralize(total, 'shard')}", end=end, file=sys.stderr)
 
 
 def _refuse_unlabelled(index: ShardIndex) -> None:
@@ -206,21 +227,23 @@ def _known_classes(indexes: Sequence[ShardIndex]) -> list[str] | None:
     return list(dict.fromkeys(name for index in indexes for name in index.classes or ()))
 
 
-def _notes(indexes: Sequence[ShardIndex], shards: Shards) -> list[str]:
-    notes = [no_end_mark(index.shard) for index in indexes if not index.ended]
+def _stream_notes(indexes: Sequence[ShardIndex], shards: ShardStore) -> list[str]:
+    notes = [note_missing_end_mark(index.shard) for index in indexes if not index.ended]
     aside = [name for index in indexes for name in index.aside]
     if aside:
-        notes.append(f"{count(len(aside), 'member')} of the tars left aside: {few(aside)}")
+        notes.append(
+            f"{pluralize(len(aside), 'member')} of the tars left aside: {abbreviate_list(aside)}"
+        )
     far = [shard.packed for shard in shards.shards if not shard.near]
     if far:
         gib = sum(far) / 2**30
         notes.append(
-            f"{count(len(far), 'shard')} ({gib:,.2f} GiB) fetched as they are wanted, into "
+            f"{pluralize(len(far), 'shard')} ({gib:,.2f} GiB) fetched as they are wanted, into "
             f"{shards.cache.folder}, at most {shards.cache.bound / 2**30:,.2f} GiB at a time"
         )
     return notes
 
 
-def _joined(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray:
+def _concatenate_lists(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray:
     """[n] of all shards, one after the other."""
     return np.concatenate([np.array(values, dtype=kind) for values in lists])

@@ -11,15 +11,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from patchwords.data.examples import TRAIN, Data, Examples
-from patchwords.data.split import draw_ranks
+from patchwords.data.examples import TRAIN, DatasetSplits, ImageDataset
+from patchwords.data.split import rank_by_hash
 from patchwords.errors import ConfigError, DataError
-from patchwords.noise import noise
+from patchwords.noise import derive_seed
 
-ALL_NOISE = 2**63  # noise is below this
+NOISE_LIMIT = 2**63  # noise is below this
 
 
-def keep_training_images(data: Data, number: int, seed: int, every_class: bool = True) -> Data:
+def subsample_training_images(
+    data: DatasetSplits, number: int, seed: int, every_class: bool = True
+) -> DatasetSplits:
     """Data that is divided, with so many images in train; the others are `unused`.
 
     Raises ConfigError where there are not so many, and DataError where a class of train is left
@@ -31,7 +33,7 @@ def keep_training_images(data: Data, number: int, seed: int, every_class: bool =
             f"--train-images {number:,}: {data.source} has {len(train):,} to train on, after what "
             "is held out; ask for fewer, or leave it out"
         )
-    order = in_turns(train, seed)
+    order = interleave_classes(train, seed)
     kept = train.select(np.sort(order[:number]))
     lost = np.flatnonzero(train.count_per_class() * (kept.count_per_class() == 0))
     if every_class and len(lost):
@@ -48,19 +50,19 @@ def keep_training_images(data: Data, number: int, seed: int, every_class: bool =
     )
 
 
-def in_turns(train: Examples, seed: int) -> np.ndarray:
+def interleave_classes(train: ImageDataset, seed: int) -> np.ndarray:
     """[n] int64: the order in which training images are taken.
 
     The k-th of a class of c images, from 0, has its turn when (k + u) / c of all are taken. u, from
     0 to 1, is the class's own: else all small classes would have their first turn at once.
     """
-    ranks = draw_ranks(train, seed)
+    ranks = rank_by_hash(train, seed)
     by_class = np.lexsort((ranks, train.labels))
     present, starts, counts = np.unique(
         train.labels[by_class], return_index=True, return_counts=True
     )
     names = [train.classes[label] if label >= 0 else "" for label in present.tolist()]
-    first = np.array([noise(seed, "subset", name) / ALL_NOISE for name in names])
+    first = np.array([derive_seed(seed, "subset", name) / NOISE_LIMIT for name in names])
     in_class = np.arange(len(train)) - np.repeat(starts, counts)
     turn = np.empty(len(train))
     turn[by_class] = (in_class + np.repeat(first, counts)) / np.repeat(counts, counts)

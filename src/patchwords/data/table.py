@@ -21,15 +21,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from patchwords.data.columns import Columns, class_names, image_column
-from patchwords.data.examples import ALL, Data
-from patchwords.data.listing import SPLIT_NAMES, Listing, assemble, count, few, splits_by_prefix
+from patchwords.data.columns import Columns, find_image_column, read_class_names
+from patchwords.data.examples import ALL, DatasetSplits
+from patchwords.data.listing import (
+    SPLIT_ALIASES,
+    Listing,
+    abbreviate_list,
+    build_dataset_splits,
+    infer_splits_from_filenames,
+    pluralize,
+)
 from patchwords.errors import DataError
 
 if TYPE_CHECKING:
     from datasets import Dataset
 
-QUIET_BELOW = 2**28  # bytes; a longer copy shows its progress on a terminal
+PROGRESS_MIN_BYTES = 2**28  # bytes; a longer copy shows its progress on a terminal
 
 
 @dataclass(frozen=True)
@@ -50,7 +57,7 @@ class TableReader:
         return cell or b""
 
 
-def parquet_files(source: str) -> list[str]:
+def list_parquet_files(source: str) -> list[str]:
     """The parquet files that a path means: itself, or those in the folder or in its data/."""
     if not os.path.isdir(source):
         return [source] if source.lower().endswith((".parquet", ".pq")) else []
@@ -58,15 +65,15 @@ def parquet_files(source: str) -> list[str]:
     return sorted(glob.glob(f"{root}/*.parquet")) or sorted(glob.glob(f"{root}/data/*.parquet"))
 
 
-def open_parquet(source: str, columns: Columns) -> Data:
+def open_parquet(source: str, columns: Columns) -> DatasetSplits:
     """One parquet file, or a folder of train-*.parquet, test-*.parquet ...; keys are `file:row`."""
     import pyarrow
     import pyarrow.parquet
 
     keys: dict[str, list[str]] = {}
     files: dict[str, list[str]] = {}
-    paths = parquet_files(source)
-    for path, split in zip(paths, splits_by_prefix(source, paths), strict=True):
+    paths = list_parquet_files(source)
+    for path, split in zip(paths, infer_splits_from_filenames(source, paths), strict=True):
         try:
             rows = pyarrow.parquet.read_metadata(path).num_rows
         except (pyarrow.ArrowException, OSError) as fault:
@@ -75,39 +82,47 @@ def open_parquet(source: str, columns: Columns) -> Data:
         keys.setdefault(split, []).extend(f"{os.path.basename(path)}:{row}" for row in range(rows))
     size = sum(os.path.getsize(path) for path in paths)
     tables = {
-        split: _load(source, "parquet", None, size < QUIET_BELOW, data_files=paths, split="train")
+        split: _load_hf_dataset(
+            source, "parquet", None, size < PROGRESS_MIN_BYTES, data_files=paths, split="train"
+        )
         for split, paths in files.items()
     }
-    return _assemble(source, "parquet", tables, keys, columns)
+    return _build_table_splits(source, "parquet", tables, keys, columns)
 
 
-def open_hub(source: str, columns: Columns) -> Data:
+def open_hub(source: str, columns: Columns) -> DatasetSplits:
     """`hf:NAME` or `hf:NAME:CONFIG`; keys are `split:row`."""
     name, _, config = source.removeprefix("hf:").partition(":")
     if not name:
         raise DataError(f"{source}: no name after hf:; write, say, hf:uoft-cs/cifar10")
-    found = _load(source, name, config or None, quiet=False)
+    found = _load_hf_dataset(source, name, config or None, quiet=False)
     tables: dict[str, Dataset] = {}
     unknown = []
     for split, table in found.items():
-        ours = SPLIT_NAMES.get(split)
+        ours = SPLIT_ALIASES.get(split)
         if ours is None or ours in tables:
             unknown.append(split)
         else:
             tables[ours] = table
     if not tables:
-        raise DataError(f"{source}: has no split called train, only {few(unknown)}")
-    notes = [f"left aside: {count(len(unknown), 'split')} {few(unknown)}"] if unknown else []
+        raise DataError(f"{source}: has no split called train, only {abbreviate_list(unknown)}")
+    notes = (
+        [f"left aside: {pluralize(len(unknown), 'split')} {abbreviate_list(unknown)}"]
+        if unknown
+        else []
+    )
     keys = {split: [f"{split}:{row}" for row in range(len(t))] for split, t in tables.items()}
-    return _assemble(source, "hub", tables, keys, columns, notes=notes)
+    return _build_table_splits(source, "hub", tables, keys, columns, notes=notes)
 
 
-def _load(source: str, name: str, config: str | None, quiet: bool, **options: Any) -> Any:
+def _load_hf_dataset(
+    source: str, name: str, config: str | None, quiet: bool, **options: Any
+) -> Any:
     """`datasets.load_dataset`, with its faults in one line."""
     import datasets
 
     try:
-        with _progress(datasets, not quiet and sys.stderr.isatty()):
+        with _progress_bars(datasets, not quiet and sys.stderr.isatty()):
             return datasets.load_dataset(name, config, **options)
     except ConnectionError as fault:  # also `datasets.exceptions.OfflineModeIsEnabled`
         raise DataError(
@@ -125,7 +140,7 @@ def _load(source: str, name: str, config: str | None, quiet: bool, **options: An
 
 
 @contextmanager
-def _progress(datasets: Any, shown: bool) -> Iterator[None]:
+def _progress_bars(datasets: Any, shown: bool) -> Iterator[None]:
     if shown or not datasets.is_progress_bar_enabled():
         yield
         return
@@ -136,7 +151,7 @@ def _progress(datasets: Any, shown: bool) -> Iterator[None]:
         datasets.enable_progress_bars()
 
 
-def _assemble(
+def _build_table_splits(
     source: str,
     kind: str,
     tables: Mapping[str, Dataset],
@@ -144,9 +159,9 @@ def _assemble(
     columns: Columns,
     *,
     notes: Sequence[str] = (),
-) -> Data:
+) -> DatasetSplits:
     """Labels to names, images to rows of one reader."""
-    found = {split: class_names(source, table, columns) for split, table in tables.items()}
+    found = {split: read_class_names(source, table, columns) for split, table in tables.items()}
     unlabelled = [split for split, (names, _) in found.items() if set(names) == {None}]
     notes = list(notes)
     if columns.need_labels and len(unlabelled) < len(found):  # such as ImageNet's test
@@ -158,23 +173,25 @@ def _assemble(
     starts: list[int] = []
     row = 0
     for split, (names, _) in found.items():
-        column = image_column(source, tables[split], columns.image)
+        column = find_image_column(source, tables[split], columns.image)
         part = tables[split].select_columns([column]).with_format("arrow")
         parts.append(part)
         starts.append(row)
         rows = list(range(row, row + len(part)))
         row += len(part)
-        listings[ALL if lone else split] = Listing(list(keys[split]), names, _lengths(part), rows)
+        listings[ALL if lone else split] = Listing(
+            list(keys[split]), names, _image_lengths(part), rows
+        )
     if not row:
         raise DataError(f"{source}: has no rows")
     fixed = [name for _, known in found.values() for name in known or ()]
     classes = list(dict.fromkeys(fixed)) if all(known for _, known in found.values()) else None
     reader = TableReader(tuple(parts), np.array(starts, dtype=np.int64))
-    notes += _copies(tables)
-    return assemble(source, kind, listings, reader, notes=notes, classes=classes)
+    notes += _note_arrow_copies(tables)
+    return build_dataset_splits(source, kind, listings, reader, notes=notes, classes=classes)
 
 
-def _lengths(part: Dataset) -> list[int]:
+def _image_lengths(part: Dataset) -> list[int]:
     """Length of every image; of the map, only the offsets are read."""
     from pyarrow import compute
     from pyarrow import types as kinds
@@ -185,7 +202,7 @@ def _lengths(part: Dataset) -> list[int]:
     return compute.fill_null(compute.binary_length(cells), 0).to_pylist()
 
 
-def _copies(tables: Mapping[str, Dataset]) -> list[str]:
+def _note_arrow_copies(tables: Mapping[str, Dataset]) -> list[str]:
     """Where `datasets` keeps its copy, and how large that is."""
     files = {str(file["filename"]) for table in tables.values() for file in table.cache_files}
     if not files:

@@ -13,11 +13,11 @@ import numpy as np
 
 from patchwords.errors import DataError, did_you_mean
 
-MOST_NAMED = 4  # classes that an error names
+MAX_LISTED_CLASSES = 4  # classes that an error names
 
 
 @dataclass(frozen=True)
-class Answers:
+class LabelledPredictions:
     """Sizes: n images."""
 
     name: str  # of the model, for a person
@@ -36,7 +36,7 @@ class Answers:
         """bool [n]"""
         return self.predicted == self.labels
 
-    def select(self, chosen: Sequence[int]) -> Answers:
+    def select(self, chosen: Sequence[int]) -> LabelledPredictions:
         """Those at these positions, in this order."""
         places = np.asarray(chosen, dtype=np.int64)
         return replace(
@@ -48,7 +48,7 @@ class Answers:
         )
 
 
-def read_answers(folder: Path) -> Answers:
+def read_labelled_predictions(folder: Path) -> LabelledPredictions:
     """Those that a run or an evaluation left: predictions.csv, and the classes of evaluation.json.
 
     Raises DataError where one of the files is missing, damaged or does not fit the other.
@@ -67,16 +67,16 @@ def read_answers(folder: Path) -> Answers:
                 (row["path"], row["label"], row["prediction"], float(row["probability"]))
                 for row in csv.DictReader(file)
             ]
-        return answers_in(str(folder), evaluation, rows)
+        return parse_labelled_predictions(str(folder), evaluation, rows)
     except KeyError as error:
         raise DataError(f"{folder}: its results have no {error}; evaluate anew") from error
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{folder}: its results are damaged: {error}") from error
 
 
-def answers_in(
+def parse_labelled_predictions(
     name: str, evaluation: Mapping[str, Any], rows: Sequence[tuple[str, str, str, float]]
-) -> Answers:
+) -> LabelledPredictions:
     """From the rows of predictions.csv, as (path, label, prediction, probability).
 
     Raises DataError where a row has a class that evaluation.json has not.
@@ -84,7 +84,7 @@ def answers_in(
     classes = tuple(row["class"] for row in evaluation["per_class"])
     place = {name: i for i, name in enumerate(classes)}
     try:
-        return Answers(
+        return LabelledPredictions(
             name=name,
             classes=classes,
             keys=[row[0] for row in rows],
@@ -100,13 +100,15 @@ def answers_in(
         ) from error
 
 
-def matched(a: Answers, b: Answers) -> tuple[Answers, Answers]:
+def match_predictions(
+    a: LabelledPredictions, b: LabelledPredictions
+) -> tuple[LabelledPredictions, LabelledPredictions]:
     """The images that both were asked about, in the order of `a` and with its classes.
 
     Raises DataError where the sets of classes differ, where an image has two labels, or where no
     image is common.
     """
-    refuse_other_classes(a.name, a.classes, b.name, b.classes)
+    require_same_classes(a.name, a.classes, b.name, b.classes)
     place = {key: i for i, key in enumerate(b.keys)}
     common = [(i, place[key]) for i, key in enumerate(a.keys) if key in place]
     if not common:
@@ -115,7 +117,7 @@ def matched(a: Answers, b: Answers) -> tuple[Answers, Answers]:
             f"{next(iter(a.keys), 'none')!r}, and {len(b):,} such as {next(iter(b.keys), 'none')!r}"
         )
     of_a, of_b = zip(*common, strict=True)
-    first, second = a.select(of_a), in_order_of(b.select(of_b), a.classes)
+    first, second = a.select(of_a), reorder_classes(b.select(of_b), a.classes)
     other = np.flatnonzero(first.labels != second.labels)
     if len(other):
         i = int(other[0])
@@ -127,7 +129,7 @@ def matched(a: Answers, b: Answers) -> tuple[Answers, Answers]:
     return first, second
 
 
-def in_order_of(answers: Answers, classes: Sequence[str]) -> Answers:
+def reorder_classes(answers: LabelledPredictions, classes: Sequence[str]) -> LabelledPredictions:
     """The same with the classes in another order."""
     place = {name: i for i, name in enumerate(classes)}
     table = np.array([place[name] for name in answers.classes], dtype=np.int64)
@@ -139,14 +141,18 @@ def in_order_of(answers: Answers, classes: Sequence[str]) -> Answers:
     )
 
 
-def refuse_other_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str]) -> None:
+def require_same_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str]) -> None:
     """Raise DataError unless both know the same classes, whatever their order."""
     alone = {a: sorted(set(of_a) - set(of_b)), b: sorted(set(of_b) - set(of_a))}
     if not any(alone.values()):
         return
     lacking = "; ".join(
-        f"only {name} knows {', '.join(map(repr, names[:MOST_NAMED]))}"
-        + (f" and {len(names) - MOST_NAMED:,} more" if len(names) > MOST_NAMED else "")
+        f"only {name} knows {', '.join(map(repr, names[:MAX_LISTED_CLASSES]))}"
+        + (
+            f" and {len(names) - MAX_LISTED_CLASSES:,} more"
+            if len(names) > MAX_LISTED_CLASSES
+            else ""
+        )
         for name, names in alone.items()
         if names
     )

@@ -13,27 +13,27 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.decode import Encoded
-from patchwords.data.examples import Examples
-from patchwords.data.loader import train_batches
-from patchwords.data.plan import Place
+from patchwords.data.bad import check_bad_image_share
+from patchwords.data.decode import EncodedImage
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_batches
+from patchwords.data.plan import SampleKey
 from patchwords.data.preprocess import Preprocess
-from patchwords.distributed import gather, together
+from patchwords.distributed import all_gather_objects, run_on_all_processes
 from patchwords.errors import DataError
-from patchwords.evaluate.answers import Answers
-from patchwords.evaluate.classify import collect
-from patchwords.evaluate.held_out import BATCH, as_model_knows, own_share
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.answers import LabelledPredictions
+from patchwords.evaluate.classify import collect_outputs
+from patchwords.evaluate.held_out import EVAL_BATCH_SIZE, get_process_indices, map_to_model_labels
+from patchwords.evaluate.subject import LoadedModel
 
 if TYPE_CHECKING:
-    from patchwords.data.loader import Batch
+    from patchwords.data.loader import ImageBatch
 
-Progress = Callable[[int, int], None]  # images done, of how many
+ImageProgress = Callable[[int, int], None]  # images done, of how many
 
 
 @dataclass(frozen=True)
-class Strip:
+class PackedPreprocess:
     """An image as several models want it, one after the other in a single row of bytes.
 
     The loader moves one array for an image; so it moves them all, for a single read.
@@ -44,32 +44,32 @@ class Strip:
     @property
     def preprocess(self) -> Preprocess:
         """The strip's own size: one row, one channel."""
-        return Preprocess((1, sum(map(size_of, self.wanted))), channels=1)
+        return Preprocess((1, sum(map(count_image_bytes, self.wanted))), channels=1)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        views = [one(Encoded(data).pixels(one.smallest)).reshape(-1) for one in self.wanted]
+        views = [one(EncodedImage(data).pixels(one.smallest)).reshape(-1) for one in self.wanted]
         return np.concatenate(views)[None, :, None]  # [1, bytes, 1]
 
     def cut(self, strips: Tensor) -> dict[Preprocess, Tensor]:
         """uint8 [B, 1, 1, bytes] -> uint8 [B, C, H, W] as each is wanted."""
-        parts = strips.flatten(1).split([*map(size_of, self.wanted)], dim=1)
+        parts = strips.flatten(1).split([*map(count_image_bytes, self.wanted)], dim=1)
         return {
             one: part.reshape(-1, *one.image_size, one.channels).permute(0, 3, 1, 2)
             for one, part in zip(self.wanted, parts, strict=True)
         }
 
 
-def size_of(preprocess: Preprocess) -> int:
+def count_image_bytes(preprocess: Preprocess) -> int:
     """Bytes of an image."""
     return preprocess.image_size[0] * preprocess.image_size[1] * preprocess.channels
 
 
-def ask(
-    subjects: Sequence[Subject],
-    examples: Examples,
+def predict_with_models(
+    subjects: Sequence[LoadedModel],
+    examples: ImageDataset,
     max_bad: float = 0.0,
-    progress: Progress | None = None,
-) -> list[Answers]:
+    progress: ImageProgress | None = None,
+) -> list[LabelledPredictions]:
     """What each subject says of the examples, whose labels it knows by name.
 
     All subjects are on the device of the first; each has its own precision. Of several processes
@@ -83,7 +83,7 @@ def ask(
             f"{examples.keys[int(bare[0])]} has no label ({len(bare):,} such images); a comparison "
             "needs one for every image"
         )
-    strip = Strip(tuple(dict.fromkeys(subject.preprocess for subject in subjects)))
+    strip = PackedPreprocess(tuple(dict.fromkeys(subject.preprocess for subject in subjects)))
     device, workers = subjects[0].device, subjects[0].workers_for(examples)
 
     def answer(strips: Tensor) -> Tensor:
@@ -98,15 +98,20 @@ def ask(
         return torch.stack(columns, dim=1)
 
     def ask_share() -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, str]]]:
-        share = own_share(examples)
-        plan = [[Place(0, i) for i in share[s : s + BATCH]] for s in range(0, len(share), BATCH)]
-        batches = told(train_batches(examples, strip, plan, workers), len(share), progress)
-        return collect(answer, batches, device.torch_device)
+        share = get_process_indices(examples)
+        plan = [
+            [SampleKey(0, i) for i in share[s : s + EVAL_BATCH_SIZE]]
+            for s in range(0, len(share), EVAL_BATCH_SIZE)
+        ]
+        batches = iterate_with_progress(
+            load_batches(examples, strip, plan, workers), len(share), progress
+        )
+        return collect_outputs(answer, batches, device.torch_device)
 
-    shares = gather(together(ask_share))
+    shares = all_gather_objects(run_on_all_processes(ask_share))
     bad = sorted(one for *_, some in shares for one in some)
     named = [(examples.keys[place], reason) for place, reason in bad]
-    refuse_too_many_bad(named, len(examples), "images", max_bad)
+    check_bad_image_share(named, len(examples), "images", max_bad)
     places = np.concatenate([places for places, *_ in shares])
     if not len(places):
         raise DataError("no image to compare by: none of them can be read")
@@ -114,12 +119,14 @@ def ask(
     order = np.argsort(places)
     asked, values = examples.select(places[order]), values[order]
     return [
-        answers_of(subject, asked, values[:, 2 * i], values[:, 2 * i + 1])
+        build_labelled_predictions(subject, asked, values[:, 2 * i], values[:, 2 * i + 1])
         for i, subject in enumerate(subjects)
     ]
 
 
-def told(batches: Iterator[Batch], images: int, progress: Progress | None) -> Iterator[Batch]:
+def iterate_with_progress(
+    batches: Iterator[ImageBatch], images: int, progress: ImageProgress | None
+) -> Iterator[ImageBatch]:
     """The same batches; whoever follows is told of each."""
     done = 0
     for batch in batches:
@@ -129,9 +136,9 @@ def told(batches: Iterator[Batch], images: int, progress: Progress | None) -> It
             progress(done, images)
 
 
-def answers_of(
-    subject: Subject, examples: Examples, probability: np.ndarray, predicted: np.ndarray
-) -> Answers:
+def build_labelled_predictions(
+    subject: LoadedModel, examples: ImageDataset, probability: np.ndarray, predicted: np.ndarray
+) -> LabelledPredictions:
     """[n], [n] -> the answers, with the examples' labels found among the model's."""
     broken = np.flatnonzero(~np.isfinite(probability))
     if len(broken):
@@ -139,8 +146,8 @@ def answers_of(
             f"{subject.name} answers {examples.keys[int(broken[0])]} (and {len(broken) - 1} more) "
             "with numbers that are not finite: its weights are damaged, or its training diverged"
         )
-    known = as_model_knows(examples, subject.source.labels, subject.name)
-    return Answers(
+    known = map_to_model_labels(examples, subject.source.labels, subject.name)
+    return LabelledPredictions(
         name=subject.name,
         classes=known.classes,
         keys=known.keys,

@@ -15,7 +15,7 @@ import numpy as np
 
 from patchwords.noise import numpy_generator
 
-RESAMPLES = 1000
+BOOTSTRAP_RESAMPLES = 1000
 
 
 def macro_f1(labels: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
@@ -30,8 +30,12 @@ def macro_f1(labels: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarra
     return np.array(scores)
 
 
-def resample_macro_f1(
-    labels: np.ndarray, answers: np.ndarray, classes: int, resamples: int = RESAMPLES, seed: int = 0
+def bootstrap_macro_f1(
+    labels: np.ndarray,
+    answers: np.ndarray,
+    classes: int,
+    resamples: int = BOOTSTRAP_RESAMPLES,
+    seed: int = 0,
 ) -> np.ndarray:
     """int [n], int [m, n] -> [R, m], macro F1 in each resample.
 
@@ -55,7 +59,7 @@ def resample_macro_f1(
     return np.asarray(scores.mean(1).T)
 
 
-def percentiles(values: np.ndarray) -> tuple[float, float]:
+def percentile_interval(values: np.ndarray) -> tuple[float, float]:
     """[R] -> the ends between which 95 % of them lie."""
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)

@@ -18,19 +18,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.device import choose_device
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.files import write_atomically
 from patchwords.model.family import Model
-from patchwords.model.fast import for_inference
+from patchwords.model.fast import pack_for_inference
 
 if TYPE_CHECKING:
-    from patchwords.data.loader import Batch
+    from patchwords.data.loader import ImageBatch
     from patchwords.data.preprocess import Preprocess
 
-PRECISIONS = ("fp32", "bf16", "int8")
-MOST_COLUMNS = 100  # with more classes, predictions.csv leaves out the column per class
+PREDICTION_PRECISIONS = ("fp32", "bf16", "int8")
+MAX_PROBABILITY_COLUMNS = 100  # with more classes, predictions.csv leaves out the column per class
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,9 @@ class Predictions:
     bad: list[tuple[int, str]]  # (position in the examples, reason)
 
 
-def classify(
+def predict_probabilities(
     model: torch.nn.Module,
-    batches: Iterable[Batch],
+    batches: Iterable[ImageBatch],
     preprocess: Preprocess,
     device: torch.device | str = "cpu",
     precision: str = "fp32",
@@ -54,21 +54,23 @@ def classify(
 
     With int8 the model is one that has been made for it (`Pretrained.for_inference`).
     """
-    if precision not in PRECISIONS:
-        raise ConfigError(f"unknown precision {precision!r}{did_you_mean(precision, PRECISIONS)}")
+    if precision not in PREDICTION_PRECISIONS:
+        raise ConfigError(
+            f"unknown precision {precision!r}{did_you_mean(precision, PREDICTION_PRECISIONS)}"
+        )
     device = torch.device(device)
     chosen = choose_device(device.type, precision)  # type: ignore[arg-type]
-    fast = model if chosen.int8 else for_inference(cast(Model, model), chosen.bf16)
+    fast = model if chosen.int8 else pack_for_inference(cast(Model, model), chosen.bf16)
 
     def ask(images: Tensor) -> Tensor:
         return fast(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
 
-    with evaluating(model), chosen.autocast():
-        return Predictions(*collect(ask, batches, device))
+    with eval_mode(model), chosen.autocast():
+        return Predictions(*collect_outputs(ask, batches, device))
 
 
-def collect(
-    ask: Callable[[Tensor], Tensor], batches: Iterable[Batch], device: torch.device
+def collect_outputs(
+    ask: Callable[[Tensor], Tensor], batches: Iterable[ImageBatch], device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, str]]]:
     """What `ask` makes of every readable image, uint8 [B, C, H, W] -> [B, V], batch by batch.
 
@@ -94,7 +96,7 @@ def collect(
 
 
 @contextmanager
-def evaluating(model: torch.nn.Module) -> Iterator[None]:
+def eval_mode(model: torch.nn.Module) -> Iterator[None]:
     """eval() for a while; afterwards each module is as it was (a frozen part may stay in eval)."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
@@ -106,13 +108,13 @@ def evaluating(model: torch.nn.Module) -> Iterator[None]:
 
 
 def write_predictions(
-    path: Path | str, examples: Examples, predictions: Predictions, classes: Sequence[str]
+    path: Path | str, examples: ImageDataset, predictions: Predictions, classes: Sequence[str]
 ) -> None:
     """predictions.csv: path, label, prediction, probability, correct and a column p:<class> each.
 
     An image without a label has neither label nor correct.
     """
-    columns = [f"p:{name}" for name in classes] if len(classes) <= MOST_COLUMNS else []
+    columns = [f"p:{name}" for name in classes] if len(classes) <= MAX_PROBABILITY_COLUMNS else []
     file = io.StringIO(newline="")
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow(["path", "label", "prediction", "probability", "correct", *columns])

@@ -10,31 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.evaluate.answers import Answers
-from patchwords.evaluate.bootstrap import macro_f1, percentiles, resample_macro_f1
-from patchwords.evaluate.metrics import wilson
-from patchwords.evaluate.paired import Pairs, difference, mcnemar
+from patchwords.evaluate.answers import LabelledPredictions
+from patchwords.evaluate.bootstrap import bootstrap_macro_f1, macro_f1, percentile_interval
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.evaluate.paired import PairedCounts, accuracy_difference, mcnemar_test
 
-DISAGREEMENT = (  # the columns of what is said of an image that the models answer differently
+DISAGREEMENT_COLUMNS = (  # the columns of what is said of an image that the models answer differently
     *("path", "label", "prediction_a", "probability_a", "prediction_b", "probability_b", "right"),
 )
 
 
-def compare(a: Answers, b: Answers, seed: int = 0) -> dict[str, Any]:
+def compare_predictions(
+    a: LabelledPredictions, b: LabelledPredictions, seed: int = 0
+) -> dict[str, Any]:
     """The numbers of a comparison, JSON-able. The answers are of the same images (`matched`).
 
-    `pairs` counts the images that both, one or none has right; `mcnemar` has the p of equal
-    accuracies; `agreement` is how often both say the same, right or wrong; `per_class` has the
+    `pairs` counts the images that both, one or none has right; `mcnemar_test` has the p of equal
+    accuracies; `agreement` is how often both say the same, right or wrong; `compare_per_class` has the
     recalls. Macro F1 and its difference are bootstrapped: each resample is of images, about which
     both models are asked.
     """
     labels, answers = a.labels, np.stack([a.predicted, b.predicted])  # [n], [2, n]
-    pairs = Pairs.of(a.right, b.right)
-    exact, mid = mcnemar(pairs)
+    pairs = PairedCounts.of(a.right, b.right)
+    exact, mid = mcnemar_test(pairs)
     f1 = macro_f1(labels, answers, len(a.classes))  # [2]
-    drawn = resample_macro_f1(labels, answers, len(a.classes), seed=seed)  # [R, 2]
+    drawn = bootstrap_macro_f1(labels, answers, len(a.classes), seed=seed)  # [R, 2]
     ends = [  # of each by itself, as `evaluate` has them
-        percentiles(resample_macro_f1(labels, one[None], len(a.classes), seed=seed)[:, 0])
+        percentile_interval(bootstrap_macro_f1(labels, one[None], len(a.classes), seed=seed)[:, 0])
         for one in answers
     ]
     same = int((a.predicted == b.predicted).sum())
@@ -42,44 +44,54 @@ def compare(a: Answers, b: Answers, seed: int = 0) -> dict[str, Any]:
         "images": len(a),
         "a": {
             "name": a.name,
-            **with_ends("accuracy", pairs.a / pairs.n, *wilson(pairs.a, pairs.n)),
-            **with_ends("macro_f1", float(f1[0]), *ends[0]),
+            **build_interval_entry(
+                "accuracy", pairs.a / pairs.n, *wilson_interval(pairs.a, pairs.n)
+            ),
+            **build_interval_entry("macro_f1", float(f1[0]), *ends[0]),
         },
         "b": {
             "name": b.name,
-            **with_ends("accuracy", pairs.b / pairs.n, *wilson(pairs.b, pairs.n)),
-            **with_ends("macro_f1", float(f1[1]), *ends[1]),
+            **build_interval_entry(
+                "accuracy", pairs.b / pairs.n, *wilson_interval(pairs.b, pairs.n)
+            ),
+            **build_interval_entry("macro_f1", float(f1[1]), *ends[1]),
         },
         "difference": {
-            **with_ends("accuracy", *difference(pairs)),
-            **with_ends("macro_f1", float(f1[1] - f1[0]), *percentiles(drawn @ [-1, 1])),
+            **build_interval_entry("accuracy", *accuracy_difference(pairs)),
+            **build_interval_entry(
+                "macro_f1", float(f1[1] - f1[0]), *percentile_interval(drawn @ [-1, 1])
+            ),
         },
         "pairs": pairs.to_dict(),
         "mcnemar": {"exact_p": exact, "mid_p": mid},
-        **with_ends("agreement", same / pairs.n, *wilson(same, pairs.n)),
-        "per_class": per_class(a, b),
+        **build_interval_entry("agreement", same / pairs.n, *wilson_interval(same, pairs.n)),
+        "per_class": compare_per_class(a, b),
     }
 
 
-def per_class(a: Answers, b: Answers) -> list[dict[str, Any]]:
+def compare_per_class(a: LabelledPredictions, b: LabelledPredictions) -> list[dict[str, Any]]:
     """A row for each class that is among the images: both recalls and their difference."""
     rows = []
     for label in np.flatnonzero(np.bincount(a.labels, minlength=len(a.classes))).tolist():
         inside = a.labels == label
-        pairs = Pairs.of(a.right[inside], b.right[inside])
+        pairs = PairedCounts.of(a.right[inside], b.right[inside])
         rows.append(
             {
                 "class": a.classes[label],
                 "support": pairs.n,
-                **with_ends("recall_a", pairs.a / pairs.n, *wilson(pairs.a, pairs.n)),
-                **with_ends("recall_b", pairs.b / pairs.n, *wilson(pairs.b, pairs.n)),
-                **with_ends("difference", *difference(pairs)),
+                **build_interval_entry(
+                    "recall_a", pairs.a / pairs.n, *wilson_interval(pairs.a, pairs.n)
+                ),
+                **build_interval_entry(
+                    "recall_b", pairs.b / pairs.n, *wilson_interval(pairs.b, pairs.n)
+                ),
+                **build_interval_entry("difference", *accuracy_difference(pairs)),
             }
         )
     return rows
 
 
-def disagreements(a: Answers, b: Answers) -> list[dict[str, Any]]:
+def list_disagreements(a: LabelledPredictions, b: LabelledPredictions) -> list[dict[str, Any]]:
     """The images that the models answer differently; first those where both are sure of it.
 
     They are ordered by the smaller of the two probabilities.
@@ -101,6 +113,6 @@ def disagreements(a: Answers, b: Answers) -> list[dict[str, Any]]:
     ]
 
 
-def with_ends(name: str, value: float, low: float, high: float) -> dict[str, float]:
+def build_interval_entry(name: str, value: float, low: float, high: float) -> dict[str, float]:
     """A number beside its 95 % interval."""
     return {name: value, f"{name}_low": low, f"{name}_high": high}

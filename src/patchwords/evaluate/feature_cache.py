@@ -23,23 +23,31 @@ import numpy as np
 import torch
 from torch import nn
 
-from patchwords.data.examples import Examples
-from patchwords.data.feature_file import BLOCK, FeatureFile
-from patchwords.data.loader import Batch, eval_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.feature_file import BLOCK_ROWS, FeatureStore
+from patchwords.data.loader import ImageBatch, load_eval_batches
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.shard_cache import locked
+from patchwords.data.shard_cache import file_lock
 from patchwords.device import Device
-from patchwords.distributed import by_main, from_main, together, world
+from patchwords.distributed import (
+    broadcast_from_main,
+    get_world,
+    run_on_all_processes,
+    run_on_main_process,
+)
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.classify import collect, evaluating
-from patchwords.evaluate.feature_key import describe, key_of
-from patchwords.evaluate.features import Features, asked
-from patchwords.files import explain
+from patchwords.evaluate.classify import collect_outputs, eval_mode
+from patchwords.evaluate.feature_key import compute_cache_key, describe_feature_inputs
+from patchwords.evaluate.features import Features, build_batch_encoder
+from patchwords.files import explain_write_error
 
 GIB = 2**30
-KEPT: dict[str, np.dtype[Any]] = {"fp32": np.dtype(np.float32), "bf16": np.dtype(np.float16)}
+STORED_DTYPES: dict[str, np.dtype[Any]] = {
+    "fp32": np.dtype(np.float32),
+    "bf16": np.dtype(np.float16),
+}
 
-Progress = Callable[[int, int], None]  # images done, images in all
+FeatureProgress = Callable[[int, int], None]  # images done, images in all
 
 
 @dataclass(frozen=True)
@@ -52,11 +60,11 @@ class FeatureCache:
     def represent(
         self,
         model: nn.Module,
-        examples: Examples,
+        examples: ImageDataset,
         preprocess: Preprocess,
         device: Device,
         workers: int,
-        progress: Progress | None = None,
+        progress: FeatureProgress | None = None,
     ) -> Features:
         """As `features.represent`, but from the disk where this was computed before.
 
@@ -65,118 +73,123 @@ class FeatureCache:
         has three bits more than bfloat16 and is NumPy's own. Raises ConfigError where the cache
         cannot be written or is too small.
         """
-        about: dict[str, Any] = from_main(
-            together(
+        about: dict[str, Any] = broadcast_from_main(
+            run_on_all_processes(
                 lambda: (
-                    describe(model, examples, preprocess, device.precision)
-                    if world().is_main
+                    describe_feature_inputs(model, examples, preprocess, device.precision)
+                    if get_world().is_main
                     else {}
                 )
             )
         )
-        file = FeatureFile(self.folder / key_of(about))
+        file = FeatureStore(self.folder / compute_cache_key(about))
         with ExitStack() as held:
-            by_main(lambda: held.enter_context(self.lock(file)))
-            if not from_main(file.is_whole):
-                by_main(lambda: self.begin(file, width_of(model, preprocess, device), about))
-                ask = Pass(model, examples, preprocess, device, workers)
-                together(lambda: ask.fill(file, progress or (lambda done, total: None)))
-                by_main(lambda: file.finish(about))
-            values, bad = together(file.read)
+            run_on_main_process(lambda: held.enter_context(self.lock(file)))
+            if not broadcast_from_main(file.is_whole):
+                run_on_main_process(
+                    lambda: self.begin(file, infer_feature_width(model, preprocess, device), about)
+                )
+                ask = FeaturePass(model, examples, preprocess, device, workers)
+                run_on_all_processes(lambda: ask.fill(file, progress or (lambda done, total: None)))
+                run_on_main_process(lambda: file.finish(about))
+            values, bad = run_on_all_processes(file.read)
         unreadable = np.array([index for index, _ in bad], dtype=np.int64)
         indices = np.setdiff1d(np.arange(len(examples)), unreadable)
         return Features(indices, examples.labels[indices], values[indices] if bad else values, bad)
 
     def holds(
-        self, model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device
+        self, model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device
     ) -> bool:
         """Whether the features of these images are there as a whole."""
-        about = describe(model, examples, preprocess, device.precision)
-        return FeatureFile(self.folder / key_of(about)).is_whole
+        about = describe_feature_inputs(model, examples, preprocess, device.precision)
+        return FeatureStore(self.folder / compute_cache_key(about)).is_whole
 
-    def lock(self, file: FeatureFile, wait: bool = True) -> AbstractContextManager[bool]:
+    def lock(self, file: FeatureStore, wait: bool = True) -> AbstractContextManager[bool]:
         """A context that holds the file's lock; with wait=False it says whether it does."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise explain(error, self.folder) from error
-        return locked(self.folder / f".{file.folder.name}.lock", wait)
+            raise explain_write_error(error, self.folder) from error
+        return file_lock(self.folder / f".{file.folder.name}.lock", wait)
 
-    def begin(self, file: FeatureFile, width: int, about: dict[str, Any]) -> None:
+    def begin(self, file: FeatureStore, width: int, about: dict[str, Any]) -> None:
         """With the file's lock held: make room, and an array to fill."""
-        dtype = KEPT[about["precision"]]
+        dtype = STORED_DTYPES[about["precision"]]
         need = about["images"] * width * dtype.itemsize
         if need > self.bound:
             raise ConfigError(
                 f"features of {about['images']:,} images take {need / GIB:.1f} GiB, the cache may "
                 f"take {self.bound / GIB:g}: raise --cache-size, or say --cache none"
             )
-        with locked(self.folder / ".room"):
+        with file_lock(self.folder / ".room"):
             self.make_room(need, file)
             file.begin(about["images"], width, dtype)
 
-    def make_room(self, need: int, new: FeatureFile) -> None:
+    def make_room(self, need: int, new: FeatureStore) -> None:
         """Remove what was used longest ago and nobody holds, until `need` bytes more fit."""
         found = [path for path in self.folder.iterdir() if path.is_dir() and path != new.folder]
         sizes = {path: sum(f.stat().st_size for f in path.iterdir()) for path in found}
         total = sum(sizes.values())
-        for path in sorted(found, key=last_used):
+        for path in sorted(found, key=last_used_ns):
             if total + need <= self.bound:
                 break
-            with self.lock(FeatureFile(path), wait=False) as mine:
+            with self.lock(FeatureStore(path), wait=False) as mine:
                 if mine:
-                    FeatureFile(path).remove()
+                    FeatureStore(path).remove()
                     total -= sizes[path]
 
 
-def last_used(folder: Path) -> int:
+def last_used_ns(folder: Path) -> int:
     """Nanoseconds; of an array that was never finished, when it was begun."""
-    about = FeatureFile(folder).about
+    about = FeatureStore(folder).about
     return (about if about.is_file() else folder).stat().st_mtime_ns
 
 
 @dataclass(frozen=True)
-class Pass:
+class FeaturePass:
     """One pass of a model over images."""
 
     model: nn.Module
-    examples: Examples
+    examples: ImageDataset
     preprocess: Preprocess
     device: Device
     workers: int
 
-    def fill(self, file: FeatureFile, progress: Progress) -> None:
+    def fill(self, file: FeatureStore, progress: FeatureProgress) -> None:
         """This process's blocks of the file, as far as they are not done."""
-        here, count = world(), len(self.examples)
+        here, count = get_world(), len(self.examples)
         blocks = [int(b) for b in file.blocks_left() if b % here.size == here.rank]
-        spans = [range(b * BLOCK, min((b + 1) * BLOCK, count)) for b in blocks]
+        spans = [range(b * BLOCK_ROWS, min((b + 1) * BLOCK_ROWS, count)) for b in blocks]
         places = np.array([place for span in spans for place in span], dtype=np.int64)
-        chosen, ask = self.examples.select(places), asked(self.model, self.preprocess, self.device)
-        total = -(-count // BLOCK)
+        chosen, ask = (
+            self.examples.select(places),
+            build_batch_encoder(self.model, self.preprocess, self.device),
+        )
+        total = -(-count // BLOCK_ROWS)
         with (
             file.filling() as filling,
-            evaluating(self.model),
+            eval_mode(self.model),
             self.device.autocast(),
             torch.inference_mode(),
         ):
-            batches = eval_batches(chosen, self.preprocess, BLOCK, self.workers)
+            batches = load_eval_batches(chosen, self.preprocess, BLOCK_ROWS, self.workers)
             for block, span, batch in zip(blocks, spans, batches, strict=True):
                 bad = [(int(places[index]), reason) for index, reason in batch.bad]
                 rows = None
                 if len(batch.indices):
                     images = batch.images.to(self.device.torch_device, non_blocking=True)
-                    values = kept(ask(images).cpu().numpy(), self.device.precision)
+                    values = to_stored_dtype(ask(images).cpu().numpy(), self.device.precision)
                     rows = np.zeros((len(span), values.shape[1]), values.dtype)
                     rows[places[batch.indices.numpy()] - span.start] = values
                 filling.write(block, rows, bad)
                 if here.is_main:
-                    progress(min((total - len(file.blocks_left())) * BLOCK, count), count)
+                    progress(min((total - len(file.blocks_left())) * BLOCK_ROWS, count), count)
 
 
-def kept(values: np.ndarray, precision: str) -> np.ndarray:
+def to_stored_dtype(values: np.ndarray, precision: str) -> np.ndarray:
     """float32 [n, R] as it is kept, float16 for bf16; DataError for what that cannot hold."""
     with np.errstate(over="ignore"):
-        small = values.astype(KEPT[precision])
+        small = values.astype(STORED_DTYPES[precision])
     if np.isinf(small).any() and np.isfinite(values).all():
         raise DataError(
             f"features reach {np.abs(values).max():.3g}, more than 16 bits hold: use "
@@ -185,32 +198,32 @@ def kept(values: np.ndarray, precision: str) -> np.ndarray:
     return small
 
 
-def width_of(model: nn.Module, preprocess: Preprocess, device: Device) -> int:
+def infer_feature_width(model: nn.Module, preprocess: Preprocess, device: Device) -> int:
     """R, by asking for one black image."""
     shape = (1, preprocess.channels, *preprocess.image_size)
     black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
-    with evaluating(model), device.autocast(), torch.inference_mode():
-        return int(asked(model, preprocess, device)(black).shape[1])
+    with eval_mode(model), device.autocast(), torch.inference_mode():
+        return int(build_batch_encoder(model, preprocess, device)(black).shape[1])
 
 
-def represent_anew(
+def extract_uncached_features(
     model: nn.Module,
-    examples: Examples,
+    examples: ImageDataset,
     preprocess: Preprocess,
     device: Device,
     workers: int,
-    progress: Progress | None = None,
+    progress: FeatureProgress | None = None,
 ) -> Features:
     """What the cache would give, without one."""
     tell = progress or (lambda done, total: None)
 
-    def told() -> Iterator[Batch]:
-        batches = eval_batches(examples, preprocess, BLOCK, workers)
+    def told() -> Iterator[ImageBatch]:
+        batches = load_eval_batches(examples, preprocess, BLOCK_ROWS, workers)
         for number, batch in enumerate(batches):
-            tell(min(number * BLOCK, len(examples)), len(examples))
+            tell(min(number * BLOCK_ROWS, len(examples)), len(examples))
             yield batch
 
-    with evaluating(model), device.autocast():
-        ask = asked(model, preprocess, device)
-        indices, labels, values, bad = collect(ask, told(), device.torch_device)
-    return Features(indices, labels, kept(values, device.precision), bad)
+    with eval_mode(model), device.autocast():
+        ask = build_batch_encoder(model, preprocess, device)
+        indices, labels, values, bad = collect_outputs(ask, told(), device.torch_device)
+    return Features(indices, labels, to_stored_dtype(values, device.precision), bad)

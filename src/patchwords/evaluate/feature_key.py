@@ -12,23 +12,23 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.model.family import config_to_dict
 from patchwords.version import __version__
-from patchwords.weights.digest import digest
+from patchwords.weights.digest import digest_tensors
 
-FORMAT = 1  # raised when the files of the cache, or what is computed, change
-READ_WHOLE = 256 << 20  # bytes of images that are all read to tell them apart
-SAMPLED = 1000  # images that are read of larger data
+CACHE_FORMAT = 1  # raised when the files of the cache, or what is computed, change
+MAX_FULLY_HASHED_BYTES = 256 << 20  # bytes of images that are all read to tell them apart
+NUM_HASHED_IMAGES = 1000  # images that are read of larger data
 
 
-def describe(
-    model: nn.Module, examples: Examples, preprocess: Preprocess, precision: str
+def describe_feature_inputs(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, precision: str
 ) -> dict[str, Any]:
-    """All that the features depend on, as plain values; `key_of` makes a name of it."""
+    """All that the features depend on, as plain values; `compute_cache_key` makes a name of it."""
     return {
-        "format": FORMAT,
+        "format": CACHE_FORMAT,
         "version": __version__,
         "model": config_to_dict(model.config),  # type: ignore[arg-type]
         "weights": digest_weights(model),
@@ -39,7 +39,7 @@ def describe(
     }
 
 
-def key_of(about: dict[str, Any]) -> str:
+def compute_cache_key(about: dict[str, Any]) -> str:
     """32 letters that no other description has."""
     text = json.dumps(about, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
@@ -47,10 +47,10 @@ def key_of(about: dict[str, Any]) -> str:
 
 def digest_weights(model: nn.Module) -> str:
     """Of all its parameters and buffers."""
-    return digest(model.state_dict())
+    return digest_tensors(model.state_dict())
 
 
-def digest_images(examples: Examples) -> str:
+def digest_images(examples: ImageDataset) -> str:
     """Of these images in this order: every name and length, and what is in them.
 
     Up to 256 MiB all of them are read; of more, 1,000 that stand evenly in the list, as to read
@@ -63,8 +63,8 @@ def digest_images(examples: Examples) -> str:
         found.update(np.ascontiguousarray(examples.digests).data)
         return found.hexdigest()
     places = np.arange(len(examples))
-    if examples.sizes.sum() > READ_WHOLE and len(places) > SAMPLED:
-        places = np.linspace(0, len(places) - 1, SAMPLED).round().astype(np.int64)
+    if examples.sizes.sum() > MAX_FULLY_HASHED_BYTES and len(places) > NUM_HASHED_IMAGES:
+        places = np.linspace(0, len(places) - 1, NUM_HASHED_IMAGES).round().astype(np.int64)
     for place in places.tolist():
         try:
             found.update(hashlib.blake2b(examples.read(place), digest_size=16).digest())

@@ -12,15 +12,15 @@ from typing import cast
 import numpy as np
 from torch import Tensor, nn
 
-from patchwords.data.examples import Examples
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.evaluate.classify import collect, evaluating
+from patchwords.evaluate.classify import collect_outputs, eval_mode
 from patchwords.model.family import Model
-from patchwords.model.fast import for_inference
+from patchwords.model.fast import pack_for_inference
 
-BATCH = 64
+BATCH_SIZE = 64
 
 
 @dataclass(frozen=True)
@@ -33,21 +33,27 @@ class Features:
     bad: list[tuple[int, str]]  # (position in the examples, reason)
 
 
-def represent(
-    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+def extract_example_features(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> Features:
     """The representation of every readable image, as the model is in evaluation.
 
     It draws no random number, and every module gets its training mode back.
     """
-    with evaluating(model), device.autocast():
-        batches = eval_batches(examples, preprocess, BATCH, workers)
-        return Features(*collect(asked(model, preprocess, device), batches, device.torch_device))
+    with eval_mode(model), device.autocast():
+        batches = load_eval_batches(examples, preprocess, BATCH_SIZE, workers)
+        return Features(
+            *collect_outputs(
+                build_batch_encoder(model, preprocess, device), batches, device.torch_device
+            )
+        )
 
 
-def asked(model: nn.Module, preprocess: Preprocess, device: Device) -> Callable[[Tensor], Tensor]:
+def build_batch_encoder(
+    model: nn.Module, preprocess: Preprocess, device: Device
+) -> Callable[[Tensor], Tensor]:
     """-> a function of uint8 [B, C, H, W] that gives float32 [B, R], what the classifier sees."""
-    fast = for_inference(cast(Model, model), device.bf16)
+    fast = pack_for_inference(cast(Model, model), device.bf16)
 
     def ask(images: Tensor) -> Tensor:
         return fast.represent(preprocess.normalise(images)).float()

@@ -18,24 +18,24 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.shots import draw_shots
 from patchwords.device import Device
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.features import represent
-from patchwords.evaluate.frozen import refuse_infinite
+from patchwords.evaluate.features import extract_example_features
+from patchwords.evaluate.frozen import require_finite_features
 
-SHOTS = (1, 5, 10, 25)
-SEEDS = (0, 1, 2)
-L2 = 2.0**10
-CONSTANT = 100.0  # the last feature, for the bias
-EPSILON = 1e-5  # added to the deviation
-MOST_SCORES = 2**24  # numbers at a time while judging: 128 MiB, however many the classes
+DEFAULT_SHOTS = (1, 5, 10, 25)
+FEWSHOT_SEEDS = (0, 1, 2)
+DEFAULT_L2 = 2.0**10
+BIAS_FEATURE = 100.0  # the last feature, for the bias
+STD_EPSILON = 1e-5  # added to the deviation
+MAX_SCORE_ELEMENTS = 2**24  # numbers at a time while judging: 128 MiB, however many the classes
 
 
 @dataclass(frozen=True)
-class Score:
+class FewShotScore:
     """The accuracy of one fit."""
 
     shots: int  # images of each class
@@ -45,7 +45,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Linear:
+class RidgeClassifier:
     """A fitted classifier."""
 
     classes: np.ndarray  # [K] labels, rising
@@ -55,11 +55,11 @@ class Linear:
 
     def scores(self, features: np.ndarray) -> np.ndarray:
         """[n, D] -> [n, K], nearer to 1 for the class, to -1 for the others"""
-        return whiten(features, self.mean, self.deviation) @ self.weights
+        return standardise_features(features, self.mean, self.deviation) @ self.weights
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """[n, D] -> [n] labels"""
-        size = max(1, MOST_SCORES // max(self.weights.shape))
+        size = max(1, MAX_SCORE_ELEMENTS // max(self.weights.shape))
         best = [
             self.scores(features[start : start + size]).argmax(1)
             for start in range(0, len(features), size)
@@ -67,15 +67,15 @@ class Linear:
         return self.classes[np.concatenate(best)]
 
 
-def fewshot(
+def evaluate_fewshot(
     train_features: np.ndarray,
     train_labels: np.ndarray,
     test_features: np.ndarray,
     test_labels: np.ndarray,
-    shots: Sequence[int] = SHOTS,
-    seeds: Sequence[int] = SEEDS,
-    l2s: Sequence[float] = (L2,),
-) -> list[Score]:
+    shots: Sequence[int] = DEFAULT_SHOTS,
+    seeds: Sequence[int] = FEWSHOT_SEEDS,
+    l2s: Sequence[float] = (DEFAULT_L2,),
+) -> list[FewShotScore]:
     """Accuracy on the test images for each number of shots, draw and penalty, in this order.
 
     Args:
@@ -87,19 +87,19 @@ def fewshot(
     Raises DataError where a class has fewer images than shots, labels are missing or features are
     not finite, ConfigError for a penalty that is not positive.
     """
-    draws = draw_all(train_labels, shots, seeds)
-    return score_draws(train_features, train_labels, draws, test_features, test_labels, l2s)
+    draws = draw_all_shots(train_labels, shots, seeds)
+    return score_shot_draws(train_features, train_labels, draws, test_features, test_labels, l2s)
 
 
-Draws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of what was drawn
+ShotDraws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of what was drawn
 
 
-def draw_all(
+def draw_all_shots(
     labels: np.ndarray,
     shots: Sequence[int],
     seeds: Sequence[int],
     classes: Sequence[str] | None = None,
-) -> Draws:
+) -> ShotDraws:
     """Every draw, before the first fit: raises DataError where a class has too few images."""
     for name, values in (("shots", shots), ("seeds", seeds)):
         if not values or len({*values}) < len(values):
@@ -109,45 +109,47 @@ def draw_all(
     return {(n, seed): draw_shots(labels, n, seed, classes) for n in shots for seed in seeds}
 
 
-def score_draws(
+def score_shot_draws(
     train_features: np.ndarray,
     train_labels: np.ndarray,
-    draws: Draws,
+    draws: ShotDraws,
     test_features: np.ndarray,
     test_labels: np.ndarray,
-    l2s: Sequence[float] = (L2,),
-) -> list[Score]:
-    """As `fewshot`, of draws that were made."""
+    l2s: Sequence[float] = (DEFAULT_L2,),
+) -> list[FewShotScore]:
+    """As `evaluate_fewshot`, of draws that were made."""
     if not len(test_labels) or np.min(test_labels) < 0:
         raise DataError("few-shot evaluation needs images to judge by, each with a label")
-    refuse_infinite(test_features)
+    require_finite_features(test_features)
     scores = []
     for (count, seed), drawn in draws.items():
-        fits = fit(train_features[drawn], train_labels[drawn], l2s)
+        fits = fit_ridge_classifiers(train_features[drawn], train_labels[drawn], l2s)
         for l2, linear in zip(l2s, fits, strict=True):
             right = linear.predict(test_features) == test_labels
-            scores.append(Score(count, seed, l2, float(right.mean())))
+            scores.append(FewShotScore(count, seed, l2, float(right.mean())))
     return scores
 
 
-def fit(features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (L2,)) -> Iterator[Linear]:
+def fit_ridge_classifiers(
+    features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (DEFAULT_L2,)
+) -> Iterator[RidgeClassifier]:
     """[N, D] and int [N] -> a classifier for each penalty, from one eigendecomposition.
 
     With X the features and Y the targets it is (X'X + l2)^-1 X'Y, or, where there are fewer
     images than features, the same as X'(XX' + l2)^-1 Y. Y, which has N x K numbers, is never
     written out: a product with 2 onehot - 1 is twice the sum over each class less the sum of all.
     """
-    refuse_penalties(l2s)
-    refuse_infinite(features)
+    require_positive_penalties(l2s)
+    require_finite_features(features)
     order = np.argsort(labels, kind="stable")
     classes, starts = np.unique(labels[order], return_index=True)
     # the features and the constant, made white where they stand: N x D is large enough once
-    x = np.full((len(features), features.shape[1] + 1), CONSTANT)  # [N, D + 1]
+    x = np.full((len(features), features.shape[1] + 1), BIAS_FEATURE)  # [N, D + 1]
     x[:, :-1] = features[order]
     white = x[:, :-1]
     mean = white.mean(0)
     white -= mean
-    deviation = np.sqrt(np.einsum("nd,nd->d", white, white) / len(x)) + EPSILON
+    deviation = np.sqrt(np.einsum("nd,nd->d", white, white) / len(x)) + STD_EPSILON
     white /= deviation
 
     def onto_targets(rows: np.ndarray) -> np.ndarray:
@@ -161,18 +163,20 @@ def fit(features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (L2,)) 
         eigenvalues, q = np.linalg.eigh(x @ x.T)
         left, right = x.T @ q, onto_targets(q)
     for l2 in l2s:
-        yield Linear(classes, mean, deviation, (left / (eigenvalues + l2)) @ right)
+        yield RidgeClassifier(classes, mean, deviation, (left / (eigenvalues + l2)) @ right)
 
 
-def refuse_penalties(l2s: Sequence[float]) -> None:
+def require_positive_penalties(l2s: Sequence[float]) -> None:
     """Raise ConfigError for one that is not positive."""
     if any(not 0 < l2 < np.inf for l2 in l2s):
         raise ConfigError(f"l2 {min(l2s):g}: the penalty must be greater than 0; 1024 is usual")
 
 
-def whiten(features: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.ndarray:
+def standardise_features(
+    features: np.ndarray, mean: np.ndarray, deviation: np.ndarray
+) -> np.ndarray:
     """[n, D] -> float64 [n, D + 1], the constant last"""
-    x = np.full((len(features), features.shape[1] + 1), CONSTANT)
+    x = np.full((len(features), features.shape[1] + 1), BIAS_FEATURE)
     np.subtract(features, mean, out=x[:, :-1])
     x[:, :-1] /= deviation
     return x
@@ -180,8 +184,8 @@ def whiten(features: np.ndarray, mean: np.ndarray, deviation: np.ndarray) -> np.
 
 def measure_fewshot(
     model: nn.Module,
-    drawn: Examples,
-    held_out: Examples,
+    drawn: ImageDataset,
+    held_out: ImageDataset,
     preprocess: Preprocess,
     device: Device,
     workers: int,
@@ -191,10 +195,11 @@ def measure_fewshot(
     Images that cannot be read are left out of both.
     """
     train, test = (
-        represent(model, examples, preprocess, device, workers) for examples in (drawn, held_out)
+        extract_example_features(model, examples, preprocess, device, workers)
+        for examples in (drawn, held_out)
     )
     if not len(train.labels) or not len(test.labels):
         raise DataError("none of the few-shot images can be read; patchwords doctor says why")
-    [linear] = fit(train.values, train.labels)
+    [linear] = fit_ridge_classifiers(train.values, train.labels)
     right = linear.predict(test.values) == test.labels
     return {"accuracy": float(right.mean()), "images": len(right)}

@@ -16,111 +16,117 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from patchwords.data.bad import refuse_too_many_bad
+from patchwords.data.bad import check_bad_image_share
 from patchwords.data.examples import (
     ALL,
     TEST,
     TRAIN,
     UNUSED,
     VALIDATION,
-    Data,
-    Examples,
-    unite,
+    DatasetSplits,
+    ImageDataset,
+    concatenate_datasets,
 )
-from patchwords.data.loader import eval_batches
+from patchwords.data.loader import load_eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.distributed import mean_over, together, world
+from patchwords.distributed import all_reduce_means, get_world, run_on_all_processes
 from patchwords.errors import DataError, did_you_mean
-from patchwords.evaluate.classify import Predictions, classify
-from patchwords.evaluate.metrics import mean_loss, summarise
+from patchwords.evaluate.classify import Predictions, predict_probabilities
+from patchwords.evaluate.metrics import compute_classification_metrics, mean_cross_entropy
 
-BATCH = 64
+EVAL_BATCH_SIZE = 64
 HELD_OUT = "held-out"
-NEW = "new"  # images that no run has divided
-Recorded = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
+NEW_IMAGES = "new"  # images that no run has divided
+RecordedSplits = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
 
 
-def measure(
-    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+def evaluate_classifier(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> dict[str, Any]:
     """Loss and accuracy, for the curves during training; each process measures its share."""
-    share = examples if world().size == 1 else examples.select(own_share(examples))
-    predictions = together(lambda: predict(model, share, preprocess, device, workers))
+    share = examples if get_world().size == 1 else examples.select(get_process_indices(examples))
+    predictions = run_on_all_processes(
+        lambda: predict_examples(model, share, preprocess, device, workers)
+    )
     labels, probabilities = predictions.labels, predictions.probabilities
     means = {"loss": 0.0, "accuracy": 0.0}
     if len(labels):
-        means["loss"] = mean_loss(labels, probabilities)
+        means["loss"] = mean_cross_entropy(labels, probabilities)
         means["accuracy"] = float((probabilities.argmax(1) == labels).mean())
-    means, images = mean_over(means, len(labels))
+    means, images = all_reduce_means(means, len(labels))
     if not images:
         raise DataError("none of the validation images can be read; patchwords doctor says why")
     return {**means, "images": images}
 
 
-def own_share(examples: Examples) -> range:
+def get_process_indices(examples: ImageDataset) -> range:
     """The places of the examples that this process measures: every one, if it is alone."""
-    return range(world().rank, len(examples), world().size)
+    return range(get_world().rank, len(examples), get_world().size)
 
 
-def predict(
-    model: nn.Module, examples: Examples, preprocess: Preprocess, device: Device, workers: int
+def predict_examples(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> Predictions:
     """Probabilities of every readable image of the examples."""
-    batches = eval_batches(examples, preprocess, BATCH, workers)
-    return classify(model, batches, preprocess, device.torch_device, device.precision)
+    batches = load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
+    return predict_probabilities(model, batches, preprocess, device.torch_device, device.precision)
 
 
-def judge(
-    predictions: Predictions, examples: Examples, classes: Sequence[str], max_bad: float
+def evaluate_predictions(
+    predictions: Predictions, examples: ImageDataset, classes: Sequence[str], max_bad: float
 ) -> dict[str, Any]:
     """The metrics of the images that could be read; the others are named, and must be few."""
     bad = [(examples.keys[index], reason) for index, reason in predictions.bad]
-    refuse_too_many_bad(bad, len(examples), "images", max_bad)
-    result = summarise(predictions.labels, predictions.probabilities, classes)
+    check_bad_image_share(bad, len(examples), "images", max_bad)
+    result = compute_classification_metrics(predictions.labels, predictions.probabilities, classes)
     return {**result, "skipped": [{"path": path, "reason": reason} for path, reason in bad]}
 
 
 @dataclass(frozen=True)
-class Selection:
+class HeldOutSelection:
     """The images to judge by, and what was left out."""
 
     split: str  # what to call it in a report
-    examples: Examples
+    examples: ImageDataset
     trained_on: int  # images of the data that the run trained on
 
 
-def select(data: Data, recorded: dict[tuple[str, int], str], split: str = HELD_OUT) -> Selection:
+def select_held_out(
+    data: DatasetSplits, recorded: dict[tuple[str, int], str], split: str = HELD_OUT
+) -> HeldOutSelection:
     """Images of a split of the data, as the run divided them, else as the data say.
 
     Args:
         recorded: (path, bytes) -> split of the run (`read_splits`), empty where there is no run.
         split: "held-out" is test, and images that are new to the run; without either, validation.
     """
-    everything = unite(list(data.splits.values()))
+    everything = concatenate_datasets(list(data.splits.values()))
     declared = [name for name, part in data.splits.items() for _ in range(len(part))]
     names = [
-        recorded.get(place, NEW if declared_name in {ALL, TRAIN} and recorded else declared_name)
+        recorded.get(
+            place, NEW_IMAGES if declared_name in {ALL, TRAIN} and recorded else declared_name
+        )
         for place, declared_name in zip(
             zip(everything.keys, everything.sizes.tolist(), strict=True), declared, strict=True
         )
     ]
-    names = [NEW if name == ALL else name for name in names]
+    names = [NEW_IMAGES if name == ALL else name for name in names]
     found = Counter(names)
     wanted = {split}
     if split == ALL:
         wanted = set(names)
     elif split == HELD_OUT:
-        wanted = {TEST, NEW} if found[TEST] or found[NEW] else {VALIDATION}
+        wanted = {TEST, NEW_IMAGES} if found[TEST] or found[NEW_IMAGES] else {VALIDATION}
     chosen = np.array([i for i, name in enumerate(names) if name in wanted], dtype=np.int64)
     if not len(chosen):
         there = ", ".join(f"{count:,} {name}" for name, count in found.items())
         raise DataError(f"{data.source}: no images of split {split!r}; there are {there}")
     called = "+".join(sorted(wanted & found.keys(), reverse=True))
-    return Selection(called, everything.select(chosen), found[TRAIN])
+    return HeldOutSelection(called, everything.select(chosen), found[TRAIN])
 
 
-def as_model_knows(examples: Examples, labels: Sequence[str], source: str) -> Examples:
+def map_to_model_labels(examples: ImageDataset, labels: Sequence[str], source: str) -> ImageDataset:
     """The examples with labels that are positions in the model's, matched by name."""
     place = {name: i for i, name in enumerate(labels)}
     present = [examples.classes[i] for i in np.flatnonzero(examples.count_per_class())]
@@ -134,7 +140,7 @@ def as_model_knows(examples: Examples, labels: Sequence[str], source: str) -> Ex
     return replace(examples, classes=tuple(labels), labels=table[examples.labels])
 
 
-def final_split(data: Data) -> tuple[str, Examples]:
+def choose_final_split(data: DatasetSplits) -> tuple[str, ImageDataset]:
     """What a run's report is about: test where there is one, else validation."""
     for name in (TEST, VALIDATION):
         if name in data.splits and len(data.splits[name]):
@@ -142,7 +148,7 @@ def final_split(data: Data) -> tuple[str, Examples]:
     raise DataError(f"{data.source}: nothing was held out; --test and --validation are both 0")
 
 
-def read_recorded(model: Path) -> dict[tuple[str, int], str]:
+def read_run_splits(model: Path) -> dict[tuple[str, int], str]:
     """The splits.csv of the run that a model is of: its run folder, or model/ in it; or nothing."""
     from patchwords.data.split import read_splits
 
@@ -152,7 +158,7 @@ def read_recorded(model: Path) -> dict[tuple[str, int], str]:
     return {}
 
 
-def unite_records(recorded: Sequence[Recorded]) -> dict[tuple[str, int], str]:
+def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int], str]:
     """What any of the runs trained on was trained on, what any validated on is not a test."""
     order = {TRAIN: 0, VALIDATION: 1, TEST: 2, UNUSED: 3}
     known: dict[tuple[str, int], str] = {}

@@ -21,39 +21,43 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchwords.data.examples import Examples, evenly, spread
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import ImageDataset, evenly_spaced_indices, subsample_evenly
+from patchwords.data.loader import load_eval_batches
 from patchwords.errors import ConfigError
-from patchwords.evaluate.beginning import Beginning
-from patchwords.evaluate.classify import evaluating
+from patchwords.evaluate.beginning import InitialWeights
+from patchwords.evaluate.classify import eval_mode
 from patchwords.files import write_atomically
-from patchwords.inspect.attention import seen_from
+from patchwords.inspect.attention import extract_query_map
 from patchwords.inspect.distance import attention_distance
-from patchwords.inspect.filters import filters_of, principal_filters
+from patchwords.inspect.filters import get_embedding_filters, principal_filters
 from patchwords.inspect.positions import position_similarity
 from patchwords.inspect.rollout import attention_rollout
-from patchwords.inspect.structure import structure
-from patchwords.inspect.verdict import curves_of_maps, judged
+from patchwords.inspect.structure import fit_position_structure
+from patchwords.inspect.verdict import compute_curves_by_map, summarise_faithfulness
 from patchwords.model.config import MIXERS_WITH_HEADS
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
 from patchwords.train.run_folder import write_json
 from patchwords.weights.pretrained import Pretrained
 
-NUMBERS, ARRAYS = "insight.json", "insight.npz"
-BATCH = 16
-DISTANCE_IMAGES, TRUTH_IMAGES = 64, 16
-LEAST_IMAGES = 4  # of a mean
-KINDS = ("rollout", "gradient rollout")
-SECONDS = {"distance": 8.0, "maps": 6.0, "truth": 16.0}  # each may take
-PASSES = {"distance": 3, "maps": 4, "truth": 75}  # forward passes, about, that an image takes
-TILES = 7  # of positions, each way
-MOST_PLACES = 2048  # of a grid whose similarities are compared, pair by pair
-SIDE = 192  # pixels of the longer side of a photo that is kept
+INSIGHT_JSON, INSIGHT_NPZ = "insight.json", "insight.npz"
+BATCH_SIZE = 16
+DISTANCE_IMAGES, FAITHFULNESS_IMAGES = 64, 16
+MIN_IMAGES = 4  # of a mean
+FAITHFULNESS_MAPS = ("rollout", "gradient rollout")
+TIME_BUDGET_SECONDS = {"distance": 8.0, "maps": 6.0, "truth": 16.0}  # each may take
+FORWARD_PASSES_PER_IMAGE = {
+    "distance": 3,
+    "maps": 4,
+    "truth": 75,
+}  # forward passes, about, that an image takes
+NUM_POSITION_TILES = 7  # of positions, each way
+MAX_GRID_PATCHES = 2048  # of a grid whose similarities are compared, pair by pair
+MAX_PHOTO_SIDE = 192  # pixels of the longer side of a photo that is kept
 
 
 @dataclass
-class Insight:
+class ModelInsight:
     """What was found, and why a part was not: for insight.json and insight.npz."""
 
     results: dict[str, Any] = field(default_factory=lambda: {"left_out": {}})
@@ -65,28 +69,28 @@ class Insight:
     def write(self, folder: Path) -> None:
         file = io.BytesIO()
         np.savez_compressed(file, allow_pickle=False, **self.arrays)
-        write_atomically(folder / ARRAYS, file.getvalue())
-        write_json(folder / NUMBERS, self.results)
+        write_atomically(folder / INSIGHT_NPZ, file.getvalue())
+        write_json(folder / INSIGHT_JSON, self.results)
 
 
-def look_inside(
-    source: Pretrained, begun: Beginning, examples: Examples | None, shown: Sequence[str]
-) -> Insight:
+def analyse_model(
+    source: Pretrained, begun: InitialWeights, examples: ImageDataset | None, shown: Sequence[str]
+) -> ModelInsight:
     """Everything, of a model on its device; `shown` are keys of examples that get maps.
 
     Without examples only what needs no image.
     """
-    found = Insight()
+    found = ModelInsight()
     found.results["images"] = examples is not None  # else another look could say more
     found.results["beginning"] = {"words": begun.words, "there": begun.model is not None}
-    with evaluating(source.model):
-        look_at_filters(found, source.model, begun.model)
-        look_at_positions(found, source.model, begun.model)
-        look_at_images(found, source, examples, shown)
+    with eval_mode(source.model):
+        analyse_filters(found, source.model, begun.model)
+        analyse_positions(found, source.model, begun.model)
+        analyse_attention(found, source, examples, shown)
     return found
 
 
-def look_at_filters(found: Insight, model: Model, before: Model | None) -> None:
+def analyse_filters(found: ModelInsight, model: Model, before: Model | None) -> None:
     """Principal components now and before, and how far the filters have moved."""
     try:
         now = principal_filters(model)
@@ -97,7 +101,9 @@ def look_at_filters(found: Insight, model: Model, before: Model | None) -> None:
     found.arrays["filters"] = now.components.astype(np.float16)
     if before is not None:
         then = principal_filters(before)
-        weights, old = (filters_of(one)[0].detach().double().cpu() for one in (model, before))
+        weights, old = (
+            get_embedding_filters(one)[0].detach().double().cpu() for one in (model, before)
+        )
         results["explained_before"] = then.explained.tolist()
         results["moved"] = float((weights - old).norm() / old.norm())
         found.arrays["filters_before"] = then.components.astype(np.float16)
@@ -106,18 +112,20 @@ def look_at_filters(found: Insight, model: Model, before: Model | None) -> None:
 
 
 @torch.no_grad()
-def look_at_positions(found: Insight, model: Model, before: Model | None) -> None:
+def analyse_positions(found: ModelInsight, model: Model, before: Model | None) -> None:
     """The first and the last table of similarities, some tiles of each, now and before."""
     if not isinstance(model, ViT):
         return None
     if model.config.position == "none":
         return found.leave_out("positions", "the model has no position embeddings")
-    if model.config.patches > MOST_PLACES:
+    if model.config.patches > MAX_GRID_PATCHES:
         why = f"a grid of {model.config.patches:,} patches is too large to compare in pairs"
         return found.leave_out("positions", why)
     now = position_similarity(model)
     tables = sorted({0, len(now.values) - 1})
-    rows, columns = (evenly(side, TILES) for side in now.values.shape[1:3])
+    rows, columns = (
+        evenly_spaced_indices(side, NUM_POSITION_TILES) for side in now.values.shape[1:3]
+    )
     learned = model.config.position != "sincos2d"
     results: dict[str, Any] = {
         "offsets": now.offsets,
@@ -130,15 +138,17 @@ def look_at_positions(found: Insight, model: Model, before: Model | None) -> Non
     sides = {"": model} if before is None or not learned else {"": model, "_before": before}
     for side, one in sides.items():
         values = position_similarity(one).values
-        results[f"explained{side}"] = [asdict(structure(values[table])) for table in tables]
+        results[f"explained{side}"] = [
+            asdict(fit_position_structure(values[table])) for table in tables
+        ]
         tiles = values[np.ix_(tables, rows, columns)]  # [t, r, c, h, w]
         found.arrays[f"positions{side}"] = tiles.astype(np.float16)
     found.results["positions"] = results
     return None
 
 
-def look_at_images(
-    found: Insight, source: Pretrained, examples: Examples | None, shown: Sequence[str]
+def analyse_attention(
+    found: ModelInsight, source: Pretrained, examples: ImageDataset | None, shown: Sequence[str]
 ) -> None:
     """What needs attention, and images."""
     model = source.model
@@ -149,21 +159,23 @@ def look_at_images(
     if examples is None:
         return found.leave_out("attention", "the held-out images were not at hand")
     device = model.embed.weight.device
-    pixels = read(source, spread(examples, DISTANCE_IMAGES))
+    pixels = read_model_inputs(source, subsample_evenly(examples, DISTANCE_IMAGES))
     if not len(pixels):
         return found.leave_out("attention", "none of the held-out images can be read")
     images = source.preprocess.normalise(pixels.to(device))
     found.results["image_size"] = list(images.shape[-2:])
-    count = counter(model, images)
-    look_far(found, model, images, count("distance", DISTANCE_IMAGES))
+    count = make_image_budget(model, images)
+    analyse_attention_distance(found, model, images, count("distance", DISTANCE_IMAGES))
     if source.labels:
         if shown:
-            look_where(found, source, model, examples, shown[: count("maps", len(shown))])
-        look_whether(found, model, images, count("truth", TRUTH_IMAGES))
+            analyse_attention_rollout(
+                found, source, model, examples, shown[: count("maps", len(shown))]
+            )
+        analyse_faithfulness(found, model, images, count("truth", FAITHFULNESS_IMAGES))
     return None
 
 
-def counter(model: ViT, images: Tensor) -> Callable[[str, int], int]:
+def make_image_budget(model: ViT, images: Tensor) -> Callable[[str, int], int]:
     """-> what says on how many images a part can be done in its time: `most`, fewer, or 0"""
 
     @torch.no_grad()
@@ -176,18 +188,20 @@ def counter(model: ViT, images: Tensor) -> Callable[[str, int], int]:
     each = seconds(images[:2])
 
     def count(part: str, most: int) -> int:
-        affordable = min(most, int(SECONDS[part] / (PASSES[part] * each)))
-        return affordable if affordable >= min(most, LEAST_IMAGES) else 0
+        affordable = min(
+            most, int(TIME_BUDGET_SECONDS[part] / (FORWARD_PASSES_PER_IMAGE[part] * each))
+        )
+        return affordable if affordable >= min(most, MIN_IMAGES) else 0
 
     return count
 
 
-def look_far(found: Insight, model: ViT, images: Tensor, count: int) -> None:
+def analyse_attention_distance(found: ModelInsight, model: ViT, images: Tensor, count: int) -> None:
     """Mean attention distance of every head"""
     if not count:
-        return too_slow(found, "distance")
-    chosen = images[evenly(len(images), count)]
-    measured = attention_distance(model, chosen.split(BATCH))
+        return leave_out_slow_part(found, "distance")
+    chosen = images[evenly_spaced_indices(len(images), count)]
+    measured = attention_distance(model, chosen.split(BATCH_SIZE))
     found.results["distance"] = {
         "images": len(measured.pixels),
         "pixels": measured.mean.tolist(),
@@ -197,21 +211,27 @@ def look_far(found: Insight, model: ViT, images: Tensor, count: int) -> None:
     return None
 
 
-def look_where(
-    found: Insight, source: Pretrained, model: ViT, examples: Examples, shown: Sequence[str]
+def analyse_attention_rollout(
+    found: ModelInsight,
+    source: Pretrained,
+    model: ViT,
+    examples: ImageDataset,
+    shown: Sequence[str],
 ) -> None:
     """Attention Rollout over single images, and the images as the model sees them"""
     if not shown:
-        return too_slow(found, "maps")
+        return leave_out_slow_part(found, "maps")
     place = {key: i for i, key in enumerate(examples.keys)}
     names, photos, maps = [], [], []
     for name in shown:
-        pixels = read(source, examples.select([place[name]]))  # [1, C, H, W], or none
+        pixels = read_model_inputs(source, examples.select([place[name]]))  # [1, C, H, W], or none
         if len(pixels):
             images = source.preprocess.normalise(pixels.to(model.embed.weight.device))
             rolled = attention_rollout(model, images)
-            maps.append(seen_from(rolled, model.grid(images), model.config.prefix)[0].cpu().numpy())
-            photos.append(small(pixels[0]))
+            maps.append(
+                extract_query_map(rolled, model.grid(images), model.config.prefix)[0].cpu().numpy()
+            )
+            photos.append(shrink_photo(pixels[0]))
             names.append(name)
     if not names:
         return found.leave_out("maps", "none of the images that were to be shown can be read")
@@ -221,35 +241,35 @@ def look_where(
     return None
 
 
-def look_whether(found: Insight, model: ViT, images: Tensor, count: int) -> None:
+def analyse_faithfulness(found: ModelInsight, model: ViT, images: Tensor, count: int) -> None:
     """Deletion and insertion curves, and whether they differ from those of random maps"""
     if not count:
-        return too_slow(found, "truth")
-    chosen = images[evenly(len(images), count)]
-    curves = curves_of_maps(model, chosen.split(BATCH), kinds=KINDS)
-    found.results["truth"] = {"images": len(chosen), "maps": judged(curves)}
+        return leave_out_slow_part(found, "truth")
+    chosen = images[evenly_spaced_indices(len(images), count)]
+    curves = compute_curves_by_map(model, chosen.split(BATCH_SIZE), kinds=FAITHFULNESS_MAPS)
+    found.results["truth"] = {"images": len(chosen), "maps": summarise_faithfulness(curves)}
     for name, truth in curves.items():
         found.arrays[f"deletion_{name}"] = truth.deletion.astype(np.float32)
         found.arrays[f"insertion_{name}"] = truth.insertion.astype(np.float32)
     return None
 
 
-def too_slow(found: Insight, part: str) -> None:
+def leave_out_slow_part(found: ModelInsight, part: str) -> None:
     found.leave_out(part, "it would have taken too long on this machine")
 
 
-def read(source: Pretrained, examples: Examples) -> Tensor:
+def read_model_inputs(source: Pretrained, examples: ImageDataset) -> Tensor:
     """uint8 [n, C, H, W] of those that can be read"""
-    batches = eval_batches(examples, source.preprocess, BATCH)
+    batches = load_eval_batches(examples, source.preprocess, BATCH_SIZE)
     some = [batch.images for batch in batches if len(batch.indices)]
     return torch.cat(some) if some else torch.empty(0)
 
 
-def small(pixels: Tensor) -> np.ndarray:
+def shrink_photo(pixels: Tensor) -> np.ndarray:
     """uint8 [C, H, W] -> [H', W', 3]: no larger than a page has use for, grey if not in colour"""
     image = pixels.permute(1, 2, 0).numpy()
     if image.shape[2] != 3:
         image = image.mean(axis=2, keepdims=True).astype(np.uint8).repeat(3, axis=2)
     picture = Image.fromarray(image)
-    picture.thumbnail((SIDE, SIDE))
+    picture.thumbnail((MAX_PHOTO_SIDE, MAX_PHOTO_SIDE))
     return np.asarray(picture)

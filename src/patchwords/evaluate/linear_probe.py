@@ -19,25 +19,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.split import quotas
+from patchwords.data.split import allocate_class_quotas
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.fewshot import EPSILON
-from patchwords.evaluate.frozen import Frozen, refuse_infinite
-from patchwords.evaluate.metrics import summarise
+from patchwords.evaluate.fewshot import STD_EPSILON
+from patchwords.evaluate.frozen import ProbeFeatures, require_finite_features
+from patchwords.evaluate.metrics import compute_classification_metrics
 from patchwords.noise import numpy_generator
 
-L2S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-DEV = 0.1  # of the images of each class, to choose by
-STEPS = 1000  # of L-BFGS, at most
-GRADIENT = 1e-6  # it ends where no part of the gradient is larger
+DEFAULT_L2S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+DEFAULT_DEV_SHARE = 0.1  # of the images of each class, to choose by
+MAX_LBFGS_STEPS = 1000  # of L-BFGS, at most
+GRADIENT_TOLERANCE = 1e-6  # it ends where no part of the gradient is larger
 # Likewise where penalties are only compared: scikit-learn's default, and twice its steps.
-TRIAL, TRIAL_STEPS = 1e-4, 200
-MEMORY = 10  # steps that L-BFGS remembers, as scikit-learn's and SciPy's do
-MOST_LOGITS = 2**22  # numbers at a time: 32 MiB
+TRIAL_GRADIENT_TOLERANCE, MAX_TRIAL_STEPS = 1e-4, 200
+LBFGS_MEMORY = 10  # steps that L-BFGS remembers, as scikit-learn's and SciPy's do
+MAX_LOGIT_ELEMENTS = 2**22  # numbers at a time: 32 MiB
 
 
 @dataclass(frozen=True)
-class Softmax:
+class SoftmaxClassifier:
     """A fitted classifier."""
 
     classes: np.ndarray  # [K] labels, rising
@@ -49,7 +49,7 @@ class Softmax:
 
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """[n, R] -> [n, K]"""
-        rows = max(1, MOST_LOGITS // max(self.weights.shape))
+        rows = max(1, MAX_LOGIT_ELEMENTS // max(self.weights.shape))
         found = []
         for start in range(0, len(features), rows):
             x = (features[start : start + rows] - self.mean) / self.deviation
@@ -64,7 +64,7 @@ class Softmax:
 
 
 @dataclass(frozen=True)
-class Problem:
+class SoftmaxRegressionLoss:
     """The loss to minimise, on a device."""
 
     x: Tensor  # float64 [N, R], mean 0 and deviation 1
@@ -77,7 +77,7 @@ class Problem:
         w = torch.from_numpy(flat).to(self.x.device).reshape(width + 1, self.classes)
         gradient = torch.zeros_like(w)
         total = torch.zeros((), dtype=w.dtype, device=w.device)
-        rows = max(1, MOST_LOGITS // self.classes)
+        rows = max(1, MAX_LOGIT_ELEMENTS // self.classes)
         for x, y in zip(self.x.split(rows), self.y.split(rows), strict=True):
             logs = torch.log_softmax(torch.addmm(w[-1], x, w[:-1]), 1)  # [rows, K]
             total -= logs.gather(1, y[:, None]).sum()
@@ -91,14 +91,14 @@ class Problem:
         return float(loss), gradient.reshape(-1).cpu().numpy()
 
 
-def fit_path(
+def fit_regularisation_path(
     features: np.ndarray,
     labels: np.ndarray,
-    l2s: Sequence[float] = L2S,
+    l2s: Sequence[float] = DEFAULT_L2S,
     device: torch.device | str = "cpu",
-    gradient: float = GRADIENT,
+    gradient: float = GRADIENT_TOLERANCE,
     steps: int | None = None,
-) -> Iterator[Softmax]:
+) -> Iterator[SoftmaxClassifier]:
     """[N, R] and int [N] -> a classifier for each penalty, from the largest to the smallest.
 
     Each starts from the one before. Raises DataError for features that are not finite or a single
@@ -106,17 +106,17 @@ def fit_path(
     """
     from scipy.optimize import minimize
 
-    refuse_infinite(features)
+    require_finite_features(features)
     classes, y = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise DataError("a probe needs two classes or more to learn from")
     mean = features.mean(0, dtype=np.float64)
-    deviation = features.std(0, dtype=np.float64) + EPSILON
+    deviation = features.std(0, dtype=np.float64) + STD_EPSILON
     x = torch.from_numpy((features - mean) / deviation).to(device)
-    problem = Problem(x, torch.from_numpy(y).to(device), len(classes))
+    problem = SoftmaxRegressionLoss(x, torch.from_numpy(y).to(device), len(classes))
     weights = np.zeros((features.shape[1] + 1) * len(classes))
-    steps = STEPS if steps is None else steps
-    options = {"maxiter": steps, "gtol": gradient, "ftol": 0.0, "maxcor": MEMORY, "maxls": 50}
+    steps = MAX_LBFGS_STEPS if steps is None else steps
+    options = {"maxiter": steps, "gtol": gradient, "ftol": 0.0, "maxcor": LBFGS_MEMORY, "maxls": 50}
     for l2 in sorted(l2s, reverse=True):
         found = minimize(
             problem.loss, weights, args=(l2,), jac=True, method="L-BFGS-B", options=options
@@ -124,15 +124,17 @@ def fit_path(
         weights = found.x
         # where rounding leaves no way down before the gradient is so small, it is as low as can be
         done = found.nit < steps
-        yield Softmax(classes, mean, deviation, weights.reshape(-1, len(classes)), l2, done)
+        yield SoftmaxClassifier(
+            classes, mean, deviation, weights.reshape(-1, len(classes)), l2, done
+        )
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
     """What is tried, and how it is chosen."""
 
-    l2s: tuple[float, ...] = L2S
-    dev: float = DEV
+    l2s: tuple[float, ...] = DEFAULT_L2S
+    dev: float = DEFAULT_DEV_SHARE
     seeds: tuple[int, ...] = (0,)  # a dev split each
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
@@ -149,17 +151,19 @@ class ProbeSettings:
             raise ConfigError("seeds none: give one or more, a dev split each")
 
 
-def probe(frozen: Frozen, settings: ProbeSettings | None = None) -> dict[str, Any]:
+def evaluate_linear_probe(
+    frozen: ProbeFeatures, settings: ProbeSettings | None = None
+) -> dict[str, Any]:
     """A linear probe as the module says -> plain values for a report.
 
     `path` has the accuracy on dev for each penalty; `test` is what `metrics.summarise` gives.
     """
     settings = settings or ProbeSettings()
     train, labels = frozen.train.values, frozen.train.labels
-    path = choose(train, labels, settings)
+    path = score_penalties(train, labels, settings)
     # of equally good ones the largest penalty; a single one has no rival, and no accuracy
     best = max(path, key=lambda row: (row["dev"] or 0.0, row["l2"]))["l2"]
-    [final] = fit_path(train, labels, [best], settings.device)
+    [final] = fit_regularisation_path(train, labels, [best], settings.device)
     classes = frozen.pair.train.classes
     probabilities = np.zeros((len(frozen.test.labels), len(classes)))
     probabilities[:, final.classes] = final.probabilities(frozen.test.values)
@@ -171,11 +175,11 @@ def probe(frozen: Frozen, settings: ProbeSettings | None = None) -> dict[str, An
         "chosen": not alone,
         "at_end": not alone and best in {min(settings.l2s), max(settings.l2s)},
         "converged": final.converged,
-        "results": summarise(frozen.test.labels, probabilities, classes),
+        "results": compute_classification_metrics(frozen.test.labels, probabilities, classes),
     }
 
 
-def choose(
+def score_penalties(
     features: np.ndarray, labels: np.ndarray, settings: ProbeSettings
 ) -> list[dict[str, Any]]:
     """A row for each penalty, rising: mean accuracy on the dev splits, and how many there were.
@@ -188,22 +192,29 @@ def choose(
     right: dict[float, list[float]] = {l2: [] for l2 in l2s}
     images = 0
     for seed in settings.seeds:
-        held = dev_split(labels, settings.dev, seed)
+        held = draw_dev_split(labels, settings.dev, seed)
         images = len(held)
         rest = np.setdiff1d(np.arange(len(labels)), held)
-        trials = fit_path(features[rest], labels[rest], l2s, settings.device, TRIAL, TRIAL_STEPS)
+        trials = fit_regularisation_path(
+            features[rest],
+            labels[rest],
+            l2s,
+            settings.device,
+            TRIAL_GRADIENT_TOLERANCE,
+            MAX_TRIAL_STEPS,
+        )
         for fitted in trials:
             correct = fitted.predict(features[held]) == labels[held]
             right[fitted.l2].append(float(correct.mean()))
     return [{"l2": l2, "dev": float(np.mean(right[l2])), "images": images} for l2 in l2s]
 
 
-def dev_split(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
+def draw_dev_split(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
     """[N] labels -> positions held back: so much of each class, one of two images at least.
 
     Copies of an image may be on both sides: this chooses a penalty, and judges nothing.
     """
-    room = quotas(np.bincount(labels), share, at_least_one_of=2)
+    room = allocate_class_quotas(np.bincount(labels), share, at_least_one_of=2)
     if not room.sum():
         raise DataError(
             "no class has two training images, so that none can be held back to choose a penalty: "

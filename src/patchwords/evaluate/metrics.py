@@ -14,14 +14,14 @@ from typing import Any
 import numpy as np
 
 from patchwords.errors import DataError
-from patchwords.evaluate.bootstrap import percentiles, resample_macro_f1
+from patchwords.evaluate.bootstrap import bootstrap_macro_f1, percentile_interval
 
 Z_95 = 1.959963984540054  # the normal quantile that leaves 2.5 % on either side
 CALIBRATION_BINS = 15  # Guo et al. 2017
-SMALLEST_PROBABILITY = float(np.finfo(np.float32).tiny)  # keeps log(0) out of the loss: 87.3 nats
+MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # keeps log(0) out of the loss: 87.3 nats
 
 
-def wilson(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
+def wilson_interval(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
     """The interval that holds the true rate, `right` of `n` having been seen; 95 % by default.
 
     Unlike rate +- 2 standard errors it stays inside [0, 1] and keeps a width at 0 and at n.
@@ -33,7 +33,7 @@ def wilson(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
     return max(0.0, min(centre - half, rate)), min(1.0, max(centre + half, rate))
 
 
-def summarise(
+def compute_classification_metrics(
     labels: np.ndarray, probabilities: np.ndarray, classes: Sequence[str]
 ) -> dict[str, Any]:
     """labels int [n], probabilities [n, classes] -> the numbers of a report.
@@ -43,45 +43,45 @@ def summarise(
     has precision 0. `confusion` has a row per true class and a column per predicted one.
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
-    refuse_unusable(labels, probabilities, len(classes))
+    validate_predictions(labels, probabilities, len(classes))
     n = len(labels)
     predicted = probabilities.argmax(axis=1)  # [n]
     right = predicted == labels  # [n]
     support = np.bincount(labels, minlength=len(classes))  # [classes]
     return {
         "images": n,
-        "accuracy": proportion(int(right.sum()), n),
-        **top5(labels, probabilities),
-        "loss": mean_loss(labels, probabilities),
+        "accuracy": proportion_with_interval(int(right.sum()), n),
+        **top5_accuracy(labels, probabilities),
+        "loss": mean_cross_entropy(labels, probabilities),
         **per_class_scores(labels, predicted, classes),
-        "calibration": calibration(probabilities.max(axis=1), right),
+        "calibration": compute_calibration(probabilities.max(axis=1), right),
         "baseline": float(support.max() / n),
     }
 
 
-def proportion(right: int, n: int) -> dict[str, float]:
+def proportion_with_interval(right: int, n: int) -> dict[str, float]:
     """`right` of `n` as a share with its interval."""
-    low, high = wilson(right, n)
+    low, high = wilson_interval(right, n)
     return {"value": right / n, "low": low, "high": high}
 
 
-def top5(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | None]:
+def top5_accuracy(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | None]:
     """int [n], [n, classes] -> how often the label is among five answers; nulls up to 5 classes."""
     if probabilities.shape[1] <= 5:
         return {"top5": None, "top5_low": None, "top5_high": None}
     best = np.argpartition(-probabilities, 4, axis=1)[:, :5]  # [n, 5]
     found = int((best == labels[:, None]).any(axis=1).sum())
-    low, high = wilson(found, len(labels))
+    low, high = wilson_interval(found, len(labels))
     return {"top5": found / len(labels), "top5_low": low, "top5_high": high}
 
 
-def mean_loss(labels: np.ndarray, probabilities: np.ndarray) -> float:
+def mean_cross_entropy(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """int [n], [n, classes] -> the mean cross-entropy in nats, summed in float64."""
     own = probabilities[np.arange(len(labels)), labels].astype(np.float64)  # [n]
-    return float(-np.log(np.maximum(own, SMALLEST_PROBABILITY)).mean())
+    return float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean())
 
 
-def refuse_unusable(labels: np.ndarray, probabilities: np.ndarray, classes: int) -> None:
+def validate_predictions(labels: np.ndarray, probabilities: np.ndarray, classes: int) -> None:
     """One line for what cannot be counted: no images, other shapes, labels or numbers astray."""
     if probabilities.shape != (len(labels), classes):
         raise DataError(
@@ -119,7 +119,7 @@ def per_class_scores(
     confusion = confusion_matrix(labels, predicted, labels=every)
     given = confusion.sum(0)
     rows = [
-        class_row(name, values, int(confusion[i, i]), int(given[i]))
+        build_class_row(name, values, int(confusion[i, i]), int(given[i]))
         for i, (name, *values) in enumerate(zip(classes, *scores, strict=True))
     ]
     averages: dict[str, dict[str, float]] = {}
@@ -129,7 +129,7 @@ def per_class_scores(
             labels, predicted, labels=present, average=kind, zero_division=0
         )
         averages[kind] = dict(zip(("precision", "recall", "f1"), map(float, numbers), strict=False))
-    low, high = percentiles(resample_macro_f1(labels, predicted[None], len(classes))[:, 0])
+    low, high = percentile_interval(bootstrap_macro_f1(labels, predicted[None], len(classes))[:, 0])
     averages["macro"] |= {"f1_low": low, "f1_high": high}
     return {
         "per_class": rows,
@@ -139,7 +139,7 @@ def per_class_scores(
     }
 
 
-def class_row(name: str, scores: Sequence[Any], right: int, given: int) -> dict[str, Any]:
+def build_class_row(name: str, scores: Sequence[Any], right: int, given: int) -> dict[str, Any]:
     """precision, recall, F1 and support -> the row of a class that was `given` to so many images.
 
     Where nothing was seen there is nothing to say: nulls without an image of the class, and no
@@ -151,12 +151,12 @@ def class_row(name: str, scores: Sequence[Any], right: int, given: int) -> dict[
     for word, value in zip(("precision", "recall", "f1"), values, strict=True):
         row[word] = float(value) if support else None
         if word in seen:
-            low, high = wilson(right, seen[word]) if seen[word] else (None, None)
+            low, high = wilson_interval(right, seen[word]) if seen[word] else (None, None)
             row |= {f"{word}_low": low, f"{word}_high": high}
     return {**row, "support": int(support)}
 
 
-def calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
+def compute_calibration(confidence: np.ndarray, right: np.ndarray) -> dict[str, Any]:
     """confidence [n] in [0, 1], right bool [n] -> expected calibration error and its bins.
 
     Bin m holds confidences in (m / 15, (m + 1) / 15], and 0 belongs to the first one; the error is

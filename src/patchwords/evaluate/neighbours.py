@@ -18,20 +18,22 @@ from torch import Tensor
 from torch.nn.functional import normalize
 
 from patchwords.errors import ConfigError
-from patchwords.evaluate.frozen import Frozen, refuse_infinite
-from patchwords.evaluate.metrics import per_class_scores, proportion
+from patchwords.evaluate.frozen import ProbeFeatures, require_finite_features
+from patchwords.evaluate.metrics import per_class_scores, proportion_with_interval
 from patchwords.noise import numpy_generator
 
-KS = (10, 20, 100)
-TEMPERATURE = 0.07
-MOST_JUDGES = 5_000  # images of train that k is chosen by: a standard error of 0.7 % at most
-VOTERS = 2**15  # compared at a time
-MOST_SIMILARITIES = 2**25  # numbers at a time: 128 MiB
-MOST_SCORES = 2**24
+DEFAULT_KS = (10, 20, 100)
+DEFAULT_TEMPERATURE = 0.07
+MAX_SELECTION_IMAGES = (
+    5_000  # images of train that k is chosen by: a standard error of 0.7 % at most
+)
+NEIGHBOUR_BLOCK_SIZE = 2**15  # compared at a time
+MAX_SIMILARITY_ELEMENTS = 2**25  # numbers at a time: 128 MiB
+MAX_VOTE_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True)
-class Voters:
+class NeighbourIndex:
     """Labelled images, on the device where they are searched."""
 
     features: np.ndarray  # [N, R]
@@ -50,15 +52,15 @@ class Voters:
         places = torch.zeros((len(asked), 0), dtype=torch.int64)
         mine = None if own is None else torch.from_numpy(own).to(self.device)
         best, places = best.to(self.device), places.to(self.device)
-        rows = max(1, MOST_SIMILARITIES // VOTERS)
-        for start in range(0, len(self.features), VOTERS):
-            voters = self.on_device(self.features[start : start + VOTERS])
+        rows = max(1, MAX_SIMILARITY_ELEMENTS // NEIGHBOUR_BLOCK_SIZE)
+        for start in range(0, len(self.features), NEIGHBOUR_BLOCK_SIZE):
+            voters = self.on_device(self.features[start : start + NEIGHBOUR_BLOCK_SIZE])
             found = []
             for first in range(0, len(asked), rows):
                 here = slice(first, first + rows)
                 cosines = asked[here] @ voters.T  # [rows, voters]
                 if mine is not None:
-                    hide(cosines, mine[here] - start)
+                    mask_self_matches(cosines, mine[here] - start)
                 top, at = cosines.topk(min(k, len(voters)), dim=1)
                 # merged with the best of the blocks before
                 top = torch.cat([best[here], top], 1)
@@ -82,7 +84,7 @@ class Voters:
         weights = ((cosines - cosines[:, :1]).double() / temperature).exp()  # [n, k]
         labels = torch.from_numpy(self.labels)[places]  # [n, k]
         classes = int(self.labels.max()) + 1
-        rows = max(1, MOST_SCORES // classes)
+        rows = max(1, MAX_VOTE_ELEMENTS // classes)
         answers: dict[int, list[np.ndarray]] = {k: [] for k in ks}
         for weight, label in zip(weights.split(rows), labels.split(rows), strict=True):
             scores = torch.zeros(len(label), classes, dtype=torch.float64)
@@ -94,17 +96,17 @@ class Voters:
         return {k: np.concatenate(parts) for k, parts in answers.items()}
 
 
-def hide(cosines: Tensor, columns: Tensor) -> None:
+def mask_self_matches(cosines: Tensor, columns: Tensor) -> None:
     """No image is its own neighbour: [rows, voters] at [rows], where that is inside; in place."""
     inside = (columns >= 0) & (columns < cosines.shape[1])
     rows = inside.nonzero()[:, 0]
     cosines[rows, columns[rows]] = -torch.inf
 
 
-def knn(
-    frozen: Frozen,
+def evaluate_knn(
+    frozen: ProbeFeatures,
     ks: Sequence[int] = (),
-    temperature: float = TEMPERATURE,
+    temperature: float = DEFAULT_TEMPERATURE,
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
@@ -117,14 +119,14 @@ def knn(
     Raises ConfigError for a k that is larger than the images to vote, or a T that is not above 0.
     """
     train, test = frozen.train, frozen.test
-    ks = ks or usual(len(train.labels))
-    refuse(ks, temperature, len(train.labels))
+    ks = ks or choose_default_ks(len(train.labels))
+    validate_knn_settings(ks, temperature, len(train.labels))
     for features in (train.values, test.values):
-        refuse_infinite(features)
-    voters = Voters(train.values, train.labels, device)
+        require_finite_features(features)
+    voters = NeighbourIndex(train.values, train.labels, device)
     judges = np.arange(len(train.labels))
-    if len(judges) > MOST_JUDGES:
-        drawn = numpy_generator(seed, "knn").permutation(len(judges))[:MOST_JUDGES]
+    if len(judges) > MAX_SELECTION_IMAGES:
+        drawn = numpy_generator(seed, "knn").permutation(len(judges))[:MAX_SELECTION_IMAGES]
         judges = np.sort(drawn)
     left_out = {}
     if len(ks) > 1:
@@ -134,7 +136,7 @@ def knn(
     for k in ks:
         right = int((answers[k] == test.labels).sum())
         chosen_by = float((left_out[k] == train.labels[judges]).mean()) if left_out else None
-        accuracy = proportion(right, len(test.labels))
+        accuracy = proportion_with_interval(right, len(test.labels))
         rows.append({"k": k, "train": chosen_by, **accuracy, "images": len(test.labels)})
     best = max(rows, key=lambda row: (row["train"] or 0.0, -row["k"]))["k"]  # of equals the fewest
     return {
@@ -146,18 +148,20 @@ def knn(
         "judges": len(judges) if left_out else 0,
         "results": {
             "images": len(test.labels),
-            "accuracy": proportion(int((answers[best] == test.labels).sum()), len(test.labels)),
+            "accuracy": proportion_with_interval(
+                int((answers[best] == test.labels).sum()), len(test.labels)
+            ),
             **per_class_scores(test.labels, answers[best], frozen.pair.train.classes),
         },
     }
 
 
-def usual(images: int) -> tuple[int, ...]:
+def choose_default_ks(images: int) -> tuple[int, ...]:
     """10, 20 and 100 neighbours, as far as there are images to vote; else as many as there are."""
-    return tuple(k for k in KS if k < images) or (images,)
+    return tuple(k for k in DEFAULT_KS if k < images) or (images,)
 
 
-def refuse(ks: Sequence[int], temperature: float, images: int) -> None:
+def validate_knn_settings(ks: Sequence[int], temperature: float, images: int) -> None:
     """Raise ConfigError for what cannot be voted by."""
     if not ks or min(ks) < 1 or len({*ks}) < len(ks):
         given = " ".join(map(str, ks))

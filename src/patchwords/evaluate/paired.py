@@ -12,15 +12,15 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from patchwords.evaluate.metrics import wilson
+from patchwords.evaluate.metrics import wilson_interval
 
-LIKELY = 0.05  # the usual level; a p is printed whatever it is
+SIGNIFICANCE_LEVEL = 0.05  # the usual level; a p is printed whatever it is
 
-Share = tuple[float, float, float]  # and the ends of its 95 % interval
+ProportionInterval = tuple[float, float, float]  # and the ends of its 95 % interval
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairedCounts:
     """How many images both models, one of them, or neither has right."""
 
     both: int
@@ -29,7 +29,7 @@ class Pairs:
     neither: int
 
     @classmethod
-    def of(cls, a: np.ndarray, b: np.ndarray) -> Pairs:
+    def of(cls, a: np.ndarray, b: np.ndarray) -> PairedCounts:
         """bool [n] of each model: whether it is right."""
         return cls(*(int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))))
 
@@ -50,7 +50,7 @@ class Pairs:
         return asdict(self)
 
 
-def mcnemar(pairs: Pairs) -> tuple[float, float]:
+def mcnemar_test(pairs: PairedCounts) -> tuple[float, float]:
     """The exact (binomial) two-sided p of equal accuracies, and the mid-p.
 
     The exact one is never too small, and mostly too large. The mid-p counts what was seen by half
@@ -67,7 +67,7 @@ def mcnemar(pairs: Pairs) -> tuple[float, float]:
     return exact, exact - as_seen / 2
 
 
-def difference(pairs: Pairs) -> tuple[float, float, float]:
+def accuracy_difference(pairs: PairedCounts) -> tuple[float, float, float]:
     """Accuracy of the second model less that of the first, and its 95 % interval.
 
     Newcombe 1998 (Statistics in Medicine 17:2635), method 10: Wilson's intervals of the two
@@ -75,11 +75,13 @@ def difference(pairs: Pairs) -> tuple[float, float, float]:
     [-1, 1] and keeps a width where the models agree everywhere.
     """
     n = pairs.n
-    a, b = ((right / n, *wilson(right, n)) for right in (pairs.a, pairs.b))
-    return apart(a, b, correlation(pairs))
+    a, b = ((right / n, *wilson_interval(right, n)) for right in (pairs.a, pairs.b))
+    return proportion_difference(a, b, newcombe_phi(pairs))
 
 
-def apart(a: Share, b: Share, phi: float = 0.0) -> tuple[float, float, float]:
+def proportion_difference(
+    a: ProportionInterval, b: ProportionInterval, phi: float = 0.0
+) -> tuple[float, float, float]:
     """The second share less the first, and its 95 % interval; each share has Wilson's.
 
     Without a correlation `phi` they are of different images: Newcombe 1998 (Statistics in Medicine
@@ -95,7 +97,7 @@ def apart(a: Share, b: Share, phi: float = 0.0) -> tuple[float, float, float]:
     return value, low, value + width(high_b - at_b, at_a - low_a)
 
 
-def correlation(pairs: Pairs) -> float:
+def newcombe_phi(pairs: PairedCounts) -> float:
     """Newcombe's phi: that of the 2 x 2 table, drawn towards 0 where it is positive."""
     margins = pairs.a * (pairs.n - pairs.a) * pairs.b * (pairs.n - pairs.b)
     if margins == 0:  # a model is right everywhere, or nowhere
@@ -106,7 +108,7 @@ def correlation(pairs: Pairs) -> float:
     return product / math.sqrt(margins)
 
 
-def tally(pairs: Pairs, a: str = "A", b: str = "B") -> str:
+def format_paired_counts(pairs: PairedCounts, a: str = "A", b: str = "B") -> str:
     """The four numbers in words, the models by name."""
     return (
         f"both right on {pairs.both:,}, only {a} on {pairs.only_a:,}, only {b} on "
@@ -114,13 +116,13 @@ def tally(pairs: Pairs, a: str = "A", b: str = "B") -> str:
     )
 
 
-def verdict(pairs: Pairs, a: str = "A", b: str = "B") -> str:
+def format_mcnemar_result(pairs: PairedCounts, a: str = "A", b: str = "B") -> str:
     """Which of them is ahead, and whether it can be chance: by McNemar's mid-p."""
     if pairs.only_a == pairs.only_b:
         return "neither is ahead"
     ahead = a if pairs.only_a > pairs.only_b else b
-    exact, mid = mcnemar(pairs)
+    exact, mid = mcnemar_test(pairs)
     chances = f"McNemar's exact p {exact:.2g}, mid-p {mid:.2g}"
-    if mid < LIKELY:
+    if mid < SIGNIFICANCE_LEVEL:
         return f"{ahead} is ahead, by more than chance gives equal models in 95 of 100: {chances}"
     return f"{ahead} is ahead, but equal models come as far apart by chance: {chances}"

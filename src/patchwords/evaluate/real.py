@@ -20,19 +20,23 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError, did_you_mean
 from patchwords.evaluate.classify import Predictions
-from patchwords.evaluate.imagenet import CLASSES, doubt_of_order
-from patchwords.evaluate.metrics import proportion
+from patchwords.evaluate.imagenet import NUM_IMAGENET_CLASSES, find_imagenet_order_problem
+from patchwords.evaluate.metrics import proportion_with_interval
 
-ENTRIES = 50_000  # images of ImageNet's validation split
-NUMBER = re.compile(r"ILSVRC2012_val_(\d{8})")
+NUM_IMAGENET_VALIDATION_IMAGES = 50_000  # images of ImageNet's validation split
+VALIDATION_FILE_PATTERN = re.compile(r"ILSVRC2012_val_(\d{8})")
 
-Right = list[frozenset[int]]  # for each example the classes that are right; none: not counted
+AcceptedClasses = list[
+    frozenset[int]
+]  # for each example the classes that are right; none: not counted
 
 
-def read_right_classes(path: Path, examples: Examples, labels: Sequence[str], name: str) -> Right:
+def read_accepted_classes(
+    path: Path, examples: ImageDataset, labels: Sequence[str], name: str
+) -> AcceptedClasses:
     """For each example the right classes, as positions in the model's `labels`.
 
     `name` is that of the model. Raises DataError for a file of neither kind, for images that it
@@ -44,18 +48,18 @@ def read_right_classes(path: Path, examples: Examples, labels: Sequence[str], na
         reason = error.strerror if isinstance(error, OSError) else error
         raise DataError(f"--real {path}: cannot be read as JSON: {reason}") from error
     if isinstance(content, list):
-        doubt = doubt_of_order(labels, name)
+        doubt = find_imagenet_order_problem(labels, name)
         if doubt is not None:
             raise DataError(
                 f"--real {path}: its classes are ImageNet's by number, and {name} cannot be "
                 f"matched with them: {doubt}"
             )
-        right = by_number(path, content, examples.keys)
+        right = match_classes_by_number(path, content, examples.keys)
     elif isinstance(content, dict):
-        right = by_name(path, content, examples.keys, labels)
+        right = match_classes_by_file_name(path, content, examples.keys, labels)
     else:
         raise DataError(
-            f"--real {path}: a {type(content).__name__}, where a list of {ENTRIES:,} lists is due, "
+            f"--real {path}: a {type(content).__name__}, where a list of {NUM_IMAGENET_VALIDATION_IMAGES:,} lists is due, "
             'or an object {"image.jpg": ["class", ...]}'
         )
     if not any(right):
@@ -63,43 +67,43 @@ def read_right_classes(path: Path, examples: Examples, labels: Sequence[str], na
     return right
 
 
-def by_number(path: Path, content: list[Any], keys: Sequence[str]) -> Right:
+def match_classes_by_number(path: Path, content: list[Any], keys: Sequence[str]) -> AcceptedClasses:
     """ReaL's lists, found by the number in each image's file name."""
-    if len(content) != ENTRIES:
+    if len(content) != NUM_IMAGENET_VALIDATION_IMAGES:
         raise DataError(
             f"--real {path}: {len(content):,} entries, where ReaL has one for each of ImageNet's "
-            f"{ENTRIES:,} validation images"
+            f"{NUM_IMAGENET_VALIDATION_IMAGES:,} validation images"
         )
-    return [classes_of(path, content, numbered(path, key)) for key in keys]
+    return [parse_real_entry(path, content, parse_image_number(path, key)) for key in keys]
 
 
-def numbered(path: Path, key: str) -> int:
+def parse_image_number(path: Path, key: str) -> int:
     """The number of an image, from 1."""
-    match = NUMBER.search(key.rpartition("/")[2])
+    match = VALIDATION_FILE_PATTERN.search(key.rpartition("/")[2])
     number = int(match[1]) if match else 0
-    if not 1 <= number <= ENTRIES:
+    if not 1 <= number <= NUM_IMAGENET_VALIDATION_IMAGES:
         raise DataError(
             f"--real {path}: which entry is {key!r}? Images must be called "
-            f"ILSVRC2012_val_00000001 to ILSVRC2012_val_{ENTRIES:08}"
+            f"ILSVRC2012_val_00000001 to ILSVRC2012_val_{NUM_IMAGENET_VALIDATION_IMAGES:08}"
         )
     return number
 
 
-def classes_of(path: Path, content: list[Any], number: int) -> frozenset[int]:
+def parse_real_entry(path: Path, content: list[Any], number: int) -> frozenset[int]:
     entry = content[number - 1]
     if not isinstance(entry, list) or any(
-        type(i) is not int or i not in range(CLASSES) for i in entry
+        type(i) is not int or i not in range(NUM_IMAGENET_CLASSES) for i in entry
     ):
         raise DataError(
             f"--real {path}: entry {number:,} is {str(entry)[:60]}, not a list of numbers from 0 "
-            f"to {CLASSES - 1}"
+            f"to {NUM_IMAGENET_CLASSES - 1}"
         )
     return frozenset(entry)
 
 
-def by_name(
+def match_classes_by_file_name(
     path: Path, content: Mapping[str, Any], keys: Sequence[str], labels: Sequence[str]
-) -> Right:
+) -> AcceptedClasses:
     """The user's own lists; an image that they do not name is not counted."""
     place = {name: i for i, name in enumerate(labels)}
     user: dict[str, str] = {}  # name in the file -> the image that it was taken for
@@ -135,7 +139,9 @@ def by_name(
     return right
 
 
-def judge_by_several(path: Path, right: Right, predictions: Predictions) -> dict[str, Any]:
+def evaluate_accepted_classes(
+    path: Path, right: AcceptedClasses, predictions: Predictions
+) -> dict[str, Any]:
     """How often the answer is among the right classes, of the images that have any.
 
     Raises DataError where none of these could be read.
@@ -148,7 +154,7 @@ def judge_by_several(path: Path, right: Right, predictions: Predictions) -> dict
     ]
     if not hits:
         raise DataError(f"--real {path}: none of the images that it gives a class can be read")
-    found = proportion(sum(hits), len(hits))
+    found = proportion_with_interval(sum(hits), len(hits))
     return {
         "file": str(path),
         "images": len(hits),

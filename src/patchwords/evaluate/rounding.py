@@ -14,36 +14,36 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchwords.device import AnswerPrecision, choose_device, cpu_name, has_fast_bf16
-from patchwords.evaluate.answers import Answers
-from patchwords.evaluate.compare import with_ends
-from patchwords.evaluate.metrics import wilson
-from patchwords.evaluate.paired import Pairs, difference
-from patchwords.evaluate.subject import Subject
-from patchwords.model.int8 import quantised
-from patchwords.model.ranges import Ranges
+from patchwords.device import InferencePrecision, choose_device, cpu_name, has_fast_bf16
+from patchwords.evaluate.answers import LabelledPredictions
+from patchwords.evaluate.compare import build_interval_entry
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.evaluate.paired import PairedCounts, accuracy_difference
+from patchwords.evaluate.subject import LoadedModel
+from patchwords.model.int8 import quantise_model
+from patchwords.model.ranges import ActivationRanges
 from patchwords.weights.pretrained import Pretrained
 
-ROUNDS = 2  # of timing, at least, after the first
-SECONDS = 6.0  # of timing, where the rounds take less
+MIN_TIMING_ROUNDS = 2  # of timing, at least, after the first
+TIMING_SECONDS = 6.0  # of timing, where the rounds take less
 
 
-def in_precisions(
-    name: str, source: Pretrained, ranges: Ranges, workers: int | None
-) -> list[Subject]:
+def build_precision_variants(
+    name: str, source: Pretrained, ranges: ActivationRanges, workers: int | None
+) -> list[LoadedModel]:
     """The model as `predict` would make it on the CPU: in fp32, in bf16 where fast, and in int8."""
-    precisions: list[AnswerPrecision] = ["fp32"]
+    precisions: list[InferencePrecision] = ["fp32"]
     if has_fast_bf16(cuda=False):
         precisions.append("bf16")
     subjects = []
     for precision in precisions:
         device = choose_device("cpu", precision)
-        subjects.append(Subject(name, source.for_inference(device), device, workers))
-    int8 = replace(source, model=quantised(source.model, ranges))
-    return [*subjects, Subject(name, int8, choose_device("cpu", "int8"), workers)]
+        subjects.append(LoadedModel(name, source.for_inference(device), device, workers))
+    int8 = replace(source, model=quantise_model(source.model, ranges))
+    return [*subjects, LoadedModel(name, int8, choose_device("cpu", "int8"), workers)]
 
 
-def cost(answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
+def compare_precisions(answers: Mapping[str, LabelledPredictions]) -> list[dict[str, Any]]:
     """Of each precision a row: accuracy, its difference from the first's, how often both agree.
 
     Every number has its 95 % interval beside it.
@@ -51,28 +51,34 @@ def cost(answers: Mapping[str, Answers]) -> list[dict[str, Any]]:
     exact = next(iter(answers.values()))
     rows = []
     for precision, found in answers.items():
-        pairs = Pairs.of(exact.right, found.right)
+        pairs = PairedCounts.of(exact.right, found.right)
         same = int((found.predicted == exact.predicted).sum())
         rows.append(
             {
                 "precision": precision,
                 "images": pairs.n,
-                **with_ends("accuracy", pairs.b / pairs.n, *wilson(pairs.b, pairs.n)),
-                **with_ends("difference", *difference(pairs)),
-                **with_ends("agreement", same / pairs.n, *wilson(same, pairs.n)),
+                **build_interval_entry(
+                    "accuracy", pairs.b / pairs.n, *wilson_interval(pairs.b, pairs.n)
+                ),
+                **build_interval_entry("difference", *accuracy_difference(pairs)),
+                **build_interval_entry(
+                    "agreement", same / pairs.n, *wilson_interval(same, pairs.n)
+                ),
             }
         )
     return rows
 
 
-def paces(subjects: Sequence[Subject], images: Tensor) -> dict[str, float]:
+def measure_precision_throughput(
+    subjects: Sequence[LoadedModel], images: Tensor
+) -> dict[str, float]:
     """uint8 [B, C, H, W] -> images a second of each, by precision: the median of calls in turn.
 
     In turn, so that whatever else the machine does slows all of them.
     """
     times: dict[str, list[float]] = {subject.device.precision: [] for subject in subjects}
-    end = time.perf_counter() + SECONDS
-    while len(next(iter(times.values()))) <= ROUNDS or time.perf_counter() < end:
+    end = time.perf_counter() + TIMING_SECONDS
+    while len(next(iter(times.values()))) <= MIN_TIMING_ROUNDS or time.perf_counter() < end:
         for subject in subjects:
             start = time.perf_counter()
             subject.source.scores(images, subject.device)
@@ -81,6 +87,6 @@ def paces(subjects: Sequence[Subject], images: Tensor) -> dict[str, float]:
     return {name: len(images) / statistics.median(of_one[1:]) for name, of_one in times.items()}
 
 
-def timed_on(images: Tensor) -> dict[str, Any]:
-    """What `paces` were measured on."""
+def describe_timing_setup(images: Tensor) -> dict[str, Any]:
+    """What `measure_precision_throughput` were measured on."""
     return {"device": cpu_name(), "threads": torch.get_num_threads(), "batch": len(images)}

@@ -10,22 +10,27 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.device import choose_device
-from patchwords.distributed import by_main, from_main, world
+from patchwords.distributed import broadcast_from_main, get_world, run_on_main_process
 from patchwords.errors import ConfigError, Interrupted
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.final import evaluate_job
-from patchwords.evaluate.held_out import final_split, measure
+from patchwords.evaluate.final import evaluate_finished_run
+from patchwords.evaluate.held_out import choose_final_split, evaluate_classifier
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.finetune import Config, run
-from patchwords.train.job import Job, start_words, write_settings
+from patchwords.train.finetune import FinetuneConfigT, finetune_model
+from patchwords.train.job import TrainingRun, format_launch_prefix, write_run_settings
 from patchwords.train.progress import Display
-from patchwords.train.run_folder import RunFolder, claim
-from patchwords.train.settings import FREE_ON_RESUME, flatten, read_yaml, unflatten
+from patchwords.train.run_folder import RunFolder, claim_run_folder
+from patchwords.train.settings import (
+    CHANGEABLE_ON_RESUME,
+    flatten_config,
+    read_config_yaml,
+    unflatten_config,
+)
 
 # (run folder, the images that it was judged by) -> whatever; writes the report of a finished run
-Report = Callable[[Path, Examples], object]
+ReportWriter = Callable[[Path, ImageDataset], object]
 
 
 def open_series(
@@ -37,14 +42,16 @@ def open_series(
     """
     folder = RunFolder(output)
     if config.resume:
-        refuse_other_data(folder, about)
-    by_main(lambda: claim(output, resume=config.resume, overwrite=config.overwrite))
+        require_same_data(folder, about)
+    run_on_main_process(
+        lambda: claim_run_folder(output, resume=config.resume, overwrite=config.overwrite)
+    )
     device = choose_device(config.machine.device, config.machine.precision)
-    by_main(lambda: write_settings(folder, config, asked, about, device))
+    run_on_main_process(lambda: write_run_settings(folder, config, asked, about, device))
     return folder
 
 
-def refuse_other_data(folder: RunFolder, about: Mapping[str, str]) -> None:
+def require_same_data(folder: RunFolder, about: Mapping[str, str]) -> None:
     """Raise ConfigError where the images are not those that the series began with."""
     try:
         began = json.loads(folder.environment.read_text(encoding="utf-8"))["data"]["fingerprint"]
@@ -57,7 +64,7 @@ def refuse_other_data(folder: RunFolder, about: Mapping[str, str]) -> None:
         )
 
 
-def as_run(config: FinetuneConfig, output: Path) -> FinetuneConfig:
+def build_run_config(config: FinetuneConfig, output: Path) -> FinetuneConfig:
     """The settings of one run of the series: those that fine-tuning knows."""
     known = {
         field.name: getattr(config, field.name) for field in dataclasses.fields(FinetuneConfig)
@@ -65,38 +72,42 @@ def as_run(config: FinetuneConfig, output: Path) -> FinetuneConfig:
     return FinetuneConfig(**{**known, "output": str(output), "resume": False, "overwrite": False})
 
 
-def train_or_go_on(config: FinetuneConfig, display: Display) -> Job:
+def train_or_resume(config: FinetuneConfig, display: Display) -> TrainingRun:
     """Train from the start, or exactly go on with what lies in the run's folder already."""
-    return run(or_go_on(config), measure, display, measure_fewshot)
+    return finetune_model(resume_if_started(config), evaluate_classifier, display, measure_fewshot)
 
 
-def or_go_on(config: Config) -> Config:
+def resume_if_started(config: FinetuneConfigT) -> FinetuneConfigT:
     """The settings, or, where their run has begun, those that exactly go on with it."""
     assert config.output is not None
     folder = RunFolder(Path(config.output))
-    if from_main(folder.config.is_file()):
-        here = {name: value for name, value in flatten(config).items() if name in FREE_ON_RESUME}
-        stored = unflatten(config, read_yaml(folder.config))
-        config = unflatten(stored, {**here, "data": config.data, "resume": True})
+    if broadcast_from_main(folder.config.is_file()):
+        here = {
+            name: value
+            for name, value in flatten_config(config).items()
+            if name in CHANGEABLE_ON_RESUME
+        }
+        stored = unflatten_config(config, read_config_yaml(folder.config))
+        config = unflatten_config(stored, {**here, "data": config.data, "resume": True})
     return config
 
 
-def is_finished(folder: RunFolder, report: Report | None) -> bool:
+def is_run_finished(folder: RunFolder, report: ReportWriter | None) -> bool:
     """Whether the run has been judged and reported on."""
     page = report is None or (folder.path / "report.html").is_file()
-    return bool(from_main(folder.evaluation.is_file() and page))
+    return bool(broadcast_from_main(folder.evaluation.is_file() and page))
 
 
-def finish(job: Job, report: Report | None) -> None:
+def evaluate_and_report(job: TrainingRun, report: ReportWriter | None) -> None:
     """Judge a run that has ended training by its test images, once, and report; by the main one."""
 
     def judge() -> None:
         if not job.folder.evaluation.is_file():
-            evaluate_job(job)
+            evaluate_finished_run(job)
         if report is not None:
-            report(job.folder.path, final_split(job.data)[1])
+            report(job.folder.path, choose_final_split(job.data)[1])
 
-    by_main(judge)
+    run_on_main_process(judge)
 
 
 def read_evaluation(folder: RunFolder) -> dict[str, Any]:
@@ -106,10 +117,10 @@ def read_evaluation(folder: RunFolder) -> dict[str, Any]:
 
 
 @contextmanager
-def going_on_with(config: FinetuneConfig, output: Path) -> Iterator[None]:
+def add_resume_hint(config: FinetuneConfig, output: Path) -> Iterator[None]:
     """Inside, whatever stops a run says how to go on with the whole series."""
     words = ["patchwords", config.verb, config.data, "--output", str(output), "--resume"]
-    command = start_words(world()) + shlex.join(words)
+    command = format_launch_prefix(get_world()) + shlex.join(words)
     try:
         yield
     except Interrupted as error:

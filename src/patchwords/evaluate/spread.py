@@ -12,7 +12,7 @@ from patchwords.errors import DataError
 
 
 @dataclass(frozen=True)
-class Spread:
+class SeedStatistics:
     """Values over seeds, summed up; of a single value nothing but itself is known."""
 
     mean: float
@@ -22,7 +22,7 @@ class Spread:
     n: int
 
 
-def spread(values: Sequence[float]) -> Spread:
+def compute_seed_statistics(values: Sequence[float]) -> SeedStatistics:
     """Mean, standard deviation and 95 % t-interval of the values that seeds gave.
 
     The interval takes the values for draws from a normal distribution: with three seeds it is
@@ -39,9 +39,9 @@ def spread(values: Sequence[float]) -> Spread:
             f"value {broken[0]} of {n} is {found[broken[0]]}: a spread needs finite numbers"
         )
     if n == 1:
-        return Spread(mean, None, None, None, 1)
+        return SeedStatistics(mean, None, None, None, 1)
     from scipy.special import stdtrit  # the quantile of t
 
     std = float(found.std(ddof=1))
     half = float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n)
-    return Spread(mean, std, mean - half, mean + half, n)
+    return SeedStatistics(mean, std, mean - half, mean + half, n)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.workers import useful_workers
+from patchwords.data.workers import choose_num_workers
 from patchwords.device import Device
 from patchwords.errors import ConfigError
 from patchwords.model.family import Model
@@ -16,7 +16,7 @@ from patchwords.weights.store import from_pretrained
 
 
 @dataclass(frozen=True)
-class Subject:
+class LoadedModel:
     """What was loaded, the device that it is on, and who decodes its images."""
 
     name: str  # as the user named it
@@ -32,21 +32,21 @@ class Subject:
     def preprocess(self) -> Preprocess:
         return self.source.preprocess
 
-    def workers_for(self, examples: Examples) -> int:
+    def workers_for(self, examples: ImageDataset) -> int:
         """Processes that decode these images."""
         if self.workers is not None:
             return self.workers
-        return useful_workers(examples, self.device.type == "cuda")
+        return choose_num_workers(examples, self.device.type == "cuda")
 
 
-def load_subject(spec: str, device: Device, workers: int | None = None) -> Subject:
+def load_model_on_device(spec: str, device: Device, workers: int | None = None) -> LoadedModel:
     """What `from_pretrained` knows by this name, on the device, in evaluation mode."""
     source = from_pretrained(spec)
     source.model.to(device.torch_device).eval()
-    return Subject(spec, source, device, workers)
+    return LoadedModel(spec, source, device, workers)
 
 
-def refuse_twice(names: Sequence[str]) -> None:
+def refuse_duplicate_models(names: Sequence[str]) -> None:
     """Raise ConfigError where one of several models to be compared is named again."""
     for name in names:
         if names.count(name) > 1:

@@ -13,7 +13,7 @@ from patchwords.train.config import DataSettings, FinetuneConfig
 
 
 @dataclass(frozen=True)
-class SweepData(DataSettings):
+class SweepDataSettings(DataSettings):
     """Which images, and which of them are held out."""
 
     # Table 4's shares are of the whole training set, however large: 1 % of ImageNet is 12,812.
@@ -21,7 +21,7 @@ class SweepData(DataSettings):
 
 
 @dataclass(frozen=True)
-class Grid:
+class SweepGrid:
     """What is tried, and on what it is judged."""
 
     lrs: tuple[float, ...] | None = None  # learning rates; none given: Table 4's grid
@@ -36,8 +36,8 @@ class SweepConfig(FinetuneConfig):
     verb: ClassVar[str] = "sweep"
 
     output: str | None = None  # folder to write; none given: runs/DATA-sweep
-    grid: Grid = field(default_factory=Grid)
-    data_settings: SweepData = field(default_factory=SweepData)
+    grid: SweepGrid = field(default_factory=SweepGrid)
+    data_settings: SweepDataSettings = field(default_factory=SweepDataSettings)
 
     def check(self) -> None:
         """Refuse settings that are out of range or contradict the protocol, by name."""
@@ -61,10 +61,10 @@ class SweepConfig(FinetuneConfig):
         if grid.seeds < 1:
             raise ConfigError(f"--seeds {grid.seeds}: there is at least one final run")
         if grid.lrs is not None:
-            _check_rates(grid.lrs)
+            _check_learning_rates(grid.lrs)
 
 
-def _check_rates(rates: tuple[float, ...]) -> None:
+def _check_learning_rates(rates: tuple[float, ...]) -> None:
     for rate in rates:
         if not 0 < rate < float("inf"):
             raise ConfigError(f"--lrs {rate:g}: a learning rate is a number above 0")

@@ -13,27 +13,38 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from patchwords.data.examples import ALL, TEST, TRAIN, VALIDATION, Data, Examples, unite
-from patchwords.data.split import divide
+from patchwords.data.examples import (
+    ALL,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    concatenate_datasets,
+)
+from patchwords.data.split import split_dataset
 from patchwords.errors import DataError, did_you_mean
 
-HELD_OUT = 0.2  # of data that is not divided: as training has it
+DEFAULT_TEST_SHARE = 0.2  # of data that is not divided: as training has it
 # Shards are called alike in many data sets, and a row in some hundreds is as long as theirs.
-COINCIDENCES = 0.02  # of the images
+MAX_COINCIDENT_SHARE = 0.02  # of the images
 
 
 @dataclass(frozen=True)
-class TrainTest:
+class ProbeSplit:
     """Images to learn from and images to judge by, of the same classes."""
 
-    train: Examples
-    test: Examples
+    train: ImageDataset
+    test: ImageDataset
     origin: str  # who divided them, for a person
 
 
-def train_and_test(
-    data: Data, recorded: Mapping[tuple[str, int], str], seed: int = 0, share: float = HELD_OUT
-) -> TrainTest:
+def split_for_probe(
+    data: DatasetSplits,
+    recorded: Mapping[tuple[str, int], str],
+    seed: int = 0,
+    share: float = DEFAULT_TEST_SHARE,
+) -> ProbeSplit:
     """The two parts of the data.
 
     Args:
@@ -44,14 +55,14 @@ def train_and_test(
     Test is validation where there is no test. Raises DataError where a part is empty or has images
     without a label, there is one class only, or a class of test is not in train.
     """
-    if is_of(data, recorded):
-        parts, origin = as_recorded(data, recorded), "as the model's own run divided them"
+    if is_run_data(data, recorded):
+        parts, origin = split_as_recorded(data, recorded), "as the model's own run divided them"
     elif data.splits.keys() & {TEST, VALIDATION}:
         parts, origin = data.splits, "as the data are divided"
     else:
         test, validation = (share, 0.0) if ALL in data.splits else (0.0, share)
-        cut = divide(data, seed=seed, validation=validation, test=test, most_validation=None)
-        off = TEST if TEST in cut.splits else VALIDATION  # as `divide` calls what it cut off
+        cut = split_dataset(data, seed=seed, validation=validation, test=test, most_validation=None)
+        off = TEST if TEST in cut.splits else VALIDATION  # as `split_dataset` calls what it cut off
         parts = {TRAIN: cut.splits[TRAIN], TEST: cut.splits[off]}
         origin = f"{share:.0%} of each class cut off for test, by seed {seed}"
     judged = next((name for name in (TEST, VALIDATION) if len(parts.get(name, ()))), None)
@@ -63,27 +74,29 @@ def train_and_test(
         )
     if judged == VALIDATION:
         origin += "; there is no test split, so validation is the test"
-    pair = TrainTest(parts[TRAIN], parts[judged], origin)
-    refuse_unusable(pair, data.source)
+    pair = ProbeSplit(parts[TRAIN], parts[judged], origin)
+    require_learnable_split(pair, data.source)
     return pair
 
 
-def is_of(data: Data, recorded: Mapping[tuple[str, int], str]) -> bool:
+def is_run_data(data: DatasetSplits, recorded: Mapping[tuple[str, int], str]) -> bool:
     """Whether the run saw these images: more of them than could be met by coincidence."""
     met = [
         place in recorded
         for part in data.splits.values()
         for place in zip(part.keys, part.sizes.tolist(), strict=True)
     ]
-    return sum(met) > COINCIDENCES * len(met)
+    return sum(met) > MAX_COINCIDENT_SHARE * len(met)
 
 
-def as_recorded(data: Data, recorded: Mapping[tuple[str, int], str]) -> dict[str, Examples]:
+def split_as_recorded(
+    data: DatasetSplits, recorded: Mapping[tuple[str, int], str]
+) -> dict[str, ImageDataset]:
     """The data's images by the run's record, and by the data's own division where it has none.
 
     What neither has divided stays in `all`, from which nothing is taken.
     """
-    everything = unite(list(data.splits.values()))
+    everything = concatenate_datasets(list(data.splits.values()))
     declared = [name for name, part in data.splits.items() for _ in range(len(part))]
     places = zip(everything.keys, everything.sizes.tolist(), strict=True)
     names = [recorded.get(place, own) for place, own in zip(places, declared, strict=True)]
@@ -91,7 +104,7 @@ def as_recorded(data: Data, recorded: Mapping[tuple[str, int], str]) -> dict[str
     return {name: everything.select(np.flatnonzero(order == name)) for name in Counter(names)}
 
 
-def refuse_unusable(pair: TrainTest, source: str) -> None:
+def require_learnable_split(pair: ProbeSplit, source: str) -> None:
     """One line for images without labels, and for classes that cannot be learned."""
     for name, part in (("train", pair.train), ("test", pair.test)):
         bare = np.flatnonzero(part.labels < 0)
@@ -114,6 +127,6 @@ def refuse_unusable(pair: TrainTest, source: str) -> None:
         )
 
 
-def limit(pair: TrainTest, positions: np.ndarray) -> TrainTest:
+def limit_train_images(pair: ProbeSplit, positions: np.ndarray) -> ProbeSplit:
     """The pair with only these images of train."""
     return replace(pair, train=pair.train.select(positions))

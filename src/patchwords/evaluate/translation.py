@@ -20,25 +20,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.examples import Examples
-from patchwords.data.loader import eval_batches
-from patchwords.distributed import concatenate, sum_over, together
+from patchwords.data.bad import check_bad_image_share
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_eval_batches
+from patchwords.distributed import all_gather_lists, all_reduce_sum, run_on_all_processes
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.classify import evaluating
-from patchwords.evaluate.held_out import own_share
-from patchwords.evaluate.robustness.disturbance import Progress
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.classify import eval_mode
+from patchwords.evaluate.held_out import get_process_indices
+from patchwords.evaluate.robustness.disturbance import NamedProgress
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
 
-BATCH = 64
-MARGIN = 2  # places of a root next to the border: they see the padding of its 7x7 and its 3x3
-AXES = {"rows": -2, "columns": -1}  # of [B, C, H, W]
+BATCH_SIZE = 64
+STEM_MARGIN = 2  # places of a root next to the border: they see the padding of its 7x7 and its 3x3
+SHIFT_AXES = {"rows": -2, "columns": -1}  # of [B, C, H, W]
 
 
 @dataclass(frozen=True)
-class Shift:
+class ImageShift:
     """Of the image, by so many pixels: down (rows) or to the right (columns)."""
 
     axis: str
@@ -46,19 +46,19 @@ class Shift:
 
 
 @dataclass(frozen=True)
-class Place:
+class LayerOutput:
     """Where f ends."""
 
     values: Tensor  # [B, c, h, w], or [B, c] without places
     margin: int = 0  # places on either side that see padding
 
 
-def measure_translation(
-    subjects: Sequence[Subject],
-    examples: Examples,
+def measure_shift_equivariance(
+    subjects: Sequence[LoadedModel],
+    examples: ImageDataset,
     shifts: Sequence[int],
     max_bad: float = 0.01,
-    progress: Progress = lambda what, done, total: None,
+    progress: NamedProgress = lambda what, done, total: None,
 ) -> list[dict[str, Any]]:
     """-> rows {model, place, axis, pixels, error, same_answer, images}.
 
@@ -81,113 +81,126 @@ def measure_translation(
                     f"a shift by {pixels} pixels: {subject.name} sees images of {smallest} pixels; "
                     f"give 1 to {smallest - 1}"
                 )
-        wanted = [Shift(axis, pixels) for axis in AXES for pixels in shifts]
-        sums = sum_images(subject, examples, wanted, max_bad, progress)
+        wanted = [ImageShift(axis, pixels) for axis in SHIFT_AXES for pixels in shifts]
+        sums = accumulate_shift_sums(subject, examples, wanted, max_bad, progress)
         images = int(sums["logits"][-1])
         if not images:
             raise DataError("none of the images can be read; patchwords doctor says why")
         for name, numbers in sums.items():
-            rows += as_rows(subject.name, name, numbers, wanted, images)
+            rows += build_shift_rows(subject.name, name, numbers, wanted, images)
     return rows
 
 
-def sum_images(
-    subject: Subject,
-    examples: Examples,
-    wanted: Sequence[Shift],
+def accumulate_shift_sums(
+    subject: LoadedModel,
+    examples: ImageDataset,
+    wanted: Sequence[ImageShift],
     max_bad: float,
-    progress: Progress,
+    progress: NamedProgress,
 ) -> dict[str, Tensor]:
-    """`sum_batch` over all images of all processes."""
-    share = own_share(examples)
+    """`compute_shift_sums` over all images of all processes."""
+    share = get_process_indices(examples)
     mine = examples.select(share)
     preprocess, device = subject.preprocess, subject.device.torch_device
 
     def ask() -> tuple[dict[str, Tensor], list[tuple[int, str]]]:
         blank = torch.zeros(1, preprocess.channels, *preprocess.image_size, device=device)
         # A process without images has zeros to add, as many as the others have numbers.
-        sums = {name: numbers * 0 for name, numbers in sum_batch(subject, blank, wanted).items()}
+        sums = {
+            name: numbers * 0
+            for name, numbers in compute_shift_sums(subject, blank, wanted).items()
+        }
         bad, done = [], 0
-        for batch in eval_batches(mine, preprocess, BATCH, subject.workers_for(mine)):
+        for batch in load_eval_batches(mine, preprocess, BATCH_SIZE, subject.workers_for(mine)):
             bad += [(share[index], reason) for index, reason in batch.bad]
             if len(batch.indices):
                 images = preprocess.normalise(batch.images.to(device))
-                for name, numbers in sum_batch(subject, images, wanted).items():
+                for name, numbers in compute_shift_sums(subject, images, wanted).items():
                     sums[name] += numbers
             done += len(batch.indices) + len(batch.bad)
             progress(subject.name, done, len(mine))
         return sums, bad
 
-    with evaluating(subject.model), torch.no_grad():
-        sums, bad = together(ask)
-    unread = [(examples.keys[index], reason) for index, reason in concatenate(bad)]
-    refuse_too_many_bad(unread, len(examples), "images", max_bad)
-    return {name: sum_over(numbers) for name, numbers in sums.items()}
+    with eval_mode(subject.model), torch.no_grad():
+        sums, bad = run_on_all_processes(ask)
+    unread = [(examples.keys[index], reason) for index, reason in all_gather_lists(bad)]
+    check_bad_image_share(unread, len(examples), "images", max_bad)
+    return {name: all_reduce_sum(numbers) for name, numbers in sums.items()}
 
 
-def sum_batch(subject: Subject, images: Tensor, wanted: Sequence[Shift]) -> dict[str, Tensor]:
+def compute_shift_sums(
+    subject: LoadedModel, images: Tensor, wanted: Sequence[ImageShift]
+) -> dict[str, Tensor]:
     """[B, C, H, W], normalised -> of each place float64 [3 S + 1 + c + 1], sums over the images:
 
     |f(g(x)) - g(f(x))|^2 for each shift, how many places were compared, and how many images keep
-    their likeliest class; then `moments` of f(x).
+    their likeliest class; then `compute_feature_moments` of f(x).
     """
     with subject.device.autocast():
-        before = places(subject.model, images)
+        before = compute_layer_outputs(subject.model, images)
         answers = before["logits"].values.argmax(-1)
         found: dict[str, list[Tensor]] = {name: [] for name in before}
         for shift in wanted:
-            length = images.shape[AXES[shift.axis]]
-            after = places(subject.model, images.roll(shift.pixels, AXES[shift.axis]))
+            length = images.shape[SHIFT_AXES[shift.axis]]
+            after = compute_layer_outputs(
+                subject.model, images.roll(shift.pixels, SHIFT_AXES[shift.axis])
+            )
             same = (after["logits"].values.argmax(-1) == answers).sum()
             for name, place in after.items():
-                error, count = difference(before[name], place, shift, length)
+                error, count = compute_squared_error(before[name], place, shift, length)
                 found[name].append(torch.stack([error, error.new_tensor(count), same.double()]))
     return {
-        name: torch.cat([torch.stack(found[name], 1).flatten(), moments(place.values)]).cpu()
+        name: torch.cat(
+            [torch.stack(found[name], 1).flatten(), compute_feature_moments(place.values)]
+        ).cpu()
         for name, place in before.items()
     }
 
 
-def moments(values: Tensor) -> Tensor:
+def compute_feature_moments(values: Tensor) -> Tensor:
     """[B, c, h, w] or [B, c] -> float64 [1 + c + 1]: sum of |f|^2, sums of f, how many places"""
     f = values.double().flatten(2) if values.ndim > 2 else values.double()[..., None]
     count = f.new_tensor([f.shape[0] * f.shape[2]])
     return torch.cat([f.square().sum()[None], f.sum((0, 2)), count])
 
 
-def places(model: Model, images: Tensor) -> dict[str, Place]:
+def compute_layer_outputs(model: Model, images: Tensor) -> dict[str, LayerOutput]:
     """[B, C, H, W] -> the stem, the features and the logits"""
     features = model.forward_features(images)
-    logits = Place(model.forward_head(features))
+    logits = LayerOutput(model.forward_head(features))
     if model.trunk is not None:
-        stem = Place(model.trunk.root(images), MARGIN)
+        stem = LayerOutput(model.trunk.root(images), STEM_MARGIN)
     else:
         assert isinstance(model, ViT)
-        stem = Place(model.embed(images))
+        stem = LayerOutput(model.embed(images))
     if isinstance(model, ViT):
         patches = features[:, model.config.prefix :]  # [B, N, D]
         features = patches.transpose(1, 2).unflatten(2, model.grid(images))  # [B, D, h, w]
-    return {"stem": stem, "features": Place(features), "logits": logits}
+    return {"stem": stem, "features": LayerOutput(features), "logits": logits}
 
 
-def difference(before: Place, after: Place, shift: Shift, length: int) -> tuple[Tensor, int]:
+def compute_squared_error(
+    before: LayerOutput, after: LayerOutput, shift: ImageShift, length: int
+) -> tuple[Tensor, int]:
     """Sum of |f(g(x)) - g(f(x))|^2, and over how many places; `length`: pixels along the axis."""
     f, of_shifted = before.values.float(), after.values.float()
     if f.ndim == 2:
         return (of_shifted - f).double().square().sum(), len(f)
-    axis = AXES[shift.axis]
+    axis = SHIFT_AXES[shift.axis]
     count = f.shape[axis]
     amount = shift.pixels * count / length
     inner = torch.ones(count, device=f.device)
     inner[: before.margin] = 0
     inner[count - before.margin :] = 0
-    far = inner * roll(inner, amount, 0) > 0.999  # before and after; 1 but for rounding
+    far = (
+        inner * roll_interpolated(inner, amount, 0) > 0.999
+    )  # before and after; 1 but for rounding
     kept = far.nonzero().flatten()
-    apart = (of_shifted - roll(f, amount, axis)).index_select(axis, kept)
+    apart = (of_shifted - roll_interpolated(f, amount, axis)).index_select(axis, kept)
     return apart.double().square().sum(), apart.numel() // apart.shape[1]
 
 
-def roll(values: Tensor, amount: float, axis: int) -> Tensor:
+def roll_interpolated(values: Tensor, amount: float, axis: int) -> Tensor:
     """The values moved on in a circle by any number of places, interpolated linearly."""
     whole = int(amount // 1)
     part = amount - whole
@@ -195,10 +208,10 @@ def roll(values: Tensor, amount: float, axis: int) -> Tensor:
     return near if part == 0 else (1 - part) * near + part * values.roll(whole + 1, axis)
 
 
-def as_rows(
-    model: str, place: str, numbers: Tensor, wanted: Sequence[Shift], images: int
+def build_shift_rows(
+    model: str, place: str, numbers: Tensor, wanted: Sequence[ImageShift], images: int
 ) -> list[dict[str, Any]]:
-    """The sums of `sum_batch` of all images, of one place -> a row for each shift"""
+    """The sums of `compute_shift_sums` of all images, of one place -> a row for each shift"""
     apart, compared, same, rest = numbers.split(
         [len(wanted)] * 3 + [len(numbers) - 3 * len(wanted)]
     )

@@ -10,36 +10,41 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from patchwords.distributed import from_main, together
+from patchwords.distributed import broadcast_from_main, run_on_all_processes
 from patchwords.evaluate.series import (
-    Report,
-    as_run,
-    finish,
-    going_on_with,
-    is_finished,
+    ReportWriter,
+    add_resume_hint,
+    build_run_config,
+    evaluate_and_report,
+    is_run_finished,
     open_series,
     read_evaluation,
-    train_or_go_on,
+    train_or_resume,
 )
-from patchwords.evaluate.vtab_config import RECIPE, VtabConfig
-from patchwords.evaluate.vtab_sources import Counts, examine, find_sources, joint_fingerprint
-from patchwords.evaluate.vtab_tasks import GROUPS, TRAIN_IMAGES, Group, Task
+from patchwords.evaluate.vtab_config import VTAB_RECIPE, VtabConfig
+from patchwords.evaluate.vtab_sources import (
+    VtabTaskData,
+    find_vtab_sources,
+    inspect_task_data,
+    join_fingerprints,
+)
+from patchwords.evaluate.vtab_tasks import VTAB_GROUPS, VTAB_TRAIN_IMAGES, VtabGroup, VtabTask
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.finetune import in_all_processes
-from patchwords.train.job import default_output
-from patchwords.train.named_recipe import find
+from patchwords.train.finetune import share_config_across_processes
+from patchwords.train.job import choose_output_folder
+from patchwords.train.named_recipe import find_recipe
 from patchwords.train.progress import Display
-from patchwords.train.run_folder import RunFolder, refuse_harm
-from patchwords.train.settings import flatten, read_yaml
+from patchwords.train.run_folder import RunFolder, check_output_overlap
+from patchwords.train.settings import flatten_config, read_config_yaml
 
 
 @dataclass(frozen=True)
-class Score:
+class VtabScore:
     """A task, done."""
 
-    task: Task
+    task: VtabTask
     source: str
-    counts: Counts
+    counts: VtabTaskData
     folder: str  # in that of the series
     evaluation: dict[str, Any]
 
@@ -51,7 +56,7 @@ class Score:
     def differences(self) -> list[str]:
         """By what the data are not VTAB-1k's, for a person."""
         found = (
-            ("training images", self.counts.train, TRAIN_IMAGES),
+            ("training images", self.counts.train, VTAB_TRAIN_IMAGES),
             ("classes", self.counts.classes, self.task.classes),
             ("test images", self.evaluation["images"], self.task.test),
         )
@@ -59,113 +64,125 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class VtabResult:
     """All tasks that were done, and what is not as the paper has it."""
 
     folder: Path
-    scores: list[Score]
+    scores: list[VtabScore]
     missing: list[str]  # tasks without data
     departures: list[str]  # from the paper's settings
 
     @property
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[VtabGroup]:
         """Those that have a task, in the order of Table 9."""
-        return [group for group in GROUPS if any(s.task.group == group for s in self.scores)]
+        return [group for group in VTAB_GROUPS if any(s.task.group == group for s in self.scores)]
 
-    def mean(self, group: Group | None = None) -> float:
+    def mean(self, group: VtabGroup | None = None) -> float:
         """Of the accuracies of a group's tasks that were done, or of all."""
         return _mean([s.accuracy for s in self.chosen(group)])
 
-    def published(self, model: int, group: Group | None = None) -> float:
+    def published(self, model: int, group: VtabGroup | None = None) -> float:
         """The paper's mean over the same tasks, as a share; `model` is a place in TABLE_9."""
         return _mean([s.task.table_9[model] / 100 for s in self.chosen(group)])
 
-    def chosen(self, group: Group | None = None) -> list[Score]:
+    def chosen(self, group: VtabGroup | None = None) -> list[VtabScore]:
         return [s for s in self.scores if group in (None, s.task.group)]
 
 
-def vtab(config: VtabConfig, display: Display, report: Report | None = None) -> Outcome:
+def evaluate_vtab(
+    config: VtabConfig, display: Display, report: ReportWriter | None = None
+) -> VtabResult:
     """Fine-tune on each task whose data is there, and judge by its test images.
 
     Under torchrun every process calls it. The folder gets a run folder for each task. Raises
     ConfigError and DataError before anything is trained, Interrupted with the command to go on.
     """
-    with in_all_processes(config) as asked:
+    with share_config_across_processes(config) as asked:
         asked.check()
-        sources, missing = together(lambda: find_sources(asked))
-        config = with_warmup(asked)
-        counts = together(lambda: {task: examine(task, sources[task], asked) for task in sources})
-        output = from_main(Path(config.output or default_output(config.data, "vtab")))
-        refuse_harm(output, Path(config.data), Path(config.weights) if config.weights else None)
-        about = {"source": config.data, "kind": "vtab", "fingerprint": joint_fingerprint(counts)}
+        sources, missing = run_on_all_processes(lambda: find_vtab_sources(asked))
+        config = scale_vtab_warmup(asked)
+        counts = run_on_all_processes(
+            lambda: {task: inspect_task_data(task, sources[task], asked) for task in sources}
+        )
+        output = broadcast_from_main(
+            Path(config.output or choose_output_folder(config.data, "vtab"))
+        )
+        check_output_overlap(
+            output, Path(config.data), Path(config.weights) if config.weights else None
+        )
+        about = {"source": config.data, "kind": "vtab", "fingerprint": join_fingerprints(counts)}
         folder = open_series(config, asked, output, about)
         if missing:
             display.say(f"no data for {', '.join(missing)}")
         scores = []
-        with going_on_with(config, output):
+        with add_resume_hint(config, output):
             for number, (task, source) in enumerate(sources.items(), start=1):
                 display.say(f"task {number} of {len(sources)}: {task.name}")
-                evaluation = carry_out(config, task, source, folder, display, report)
-                scores.append(Score(task, source, counts[task], task.name, evaluation))
-        settings = from_main(read_yaml(RunFolder(output / scores[0].folder).config))
-    return Outcome(output, scores, missing, departures(settings))
+                evaluation = train_and_evaluate_task(config, task, source, folder, display, report)
+                scores.append(VtabScore(task, source, counts[task], task.name, evaluation))
+        settings = broadcast_from_main(
+            read_config_yaml(RunFolder(output / scores[0].folder).config)
+        )
+    return VtabResult(output, scores, missing, list_departures(settings))
 
 
-def with_warmup(config: VtabConfig) -> VtabConfig:
+def scale_vtab_warmup(config: VtabConfig) -> VtabConfig:
     """Where the steps are fewer than the paper's, the warm-up keeps its share of them."""
     recipe = config.recipe
-    if recipe.recipe != RECIPE or recipe.steps is None or recipe.warmup_steps is not None:
+    if recipe.recipe != VTAB_RECIPE or recipe.steps is None or recipe.warmup_steps is not None:
         return config
-    row = find(RECIPE)
+    row = find_recipe(VTAB_RECIPE)
     warmup = round(row.warmup_steps / row.steps * recipe.steps)
     return replace(config, recipe=replace(recipe, warmup_steps=warmup))
 
 
-def carry_out(
+def train_and_evaluate_task(
     config: VtabConfig,
-    task: Task,
+    task: VtabTask,
     source: str,
     folder: RunFolder,
     display: Display,
-    report: Report | None,
+    report: ReportWriter | None,
 ) -> dict[str, Any]:
     """Train on the task, or go on, unless that is done; -> its evaluation."""
     run = RunFolder(folder.path / task.name)
-    if not is_finished(run, report):
-        finish(train_or_go_on(task_config(config, source, run.path), display), report)
-    return from_main(read_evaluation(run))
+    if not is_run_finished(run, report):
+        evaluate_and_report(
+            train_or_resume(build_task_config(config, source, run.path), display), report
+        )
+    return broadcast_from_main(read_evaluation(run))
 
 
-def task_config(config: VtabConfig, source: str, folder: Path) -> FinetuneConfig:
+def build_task_config(config: VtabConfig, source: str, folder: Path) -> FinetuneConfig:
     """A run on all training images of a task; of some classes there may be none (SUN397)."""
-    run = replace(as_run(config, folder), data=source)
+    run = replace(build_run_config(config, folder), data=source)
     settings = replace(run.data_settings, validation=0.0, join_validation=True, unseen_classes=True)
     return replace(run, data_settings=settings)
 
 
-def departures(stored: Mapping[str, Any]) -> list[str]:
+def list_departures(stored: Mapping[str, Any]) -> list[str]:
     """Settings of a run that are not the paper's, each as `steps 100 (paper: 2,500)`."""
-    row = find(RECIPE)
+    row = find_recipe(VTAB_RECIPE)
     size = {"steps": row.steps, "batch_size": row.batch_size, "lr": row.lr}
-    plain = flatten(FinetuneConfig())
+    plain = flatten_config(FinetuneConfig())
     fixed = {"layer_decay": 1.0, "balance": "none", "train": "all"}
     fixed |= {name: plain[name] for name in ("color_jitter", "erase")}
     paper = {**size, "warmup_steps": row.warmup_steps, **row.settings, **fixed}
     return [
-        f"{name} {_said(stored[name])} (paper: {_said(value)})"
+        f"{name} {_format_setting(stored[name])} (paper: {_format_setting(value)})"
         for name, value in paper.items()
-        if _said(stored[name]) != _said(value)
+        if _format_setting(stored[name]) != _format_setting(value)
     ]
 
 
-def _said(value: Any) -> str:
+def _format_setting(value: Any) -> str:
     """A value for a person; a square's side counts as both of its sides.
 
-    >>> _said((384,)) == _said([384, 384]), _said(2500), _said(0.01)
+    >>> _format_setting((384,)) == _format_setting([384, 384]), _format_setting(2500), _format_setting(0.01)
     (True, '2,500', '0.01')
     """
     if isinstance(value, list | tuple):
-        return " ".join(_said(part) for part in (value * 2 if len(value) == 1 else value))
+        return " ".join(_format_setting(part) for part in (value * 2 if len(value) == 1 else value))
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

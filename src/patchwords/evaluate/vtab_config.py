@@ -9,21 +9,21 @@ from dataclasses import dataclass, field
 from typing import ClassVar
 
 from patchwords.errors import ConfigError, did_you_mean
-from patchwords.evaluate.vtab_tasks import NAMES
+from patchwords.evaluate.vtab_tasks import VTAB_TASK_NAMES
 from patchwords.train.config import DataSettings, FinetuneConfig, RecipeSettings
 
-RECIPE = "paper-finetune-vtab"
+VTAB_RECIPE = "paper-finetune-vtab"
 
 
 @dataclass(frozen=True)
-class VtabRecipe(RecipeSettings):
+class VtabRecipeSettings(RecipeSettings):
     """How long and how to train; the paper has one protocol for all tasks."""
 
-    recipe: str | None = RECIPE  # a published one, by name: see `patchwords recipes`
+    recipe: str | None = VTAB_RECIPE  # a published one, by name: see `patchwords recipes`
 
 
 @dataclass(frozen=True)
-class TaskSettings:
+class VtabTaskSettings:
     """Which of the 19 tasks."""
 
     tasks: tuple[str, ...] | None = None  # by name; none given: all whose data are in ROOT
@@ -36,8 +36,8 @@ class VtabConfig(FinetuneConfig):
     verb: ClassVar[str] = "vtab"
 
     output: str | None = None  # folder to write; none given: runs/ROOT-vtab
-    choice: TaskSettings = field(default_factory=TaskSettings)
-    recipe: VtabRecipe = field(default_factory=VtabRecipe)
+    choice: VtabTaskSettings = field(default_factory=VtabTaskSettings)
+    recipe: VtabRecipeSettings = field(default_factory=VtabRecipeSettings)
 
     def check(self) -> None:
         """Refuse settings that are out of range or contradict the protocol, by name."""
@@ -56,8 +56,8 @@ class VtabConfig(FinetuneConfig):
         if self.choice.tasks == ():
             raise ConfigError("--tasks lacks a value; leave it out, or say which")
         for name in self.choice.tasks or ():
-            if name not in NAMES:
+            if name not in VTAB_TASK_NAMES:
                 raise ConfigError(
                     f"--tasks: VTAB-1k has no task {name!r}"
-                    f"{did_you_mean(name, NAMES) or '; it has ' + ', '.join(NAMES)}"
+                    f"{did_you_mean(name, VTAB_TASK_NAMES) or '; it has ' + ', '.join(VTAB_TASK_NAMES)}"
                 )

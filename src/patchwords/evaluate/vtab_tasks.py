@@ -13,17 +13,17 @@ from __future__ import annotations
 
 from typing import Literal, NamedTuple
 
-Group = Literal["natural", "specialized", "structured"]
-GROUPS: tuple[Group, ...] = ("natural", "specialized", "structured")
-TRAIN_IMAGES = 1_000  # 800 and, for the choice of settings, 200
-FIRST = "train[:800]"
+VtabGroup = Literal["natural", "specialized", "structured"]
+VTAB_GROUPS: tuple[VtabGroup, ...] = ("natural", "specialized", "structured")
+VTAB_TRAIN_IMAGES = 1_000  # 800 and, for the choice of settings, 200
+TRAIN800_SLICE = "train[:800]"
 
 
-class Task(NamedTuple):
+class VtabTask(NamedTuple):
     """One data set with one question."""
 
     name: str  # of its folder
-    group: Group
+    group: VtabGroup
     classes: int
     test: int  # images
     label: str  # what an image's class is
@@ -35,11 +35,11 @@ class Task(NamedTuple):
 
 
 # Appendix D.10: ViT, and what it was pre-trained on: JFT-300M or ImageNet-21k.
-TABLE_9 = ("H/14 JFT", "L/16 JFT", "L/16 I21k")
+TABLE_9_MODELS = ("H/14 JFT", "L/16 JFT", "L/16 I21k")
 
-CLIP = "clip-benchmark/wds_vtab-"
-TASKS = (
-    Task(
+HUB_PREFIX = "clip-benchmark/wds_vtab-"
+VTAB_TASKS = (
+    VtabTask(
         "caltech101",
         "natural",
         102,
@@ -48,10 +48,10 @@ TASKS = (
         "caltech101",
         "train[2754:2954]",
         "test",
-        f"{CLIP}caltech101",
+        f"{HUB_PREFIX}caltech101",
         (95.3, 95.4, 90.8),
     ),
-    Task(
+    VtabTask(
         "cifar100",
         "natural",
         100,
@@ -60,10 +60,10 @@ TASKS = (
         "cifar100",
         "train[45000:45200]",
         "test",
-        f"{CLIP}cifar100",
+        f"{HUB_PREFIX}cifar100",
         (85.5, 81.9, 84.1),
     ),
-    Task(
+    VtabTask(
         "dtd",
         "natural",
         47,
@@ -72,10 +72,10 @@ TASKS = (
         "dtd",
         "validation[:200]",
         "test",
-        f"{CLIP}dtd",
+        f"{HUB_PREFIX}dtd",
         (75.2, 74.3, 74.1),
     ),
-    Task(
+    VtabTask(
         "flowers102",
         "natural",
         102,
@@ -87,7 +87,7 @@ TASKS = (
         "dpdl-benchmark/oxford_flowers102",
         (99.7, 99.7, 99.3),
     ),
-    Task(
+    VtabTask(
         "pets",
         "natural",
         37,
@@ -96,10 +96,10 @@ TASKS = (
         "oxford_iiit_pet",
         "train[2944:3144]",
         "test",
-        f"{CLIP}pets",
+        f"{HUB_PREFIX}pets",
         (97.2, 96.7, 92.7),
     ),
-    Task(
+    VtabTask(
         "sun397",
         "natural",
         397,
@@ -111,7 +111,7 @@ TASKS = (
         None,
         (65.0, 63.5, 61.0),
     ),
-    Task(
+    VtabTask(
         "svhn",
         "natural",
         10,
@@ -120,10 +120,10 @@ TASKS = (
         "svhn_cropped",
         "train[65931:66131]",
         "test",
-        f"{CLIP}svhn",
+        f"{HUB_PREFIX}svhn",
         (88.9, 87.4, 80.9),
     ),
-    Task(
+    VtabTask(
         "camelyon",
         "specialized",
         2,
@@ -132,10 +132,10 @@ TASKS = (
         "patch_camelyon",
         "validation[:200]",
         "test",
-        f"{CLIP}pcam",
+        f"{HUB_PREFIX}pcam",
         (83.3, 83.6, 82.5),
     ),
-    Task(
+    VtabTask(
         "eurosat",
         "specialized",
         10,
@@ -144,10 +144,10 @@ TASKS = (
         "eurosat/rgb",
         "train[16200:16400]",
         "train[21600:]",
-        f"{CLIP}eurosat",
+        f"{HUB_PREFIX}eurosat",
         (96.7, 96.5, 95.6),
     ),
-    Task(
+    VtabTask(
         "resisc45",
         "specialized",
         45,
@@ -156,10 +156,10 @@ TASKS = (
         "resisc45",
         "train[18900:19100]",
         "train[25200:]",
-        f"{CLIP}resisc45",
+        f"{HUB_PREFIX}resisc45",
         (91.4, 89.7, 85.2),
     ),
-    Task(
+    VtabTask(
         "retinopathy",
         "specialized",
         5,
@@ -168,10 +168,10 @@ TASKS = (
         "diabetic_retinopathy_detection/btgraham-300",
         "validation[:200]",
         "test",
-        f"{CLIP}diabetic_retinopathy",
+        f"{HUB_PREFIX}diabetic_retinopathy",
         (76.6, 77.1, 75.3),
     ),
-    Task(
+    VtabTask(
         "clevr-count",
         "structured",
         8,
@@ -180,10 +180,10 @@ TASKS = (
         "clevr",
         "train[63000:63200]",
         "validation",
-        f"{CLIP}clevr_count_all",
+        f"{HUB_PREFIX}clevr_count_all",
         (91.7, 86.4, 70.3),
     ),
-    Task(
+    VtabTask(
         "clevr-distance",
         "structured",
         6,
@@ -192,10 +192,10 @@ TASKS = (
         "clevr",
         "train[63000:63200]",
         "validation",
-        f"{CLIP}clevr_closest_object_distance",
+        f"{HUB_PREFIX}clevr_closest_object_distance",
         (63.8, 63.1, 56.1),
     ),
-    Task(
+    VtabTask(
         "dmlab",
         "structured",
         6,
@@ -204,10 +204,10 @@ TASKS = (
         "dmlab",
         "validation[:200]",
         "test",
-        f"{CLIP}dmlab",
+        f"{HUB_PREFIX}dmlab",
         (53.1, 49.7, 41.9),
     ),
-    Task(
+    VtabTask(
         "dsprites-location",
         "structured",
         16,
@@ -216,10 +216,10 @@ TASKS = (
         "dsprites",
         "train[589824:590024]",
         "train[663552:]",
-        f"{CLIP}dsprites_label_x_position",
+        f"{HUB_PREFIX}dsprites_label_x_position",
         (79.4, 74.5, 74.7),
     ),
-    Task(
+    VtabTask(
         "dsprites-orientation",
         "structured",
         16,
@@ -228,10 +228,10 @@ TASKS = (
         "dsprites",
         "train[589824:590024]",
         "train[663552:]",
-        f"{CLIP}dsprites_label_orientation",
+        f"{HUB_PREFIX}dsprites_label_orientation",
         (63.3, 60.5, 64.9),
     ),
-    Task(
+    VtabTask(
         "kitti-distance",
         "structured",
         4,
@@ -243,7 +243,7 @@ TASKS = (
         None,
         (84.5, 82.2, 79.9),
     ),
-    Task(
+    VtabTask(
         "smallnorb-azimuth",
         "structured",
         18,
@@ -252,10 +252,10 @@ TASKS = (
         "smallnorb",
         "test[:200]",
         "test[12150:]",
-        f"{CLIP}smallnorb_label_azimuth",
+        f"{HUB_PREFIX}smallnorb_label_azimuth",
         (33.2, 36.2, 30.5),
     ),
-    Task(
+    VtabTask(
         "smallnorb-elevation",
         "structured",
         9,
@@ -264,8 +264,8 @@ TASKS = (
         "smallnorb",
         "test[:200]",
         "test[12150:]",
-        f"{CLIP}smallnorb_label_elevation",
+        f"{HUB_PREFIX}smallnorb_label_elevation",
         (51.2, 51.1, 41.7),
     ),
 )
-NAMES = tuple(task.name for task in TASKS)
+VTAB_TASK_NAMES = tuple(task.name for task in VTAB_TASKS)

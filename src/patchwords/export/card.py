@@ -13,13 +13,13 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.version import __version__
 
-PRODUCER, VERSION = "patchwords", 1
-INPUT, OUTPUT = "images", "logits"  # of the graph
-NAMES = ("producer", "version", "architecture", "labels", "preprocess", "quantized")
+PRODUCER, METADATA_VERSION = "patchwords", 1
+INPUT_NAME, OUTPUT_NAME = "images", "logits"  # of the graph
+METADATA_KEYS = ("producer", "version", "architecture", "labels", "preprocess", "quantized")
 
 
 @dataclass(frozen=True)
-class Card:
+class ExportMetadata:
     """Who the classes are, and how a photo becomes the input."""
 
     labels: tuple[str, ...]
@@ -31,16 +31,16 @@ class Card:
         """All values are strings, lists and tables among them JSON, in ASCII."""
         values = (
             f"{PRODUCER} {__version__}",
-            str(VERSION),
+            str(METADATA_VERSION),
             self.architecture,
             json.dumps(self.labels),
             json.dumps(self.preprocess.to_dict()),
             self.quantized,
         )
-        return {name: v for name, v in zip(NAMES, values, strict=True) if v is not None}
+        return {name: v for name, v in zip(METADATA_KEYS, values, strict=True) if v is not None}
 
     @classmethod
-    def from_strings(cls, values: Mapping[str, str], file: str) -> Card:
+    def from_strings(cls, values: Mapping[str, str], file: str) -> ExportMetadata:
         """The card of `to_strings`; raises WeightsError, which names the file."""
         if values.get("producer", "").partition(" ")[0] != PRODUCER:
             raise WeightsError(
@@ -48,7 +48,7 @@ class Card:
                 "preprocessing"
             )
         try:
-            if int(values["version"]) > VERSION:
+            if int(values["version"]) > METADATA_VERSION:
                 raise WeightsError(f"{file} is of a newer patchwords ({values['producer']})")
             labels = json.loads(values["labels"])
             if not isinstance(labels, list) or not all(isinstance(name, str) for name in labels):

@@ -18,20 +18,20 @@ from torch import Tensor, nn
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.export.card import INPUT, NAMES, OUTPUT, PRODUCER, Card
-from patchwords.export.packages import load
+from patchwords.export.card import INPUT_NAME, METADATA_KEYS, OUTPUT_NAME, PRODUCER, ExportMetadata
+from patchwords.export.packages import import_export_package
 
-Engine = Literal["onnx", "openvino"]
+EngineName = Literal["onnx", "openvino"]
 
-SUFFIXES: dict[str, Engine] = {".onnx": "onnx", ".xml": "openvino"}
+ENGINE_SUFFIXES: dict[str, EngineName] = {".onnx": "onnx", ".xml": "openvino"}
 
 
-class OnnxRuntime(nn.Module):
+class OnnxRuntimeModel(nn.Module):
     """An .onnx file as a module without parameters."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
-        onnxruntime = load("onnxruntime")
+        onnxruntime = import_export_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
         options.log_severity_level = 4  # a fault is raised, and need not be printed as well
@@ -40,11 +40,11 @@ class OnnxRuntime(nn.Module):
                 path, options, providers=["CPUExecutionProvider"]
             )
         except Exception as error:  # it has a class of its own for every fault
-            raise cannot_be_read(path, error) from error
+            raise unreadable_model_error(path, error) from error
 
     def forward(self, images: Tensor) -> Tensor:
         """float32 [B, C, H, W] -> [B, classes]"""
-        (logits,) = self.session.run([OUTPUT], {INPUT: images.numpy()})
+        (logits,) = self.session.run([OUTPUT_NAME], {INPUT_NAME: images.numpy()})
         return torch.from_numpy(logits)
 
     def strings(self) -> dict[str, str]:
@@ -58,12 +58,12 @@ class OnnxRuntime(nn.Module):
         return [*self.session.get_inputs(), *self.session.get_outputs()]
 
 
-class OpenVino(nn.Module):
+class OpenVinoModel(nn.Module):
     """An .xml file, and the .bin beside it, as a module without parameters."""
 
     def __init__(self, path: Path, bf16: bool = False) -> None:
         super().__init__()
-        openvino = load("openvino")
+        openvino = import_export_package("openvino")
         if not path.with_suffix(".bin").is_file():
             raise WeightsError(f"{path} lacks its weights: {path.with_suffix('.bin')} is missing")
         settings = {  # where the CPU has bfloat16, OpenVINO would take it unasked
@@ -75,14 +75,14 @@ class OpenVino(nn.Module):
             self.model = core.read_model(path)
             self.compiled = core.compile_model(self.model, "CPU", settings)
         except RuntimeError as error:
-            raise cannot_be_read(path, error) from error
+            raise unreadable_model_error(path, error) from error
 
     def forward(self, images: Tensor) -> Tensor:
         """float32 [B, C, H, W] -> [B, classes]"""
-        return torch.from_numpy(self.compiled({INPUT: images.numpy()})[OUTPUT].copy())
+        return torch.from_numpy(self.compiled({INPUT_NAME: images.numpy()})[OUTPUT_NAME].copy())
 
     def strings(self) -> dict[str, str]:
-        places = {name: [PRODUCER, name] for name in NAMES}
+        places = {name: [PRODUCER, name] for name in METADATA_KEYS}
         return {
             name: self.model.get_rt_info(place).astype(str)
             for name, place in places.items()
@@ -100,11 +100,11 @@ class OpenVino(nn.Module):
 
 
 @dataclass(frozen=True)
-class Exported:
-    """What `open_exported` gives: the counterpart of Pretrained."""
+class ExportedModel:
+    """What `open_exported_model` gives: the counterpart of Pretrained."""
 
-    model: OnnxRuntime | OpenVino
-    card: Card
+    model: OnnxRuntimeModel | OpenVinoModel
+    card: ExportMetadata
 
     @property
     def preprocess(self) -> Preprocess:
@@ -119,7 +119,7 @@ class Exported:
         return self.model(self.preprocess.normalise(images)).softmax(-1).numpy()
 
 
-def open_exported(path: str | Path, bf16: bool = False) -> Exported:
+def open_exported_model(path: str | Path, bf16: bool = False) -> ExportedModel:
     """An .onnx or .xml file that `patchwords export` wrote; raises WeightsError for any other.
 
     `bf16` has OpenVINO compute in bfloat16.
@@ -127,22 +127,22 @@ def open_exported(path: str | Path, bf16: bool = False) -> Exported:
     path = Path(path)
     if not path.is_file():
         raise WeightsError(f"no file {path}")
-    engine = SUFFIXES[path.suffix.lower()]
-    model = OnnxRuntime(path) if engine == "onnx" else OpenVino(path, bf16)
-    card = Card.from_strings(model.strings(), str(path))
+    engine = ENGINE_SUFFIXES[path.suffix.lower()]
+    model = OnnxRuntimeModel(path) if engine == "onnx" else OpenVinoModel(path, bf16)
+    card = ExportMetadata.from_strings(model.strings(), str(path))
     found = model.shapes()
     wanted = {
-        INPUT: [card.preprocess.channels, *card.preprocess.image_size],
-        OUTPUT: [len(card.labels)],
+        INPUT_NAME: [card.preprocess.channels, *card.preprocess.image_size],
+        OUTPUT_NAME: [len(card.labels)],
     }
     if {name: shape[1:] for name, shape in found.items()} != wanted:
         raise WeightsError(
             f"{path} is damaged: by its own labels and preprocessing it takes and gives {wanted} "
             f"an image, and in fact {found}"
         )
-    return Exported(model, card)
+    return ExportedModel(model, card)
 
 
-def cannot_be_read(path: Path, error: Exception) -> WeightsError:
+def unreadable_model_error(path: Path, error: Exception) -> WeightsError:
     said = " ".join(str(error).split())[-200:]
     return WeightsError(f"{path} cannot be read: it is damaged, or no such model ({said})")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.export.card import INPUT, OUTPUT, PRODUCER
-from patchwords.export.engine import SUFFIXES
+from patchwords.export.card import INPUT_NAME, OUTPUT_NAME, PRODUCER
+from patchwords.export.engine import ENGINE_SUFFIXES
 
-ONNX = """\
+ONNX_TEMPLATE = """\
 import json
 
 import numpy as np
@@ -21,7 +21,7 @@ labels = json.loads(session.get_modelmeta().custom_metadata_map["labels"])
 logits = session.run(["{output}"], {{"{input}": images}})[0][0]
 {answer}
 """
-OPENVINO = """\
+OPENVINO_TEMPLATE = """\
 import json
 
 import numpy as np
@@ -36,7 +36,7 @@ compiled = core.compile_model(model, "CPU", {{"INFERENCE_PRECISION_HINT": "f32"}
 logits = compiled({{"{input}": images}})["{output}"][0]
 {answer}
 """
-CROP = """\
+CROP_TEMPLATE = """\
 rows, columns = {covered[0]}, {covered[1]}
 if rows * image.width >= columns * image.height:
     columns = rows * image.width // image.height
@@ -45,30 +45,32 @@ else:
 image = image.resize((columns, rows), {filter})
 left, top = (columns - {width}) // 2, (rows - {height}) // 2
 image = image.crop((left, top, left + {width}, top + {height}))"""
-SQUASH = "image = image.resize(({width}, {height}), {filter})"
-COLOUR = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
-GREY = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
-ANSWER = """\
+RESIZE_TEMPLATE = "image = image.resize(({width}, {height}), {filter})"
+COLOUR_TEMPLATE = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
+GREY_TEMPLATE = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
+PREDICTION_TEMPLATE = """\
 scores = np.exp(logits - logits.max())
 scores /= scores.sum()
 best = int(scores.argmax())
 print(labels[best], float(scores[best]))"""
 
 
-def example(path: Path, preprocess: Preprocess, photo: str = "photo.jpg") -> str:
+def write_example_program(path: Path, preprocess: Preprocess, photo: str = "photo.jpg") -> str:
     """A program that names the likeliest class of a photo; NumPy and Pillow do the rest."""
-    template = {"onnx": ONNX, "openvino": OPENVINO}[SUFFIXES[path.suffix.lower()]]
+    template = {"onnx": ONNX_TEMPLATE, "openvino": OPENVINO_TEMPLATE}[
+        ENGINE_SUFFIXES[path.suffix.lower()]
+    ]
     return template.format(
         path=str(path),
-        input=INPUT,
-        output=OUTPUT,
+        input=INPUT_NAME,
+        output=OUTPUT_NAME,
         producer=PRODUCER,
-        image=image_lines(preprocess, photo),
-        answer=ANSWER,
+        image=write_preprocessing_lines(preprocess, photo),
+        answer=PREDICTION_TEMPLATE,
     ).rstrip("\n")
 
 
-def image_lines(preprocess: Preprocess, photo: str) -> str:
+def write_preprocessing_lines(preprocess: Preprocess, photo: str) -> str:
     """What `Preprocess` does, written out with its numbers."""
     height, width = preprocess.image_size
     sizes = {
@@ -83,8 +85,8 @@ def image_lines(preprocess: Preprocess, photo: str) -> str:
     return "\n".join(
         [
             f'image = ImageOps.exif_transpose(Image.open({photo!r})).convert("RGB")',
-            (CROP if preprocess.resize == "crop" else SQUASH).format(**sizes),
-            (COLOUR if preprocess.channels == 3 else GREY).format(**sizes),
+            (CROP_TEMPLATE if preprocess.resize == "crop" else RESIZE_TEMPLATE).format(**sizes),
+            (COLOUR_TEMPLATE if preprocess.channels == 3 else GREY_TEMPLATE).format(**sizes),
             f"mean = {mean}",
             f"std = {std}",
             "images = ((pixels / np.float32(255) - mean) / std)[None]",

@@ -16,49 +16,53 @@ import torch
 from torch import nn
 
 from patchwords.errors import ConfigError
-from patchwords.export.card import INPUT, OUTPUT, PRODUCER, Card
-from patchwords.export.packages import load
-from patchwords.export.prepare import prepared
+from patchwords.export.card import INPUT_NAME, OUTPUT_NAME, PRODUCER, ExportMetadata
+from patchwords.export.packages import import_export_package
+from patchwords.export.prepare import prepare_for_export
 from patchwords.version import __version__
 
-OPSET = 20  # the first with GELU as one operator; ONNX Runtime 1.17 (2024) and later have it
-OPSETS = range(18, 24)  # torch writes 18 and later; ONNX Runtime 1.23 reads up to 23
+DEFAULT_OPSET = (
+    20  # the first with GELU as one operator; ONNX Runtime 1.17 (2024) and later have it
+)
+SUPPORTED_OPSETS = range(18, 24)  # torch writes 18 and later; ONNX Runtime 1.23 reads up to 23
 
 
 def check_opset(opset: int) -> None:
-    if opset not in OPSETS:
+    if opset not in SUPPORTED_OPSETS:
         raise ConfigError(
-            f"--opset {opset} is not one of {OPSETS[0]} to {OPSETS[-1]}; {OPSET} is usual"
+            f"--opset {opset} is not one of {SUPPORTED_OPSETS[0]} to {SUPPORTED_OPSETS[-1]}; {DEFAULT_OPSET} is usual"
         )
 
 
-def write_onnx(model: nn.Module, card: Card, path: Path, opset: int = OPSET) -> None:
+def write_onnx(
+    model: nn.Module, card: ExportMetadata, path: Path, opset: int = DEFAULT_OPSET
+) -> None:
     """Write `path`; beyond 2 GB the weights go into a second file, `path` + ".data".
 
     Needs onnx and onnxscript.
     """
-    load("onnx")
-    load("onnxscript")
+    import_export_package("onnx")
+    import_export_package("onnxscript")
     height, width = card.preprocess.image_size
     # Two images: torch.export takes an axis of length 1 for one that never changes.
     images = torch.zeros(2, card.preprocess.channels, height, width)
-    with quiet(), torch.no_grad():
+    with silence_exporters(), torch.no_grad():
         program = torch.onnx.export(
-            prepared(model),
+            prepare_for_export(model),
             (images,),
             dynamo=True,
             verbose=False,
-            input_names=[INPUT],
-            output_names=[OUTPUT],
+            input_names=[INPUT_NAME],
+            output_names=[OUTPUT_NAME],
             dynamic_shapes=({0: torch.export.Dim("batch")},),
             opset_version=opset,
         )
     assert program is not None
-    describe(program.model, card)
+    set_onnx_metadata(program.model, card)
     program.save(path)
 
 
-def describe(graph: Any, card: Card) -> None:
+def set_onnx_metadata(graph: Any, card: ExportMetadata) -> None:
     """Put the card in, and take out what torch notes of each node: our source code and its paths.
 
     `graph` is an onnx_ir.Model.
@@ -77,18 +81,21 @@ def describe(graph: Any, card: Card) -> None:
     graph.metadata_props.update(card.to_strings())
 
 
-def quantize(source: Path, target: Path, card: Card) -> None:
+def quantize_onnx(source: Path, target: Path, card: ExportMetadata) -> None:
     """The weights of matrix products in int8, one scale per column; their inputs by the batch.
 
     Weights take 7 of the 8 bits: CPUs without VNNI would overflow on the eighth. The convolution
     that embeds patches stays in float32. Needs onnx and onnxruntime.
     """
-    onnx, quantization = load("onnx"), load("onnxruntime.quantization")
+    onnx, quantization = (
+        import_export_package("onnx"),
+        import_export_package("onnxruntime.quantization"),
+    )
     large = source.with_name(f"{source.name}.data").exists()
     graph = onnx.load(source, load_external_data=False)
     del graph.graph.value_info[:]  # shapes of weights that the quantizer transposes; it infers them
     onnx.save(graph, source)
-    with quiet():
+    with silence_exporters():
         quantization.quantize_dynamic(
             source,
             target,
@@ -104,7 +111,7 @@ def quantize(source: Path, target: Path, card: Card) -> None:
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_exporters() -> Iterator[None]:
     """The exporters warn of their own innards, and of packages that nobody needs here."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "root")]
     levels = [logger.level for logger in loggers]

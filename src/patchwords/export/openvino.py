@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from patchwords.export.card import PRODUCER, Card
-from patchwords.export.packages import load
+from patchwords.export.card import PRODUCER, ExportMetadata
+from patchwords.export.packages import import_export_package
 
 
-def write_openvino(onnx_file: Path, card: Card, path: Path) -> None:
+def write_openvino(onnx_file: Path, card: ExportMetadata, path: Path) -> None:
     """Write `path`, which ends in .xml, and beside it the .bin of the weights."""
-    openvino = load("openvino")
+    openvino = import_export_package("openvino")
     model = openvino.Core().read_model(onnx_file)
     del model.rt_info["framework"]  # where it keeps what an ONNX file says of itself
     for name, value in card.to_strings().items():

@@ -9,7 +9,7 @@ from typing import Any
 from patchwords.errors import ConfigError
 
 
-def load(name: str) -> Any:
+def import_export_package(name: str) -> Any:
     """The package, imported only now; raises ConfigError where it is not there or does not load."""
     if name == "openvino":
         # Its import reports to its makers over the network, unless this package is missing.

@@ -15,14 +15,14 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
 from patchwords.noise import torch_generator
 
-BATCHES = (1, 3)  # the file must not have learned the number of images by heart
+CHECKED_BATCH_SIZES = (1, 3)  # the file must not have learned the number of images by heart
 # In float32. Sums are taken in another order, which costs some 1e-6 of the largest logit; a wrong
 # operator, or half precision, costs 1e-3 and more.
-TOLERANCE = 1e-4
+LOGIT_TOLERANCE = 1e-4
 
 
 @dataclass(frozen=True)
-class Difference:
+class LogitDifference:
     """Between the logits of PyTorch and those of the file."""
 
     largest: float  # absolute, over all logits
@@ -33,25 +33,27 @@ class Difference:
 
         Not a number is beyond, too.
         """
-        if not self.largest <= TOLERANCE * max(1.0, self.scale):
+        if not self.largest <= LOGIT_TOLERANCE * max(1.0, self.scale):
             raise WeightsError(
                 f"{what} differs from PyTorch by {self.largest:.2g} (logits up to "
-                f"{self.scale:.2g}), more than {TOLERANCE:g}: it is not kept"
+                f"{self.scale:.2g}), more than {LOGIT_TOLERANCE:g}: it is not kept"
             )
 
 
 @torch.inference_mode()
-def compare(model: nn.Module, exported: nn.Module, batches: Sequence[Tensor]) -> Difference:
+def compare_logits(
+    model: nn.Module, exported: nn.Module, batches: Sequence[Tensor]
+) -> LogitDifference:
     """The largest difference over batches of images, each [B, C, H, W], scaled."""
     largest, scale = [], []
     for images in batches:
         wanted = model(images)  # [B, classes]
         largest.append((exported(images) - wanted).abs().max())
         scale.append(wanted.abs().max())
-    return Difference(float(torch.stack(largest).max()), float(torch.stack(scale).max()))
+    return LogitDifference(float(torch.stack(largest).max()), float(torch.stack(scale).max()))
 
 
-def random_batches(preprocess: Preprocess) -> list[Tensor]:
+def make_random_batches(preprocess: Preprocess) -> list[Tensor]:
     """Batches of noise, of one image and of three: [B, C, H, W], uniform over all pixels' values.
 
     The same at every call.
@@ -62,5 +64,5 @@ def random_batches(preprocess: Preprocess) -> list[Tensor]:
         preprocess.normalise(
             torch.randint(0, 256, (count, *shape), generator=generator, dtype=torch.uint8)
         )
-        for count in BATCHES
+        for count in CHECKED_BATCH_SIZES
     ]

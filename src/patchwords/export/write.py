@@ -13,92 +13,92 @@ from pathlib import Path
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.export.card import Card
-from patchwords.export.engine import SUFFIXES, Engine, open_exported
-from patchwords.export.onnx import OPSET, check_opset, quantize, write_onnx
+from patchwords.export.card import ExportMetadata
+from patchwords.export.engine import ENGINE_SUFFIXES, EngineName, open_exported_model
+from patchwords.export.onnx import DEFAULT_OPSET, check_opset, quantize_onnx, write_onnx
 from patchwords.export.openvino import write_openvino
-from patchwords.export.packages import load
-from patchwords.export.verify import Difference, compare, random_batches
-from patchwords.files import explain
+from patchwords.export.packages import import_export_package
+from patchwords.export.verify import LogitDifference, compare_logits, make_random_batches
+from patchwords.files import explain_write_error
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.weights.pretrained import Pretrained
 
-PACKAGES = {
+EXPORT_PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
 }
 
 
 @dataclass(frozen=True)
-class Written:
-    """What `export` left behind."""
+class ExportedFiles:
+    """What `export_model` left behind."""
 
     files: tuple[Path, ...]
-    difference: Difference  # in float32
-    quantized: Difference | None  # of the int8 file
+    difference: LogitDifference  # in float32
+    quantized: LogitDifference | None  # of the int8 file
 
     @property
     def bytes(self) -> int:
         return sum(file.stat().st_size for file in self.files)
 
 
-def export(
+def export_model(
     source: Pretrained,
     path: Path,
     *,
     int8: bool = False,
-    opset: int = OPSET,
+    opset: int = DEFAULT_OPSET,
     overwrite: bool = False,
     photos: Tensor | None = None,
-) -> Written:
+) -> ExportedFiles:
     """Write the model as `path`, whose suffix says for what: .onnx or .xml (OpenVINO).
 
     The file is compared with PyTorch in float32, on noise and on `photos` (uint8 [B, C, H, W]) if
     there are any, and is put in place only if the logits agree to 1e-4. Raises ConfigError for what
     cannot be written, WeightsError where they do not agree. The model is moved to the CPU.
     """
-    engine = check(path, overwrite=overwrite, opset=opset)
+    engine = check_export_target(path, overwrite=overwrite, opset=opset)
     if int8:
-        check_int8(source, engine)
-    card = Card(source.labels, source.preprocess, source.architecture)
+        check_int8_export(source, engine)
+    card = ExportMetadata(source.labels, source.preprocess, source.architecture)
     model = source.model.cpu().eval()
-    batches = random_batches(source.preprocess)
+    batches = make_random_batches(source.preprocess)
     if photos is not None:
         batches.append(source.preprocess.normalise(photos))
-    with working_folder(path) as folder:
+    with make_working_folder(path) as folder:
         first = folder / f"{path.stem}-float32.onnx" if int8 else folder / path.name
         if engine == "openvino":
             write_onnx(model, card, folder / "model.onnx", opset)
             write_openvino(folder / "model.onnx", card, first)
         else:
             write_onnx(model, card, first, opset)
-        difference = compare(model, open_exported(first).model, batches)
+        difference = compare_logits(model, open_exported_model(first).model, batches)
         difference.refuse_large(f"the file for {path}")
         rounded = None
         if int8:
-            rounded_card = Card(card.labels, card.preprocess, card.architecture, "int8")
-            quantize(first, folder / path.name, rounded_card)
-            rounded = compare(model, open_exported(folder / path.name).model, batches)
-        return Written(put_in_place(folder, path), difference, rounded)
+            rounded_card = ExportMetadata(card.labels, card.preprocess, card.architecture, "int8")
+            quantize_onnx(first, folder / path.name, rounded_card)
+            rounded = compare_logits(model, open_exported_model(folder / path.name).model, batches)
+        return ExportedFiles(move_exported_files(folder, path), difference, rounded)
 
 
-def check(path: Path, *, overwrite: bool, opset: int = OPSET) -> Engine:
+def check_export_target(path: Path, *, overwrite: bool, opset: int = DEFAULT_OPSET) -> EngineName:
     """What the suffix asks for; raises ConfigError before any work is done."""
-    engine = SUFFIXES.get(path.suffix.lower())
+    engine = ENGINE_SUFFIXES.get(path.suffix.lower())
     if engine is None:
         raise ConfigError(f"{path}: the name must end in .onnx, or in .xml for OpenVINO")
     check_opset(opset)
-    for file in files_of(path):
+    for file in list_export_files(path):
         if file.exists() and (file.is_dir() or not overwrite):
             raise ConfigError(f"{file} exists; add --overwrite, or choose another name")
     if not path.parent.is_dir():
         raise ConfigError(f"{path}: the folder {path.parent} does not exist; make it first")
-    for package in PACKAGES[engine]:
-        load(package)
+    for package in EXPORT_PACKAGES[engine]:
+        import_export_package(package)
     return engine
 
 
-def check_int8(source: Pretrained, engine: Engine) -> None:
+def check_int8_export(source: Pretrained, engine: EngineName) -> None:
     if engine == "openvino":
         raise ConfigError(
             "int8 is for ONNX: OpenVINO's own needs NNCF, which patchwords does without; "
@@ -111,7 +111,7 @@ def check_int8(source: Pretrained, engine: Engine) -> None:
         )
 
 
-def files_of(path: Path) -> tuple[Path, Path]:
+def list_export_files(path: Path) -> tuple[Path, Path]:
     """The named file, and that of its weights (an .onnx has one only beyond 2 GB)."""
     if path.suffix.lower() == ".xml":
         return path, path.with_suffix(".bin")
@@ -119,23 +119,23 @@ def files_of(path: Path) -> tuple[Path, Path]:
 
 
 @contextlib.contextmanager
-def working_folder(path: Path) -> Iterator[Path]:
+def make_working_folder(path: Path) -> Iterator[Path]:
     """A folder beside the target, on the same disk, gone afterwards whatever happens."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
-        raise explain(error, path) from error
+        raise explain_write_error(error, path) from error
     try:
         yield folder
     except OSError as error:
-        raise explain(error, path) from error
+        raise explain_write_error(error, path) from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def put_in_place(folder: Path, path: Path) -> tuple[Path, ...]:
+def move_exported_files(folder: Path, path: Path) -> tuple[Path, ...]:
     """Move the files to where they were asked for, the weights first; -> those that there are."""
-    main, weights = files_of(path)
+    main, weights = list_export_files(path)
     made = folder / weights.name
     if made.exists():
         os.replace(made, weights)

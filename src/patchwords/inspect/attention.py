@@ -15,9 +15,13 @@ from patchwords.model.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
 
-Query = tuple[int, int] | None  # (row, column) of a patch; None: what the classifier sees, below
-MOST_NUMBERS = 2**25  # of attention at a time: 128 MiB, and about three times that on the way
-MOST_IMAGES = 32
+QueryPatch = (
+    tuple[int, int] | None
+)  # (row, column) of a patch; None: what the classifier sees, below
+MAX_ATTENTION_ELEMENTS = (
+    2**25
+)  # of attention at a time: 128 MiB, and about three times that on the way
+MAX_CHUNK_IMAGES = 32
 
 
 def require_vit(model: Model) -> ViT:
@@ -41,15 +45,17 @@ def require_attention(model: Model) -> ViT:
     )
 
 
-def images_at_once(config: ViTConfig, grid: tuple[int, int], layers: int = 1) -> int:
+def choose_chunk_size(config: ViTConfig, grid: tuple[int, int], layers: int = 1) -> int:
     """So many that the attention of this many layers stays below MOST_NUMBERS; at least one."""
     tokens = grid[0] * grid[1] + config.prefix
-    return max(1, min(MOST_IMAGES, MOST_NUMBERS // (layers * config.heads * tokens**2)))
+    return max(
+        1, min(MAX_CHUNK_IMAGES, MAX_ATTENTION_ELEMENTS // (layers * config.heads * tokens**2))
+    )
 
 
-def portions(model: ViT, images: Tensor, layers: int = 1) -> Iterator[Tensor]:
+def split_into_chunks(model: ViT, images: Tensor, layers: int = 1) -> Iterator[Tensor]:
     """[B, C, H, W] -> the same a few at a time; raises where the model cannot take them."""
-    size = images_at_once(model.config, model.grid(images), layers)
+    size = choose_chunk_size(model.config, model.grid(images), layers)
     return iter(images.split(size))
 
 
@@ -58,7 +64,7 @@ def attention_maps(
     model: Model,
     images: Tensor,
     layers: Sequence[int] | None = None,
-    query: Query = None,
+    query: QueryPatch = None,
 ) -> Tensor:
     """[B, C, H, W] -> [B, L, K, h, w]: how much the query attends to each patch.
 
@@ -69,20 +75,22 @@ def attention_maps(
     """
     vit = require_attention(model)
     parts = []
-    for some in portions(vit, images):
+    for some in split_into_chunks(vit, images):
         grid = vit.grid(some)
         rows = [
-            seen_from(exact(attention), grid, vit.config.prefix, query)
+            extract_query_map(promote_to_float32(attention), grid, vit.config.prefix, query)
             for _, attention in vit.attention(some, layers)
         ]
         parts.append(torch.stack(rows, dim=1))  # [b, L, K, h, w]
     return torch.cat(parts)
 
 
-def seen_from(matrix: Tensor, grid: tuple[int, int], prefix: int, query: Query = None) -> Tensor:
+def extract_query_map(
+    matrix: Tensor, grid: tuple[int, int], prefix: int, query: QueryPatch = None
+) -> Tensor:
     """[..., T, T] -> [..., h, w]: the row of the query, its patches; see `attention_maps`."""
     if query is not None:
-        row = matrix[..., prefix + place(query, grid), :]
+        row = matrix[..., prefix + find_patch_index(query, grid), :]
     elif prefix:
         row = matrix[..., 0, :]
     else:
@@ -90,7 +98,7 @@ def seen_from(matrix: Tensor, grid: tuple[int, int], prefix: int, query: Query =
     return row[..., prefix:].unflatten(-1, grid)
 
 
-def place(query: tuple[int, int], grid: tuple[int, int]) -> int:
+def find_patch_index(query: tuple[int, int], grid: tuple[int, int]) -> int:
     """Where a patch stands in the raster; raises ConfigError for one that is not on the grid."""
     row, column = query
     if 0 <= row < grid[0] and 0 <= column < grid[1]:
@@ -111,12 +119,12 @@ def check_heads(heads: Sequence[int], count: int) -> list[int]:
     return [head % count for head in heads]
 
 
-def exact(attention: Tensor) -> Tensor:
+def promote_to_float32(attention: Tensor) -> Tensor:
     """In float32 at least: rows of a half precision do not sum to 1."""
     return attention.to(torch.promote_types(attention.dtype, torch.float32))
 
 
-def exact_product(left: Tensor, right: Tensor) -> Tensor:
+def matmul_without_autocast(left: Tensor, right: Tensor) -> Tensor:
     """left @ right in their own precision, under autocast too: rounding would grow with depth"""
     with torch.autocast(left.device.type, enabled=False):
         return left @ right

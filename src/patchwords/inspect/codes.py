@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import numpy as np
 
-LEVELS = 100
+CODE_LEVELS = 100
 
 
-def encode(weights: np.ndarray) -> np.ndarray:
+def encode_attention(weights: np.ndarray) -> np.ndarray:
     """[..., T, T], rows that sum to 1 -> uint8 of the same shape, 0 to LEVELS"""
     weights = np.asarray(weights, dtype=np.float32)
     largest = weights.max(-1, keepdims=True)
-    return np.rint(LEVELS * np.sqrt(weights / largest)).astype(np.uint8)
+    return np.rint(CODE_LEVELS * np.sqrt(weights / largest)).astype(np.uint8)
 
 
-def decode(codes: np.ndarray) -> np.ndarray:
+def decode_attention(codes: np.ndarray) -> np.ndarray:
     """uint8 [..., T, T] -> float32 of the same shape, rows that sum to 1"""
     squares = np.square(codes, dtype=np.float32)
     return squares / squares.sum(-1, keepdims=True)

@@ -18,13 +18,13 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import DataError
-from patchwords.inspect.attention import exact, portions, require_attention
+from patchwords.inspect.attention import promote_to_float32, require_attention, split_into_chunks
 from patchwords.model.family import Model
-from patchwords.model.images import check_layers
+from patchwords.model.images import check_layer_indices
 
 
 @dataclass(frozen=True)
-class Distances:
+class AttentionDistances:
     """What every head measured on every image."""
 
     layers: tuple[int, ...]  # [L], from 0
@@ -48,7 +48,7 @@ class Distances:
 @torch.no_grad()
 def attention_distance(
     model: Model, batches: Iterable[Tensor], layers: Sequence[int] | None = None
-) -> Distances:
+) -> AttentionDistances:
     """Images as the model takes them, [B, C, H, W] each, all of one size -> distances in pixels.
 
     Layers are those asked for, or all. The attention of one layer of a few images is in memory at
@@ -57,20 +57,24 @@ def attention_distance(
     """
     vit = require_attention(model)
     count = vit.config.layers
-    wanted = sorted(set(check_layers(list(range(count) if layers is None else layers), count)))
+    wanted = sorted(
+        set(check_layer_indices(list(range(count) if layers is None else layers), count))
+    )
     measured: list[Tensor] = []
     between = torch.empty(0)
     for batch in batches:
-        for some in portions(vit, batch):
+        for some in split_into_chunks(vit, batch):
             between = patch_distances(vit.grid(some), vit.config.stride, some)
             heads = [
-                mean_distance(attention, between, vit.config.prefix)
+                mean_head_distance(attention, between, vit.config.prefix)
                 for _, attention in vit.attention(some, wanted)
             ]
             measured.append(torch.stack(heads, dim=1).cpu())  # [b, L, K]
     if not measured:
         raise DataError("attention distance is a mean over images, and there are none")
-    return Distances(tuple(wanted), torch.cat(measured).double().numpy(), float(between.mean()))
+    return AttentionDistances(
+        tuple(wanted), torch.cat(measured).double().numpy(), float(between.mean())
+    )
 
 
 def patch_distances(grid: tuple[int, int], stride: int, like: Tensor | None = None) -> Tensor:
@@ -82,11 +86,11 @@ def patch_distances(grid: tuple[int, int], stride: int, like: Tensor | None = No
     return (centres[:, None] - centres).square().sum(-1).sqrt()
 
 
-def mean_distance(attention: Tensor, between: Tensor, prefix: int) -> Tensor:
+def mean_head_distance(attention: Tensor, between: Tensor, prefix: int) -> Tensor:
     """[B, K, T, T], pixels [N, N] -> [B, K]"""
     heads = []
     for head in attention.unbind(1):  # one by one: no second copy of the whole layer
-        patches = exact(head[:, prefix:, prefix:])  # [B, N, N]
+        patches = promote_to_float32(head[:, prefix:, prefix:])  # [B, N, N]
         given = patches.sum(-1).clamp(min=torch.finfo(patches.dtype).tiny)
         heads.append(((patches * between).sum(-1) / given).mean(-1))
     return torch.stack(heads, dim=1)

@@ -19,13 +19,13 @@ from torch import Tensor
 from patchwords.errors import ConfigError
 from patchwords.model.checks import check_count
 from patchwords.model.family import Model
-from patchwords.model.std_conv import StdConv, standardised
+from patchwords.model.std_conv import StdConv, standardise_weight
 
-COMPONENTS = 28  # as many as the paper shows
+NUM_COMPONENTS = 28  # as many as the paper shows
 
 
 @dataclass(frozen=True)
-class Filters:
+class PrincipalFilters:
     """The components, by falling variance."""
 
     components: np.ndarray  # [n, P, P, C] float32, of length 1; the largest weight is positive
@@ -34,13 +34,13 @@ class Filters:
     count: int  # D
 
 
-def principal_filters(model: Model, components: int = COMPONENTS) -> Filters:
+def principal_filters(model: Model, components: int = NUM_COMPONENTS) -> PrincipalFilters:
     """The first components, fewer where there are not so many; a ResNet's, too.
 
     Raises ConfigError for a model with a single filter, which differs from nothing.
     """
     check_count("components", components)
-    weights, of = filters_of(model)
+    weights, of = get_embedding_filters(model)
     filters = weights.detach().cpu().double().numpy()  # [D, C, P, P]
     count, channels, side = filters.shape[:3]
     if count < 2:
@@ -54,7 +54,7 @@ def principal_filters(model: Model, components: int = COMPONENTS) -> Filters:
     largest = np.abs(directions).argmax(axis=1)
     signs = np.sign(directions[np.arange(len(directions)), largest])
     variance = values**2
-    return Filters(
+    return PrincipalFilters(
         (directions * signs[:, None])[:most].reshape(-1, side, side, channels).astype(np.float32),
         variance[:most] / max(variance.sum(), np.finfo(np.float64).tiny),
         of,
@@ -62,11 +62,11 @@ def principal_filters(model: Model, components: int = COMPONENTS) -> Filters:
     )
 
 
-def filters_of(model: Model) -> tuple[Tensor, str]:
+def get_embedding_filters(model: Model) -> tuple[Tensor, str]:
     """[D, C, P, P] as images meet them, a root's standardised as in every forward pass"""
     if model.trunk is None:
         embedding: torch.nn.Conv2d = model.embed
         return embedding.weight, "patch embedding"
     root: StdConv = model.trunk.root.conv
-    weight = root.weight if root.form is None else standardised(root.weight, root.form)
+    weight = root.weight if root.form is None else standardise_weight(root.weight, root.form)
     return weight, "root convolution"

@@ -17,7 +17,12 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.inspect.attention import exact, exact_product, portions, require_attention
+from patchwords.inspect.attention import (
+    matmul_without_autocast,
+    promote_to_float32,
+    require_attention,
+    split_into_chunks,
+)
 from patchwords.model.attention import Attention
 from patchwords.model.encoder import Block
 from patchwords.model.family import Model
@@ -34,17 +39,17 @@ def gradient_rollout(
     in evaluation mode. Raises ConfigError where there is no attention or no such class.
     """
     vit = require_attention(model)
-    asked = None if classes is None else check_classes(classes, len(images), vit)
+    asked = None if classes is None else resolve_target_classes(classes, len(images), vit)
     parts, done = [], 0
     with torch.inference_mode(False), torch.enable_grad():
-        for some in portions(vit, images, layers=vit.config.layers):
+        for some in split_into_chunks(vit, images, layers=vit.config.layers):
             part = None if asked is None else asked[done : done + len(some)]
-            parts.append(_rolled(vit, some.clone(), part))
+            parts.append(_gradient_rollout_chunk(vit, some.clone(), part))
             done += len(some)
     return torch.cat(parts)
 
 
-def check_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Tensor:
+def resolve_target_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Tensor:
     """-> int64 [B] on the model's device"""
     asked = torch.as_tensor(classes, dtype=torch.int64, device=vit.embed.weight.device)
     count = vit.config.num_classes
@@ -55,20 +60,24 @@ def check_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Ten
     return asked
 
 
-def _rolled(vit: ViT, images: Tensor, classes: Tensor | None) -> Tensor:
+def _gradient_rollout_chunk(vit: ViT, images: Tensor, classes: Tensor | None) -> Tensor:
     logits, attentions = forward_with_attention(vit, images)
     chosen = logits.argmax(dim=-1) if classes is None else classes
     # The images of a batch do not see one another, so one sum has the gradients of all.
     score = logits.gather(1, chosen[:, None]).sum()
     gradients = torch.autograd.grad(score, attentions)
     tokens = attentions[0].shape[-1]
-    first = exact(attentions[0])
+    first = promote_to_float32(attentions[0])
     relevance = torch.eye(tokens, dtype=first.dtype, device=first.device).expand(
         len(images), -1, -1
     )
     for attention, gradient in zip(attentions, gradients, strict=True):
-        weighed = (exact(attention.detach()) * exact(gradient)).clamp(min=0).mean(dim=1)
-        relevance = relevance + exact_product(weighed, relevance)  # [B, T, T]
+        weighed = (
+            (promote_to_float32(attention.detach()) * promote_to_float32(gradient))
+            .clamp(min=0)
+            .mean(dim=1)
+        )
+        relevance = relevance + matmul_without_autocast(weighed, relevance)  # [B, T, T]
     return relevance
 
 
@@ -84,12 +93,12 @@ def forward_with_attention(vit: ViT, images: Tensor) -> tuple[Tensor, list[Tenso
     attentions = []
     for layer, block in enumerate(vit.encoder.blocks):
         x = vit.encoder.add_positions(layer, x, tables)
-        x, attention = _through(cast(Block, block), x, grid)
+        x, attention = _forward_block(cast(Block, block), x, grid)
         attentions.append(attention)
     return vit.forward_head(vit.encoder.norm(x)), attentions
 
 
-def _through(block: Block, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+def _forward_block(block: Block, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """[B, T, D] -> [B, T, D] and A; Eqs. 6-8 written out, then the MLP"""
     mixer = cast(Attention, block.attention)
     z = block.norm1(x)

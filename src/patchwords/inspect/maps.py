@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from patchwords.inspect.attention import attention_maps, require_attention, seen_from
+from patchwords.inspect.attention import attention_maps, extract_query_map, require_attention
 from patchwords.inspect.gradient_rollout import gradient_rollout
 from patchwords.inspect.rollout import attention_rollout
 from patchwords.model.family import Model
 
 
-def maps_of(model: Model, images: Tensor, classes: Tensor | None = None) -> dict[str, Tensor]:
+def compute_saliency_maps(
+    model: Model, images: Tensor, classes: Tensor | None = None
+) -> dict[str, Tensor]:
     """[B, C, H, W] -> [B, h, w] by name, from the class token, or the mean over patches without it.
 
     "last layer" is the mean of its heads. "gradient rollout" is there if `classes` says, for each
@@ -23,9 +25,9 @@ def maps_of(model: Model, images: Tensor, classes: Tensor | None = None) -> dict
     grid, prefix = vit.grid(images), vit.config.prefix
     maps = {
         "last layer": attention_maps(vit, images, [-1])[:, 0].mean(dim=1),
-        "rollout": seen_from(attention_rollout(vit, images), grid, prefix),
+        "rollout": extract_query_map(attention_rollout(vit, images), grid, prefix),
     }
     if classes is not None:
         weighed = gradient_rollout(vit, images, classes)
-        maps["gradient rollout"] = seen_from(weighed, grid, prefix)
+        maps["gradient rollout"] = extract_query_map(weighed, grid, prefix)
     return maps

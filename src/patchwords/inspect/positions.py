@@ -22,8 +22,8 @@ from patchwords.inspect.attention import require_vit
 from patchwords.model.attention import Attention
 from patchwords.model.axial import AxialAttention
 from patchwords.model.family import Model
-from patchwords.model.local import WindowPositions, within
-from patchwords.model.relative import RelativePositions, offset_index
+from patchwords.model.local import WindowRelativePositions, window_mask
+from patchwords.model.relative import RelativePositions, relative_position_index
 from patchwords.model.vit import ViT
 
 
@@ -50,7 +50,7 @@ def position_similarity(model: Model) -> PositionSimilarity:
             "shown, and its attention"
         )
     if config.position == "relative":
-        tables = [_of_offsets(vit, layer) for layer in range(config.layers)]
+        tables = [_offset_similarity(vit, layer) for layer in range(config.layers)]
         values = torch.stack(tables)
     else:
         table = cast(Tensor, vit.positions(config.grid, vit.embed.weight))  # [n, T, D]
@@ -61,26 +61,26 @@ def position_similarity(model: Model) -> PositionSimilarity:
     return PositionSimilarity(array, tuple(range(len(array))), config.position == "relative")
 
 
-def _of_offsets(vit: ViT, layer: int) -> Tensor:
+def _offset_similarity(vit: ViT, layer: int) -> Tensor:
     """-> [N, N], queries in rows; NaN where this layer never looks"""
     mixer = cast(Attention, vit.encoder.blocks[layer].attention)
     grid = vit.config.grid
     places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).reshape(-1, 2)
-    if isinstance(mixer.relative, WindowPositions):
-        return _within_window(mixer.relative, places)
+    if isinstance(mixer.relative, WindowRelativePositions):
+        return _window_similarity(mixer.relative, places)
     table = cast(RelativePositions, mixer.relative).table.double().cpu()  # [2n - 1, Dh]
     length = (len(table) + 1) // 2
     alike = cosine_similarity(table, table[length - 1], dim=-1)  # [2n - 1]
     if not isinstance(mixer, AxialAttention):
-        return alike[offset_index(length)]
+        return alike[relative_position_index(length)]
     along, across = (1, 0) if mixer.axis == "rows" else (0, 1)
-    line = alike[offset_index(length)]  # [n, n]
+    line = alike[relative_position_index(length)]  # [n, n]
     seen = line[places[:, None, along], places[None, :, along]]  # [N, N]
     same_line = places[:, None, across] == places[None, :, across]
     return seen.masked_fill(~same_line, torch.nan)
 
 
-def _within_window(relative: WindowPositions, places: Tensor) -> Tensor:
+def _window_similarity(relative: WindowRelativePositions, places: Tensor) -> Tensor:
     """places [N, 2] -> [N, N]"""
     rows, columns = relative.rows.double().cpu(), relative.columns.double().cpu()  # [W, Dh/2]
     window, radius = len(rows), len(rows) // 2
@@ -89,4 +89,4 @@ def _within_window(relative: WindowPositions, places: Tensor) -> Tensor:
     alike = cosine_similarity(table, table[radius, radius], dim=-1)  # [W, W]
     offset = (places[:, None] - places).clamp(-radius, radius) + radius  # [N, N, 2]
     seen = alike[offset[..., 0], offset[..., 1]]
-    return seen.masked_fill(~within(places, places, window), torch.nan)
+    return seen.masked_fill(~window_mask(places, places, window), torch.nan)

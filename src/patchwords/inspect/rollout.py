@@ -19,18 +19,23 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.inspect.attention import exact, exact_product, portions, require_attention
+from patchwords.inspect.attention import (
+    matmul_without_autocast,
+    promote_to_float32,
+    require_attention,
+    split_into_chunks,
+)
 from patchwords.model.checks import check_choice
 from patchwords.model.family import Model
-from patchwords.model.images import check_layers
+from patchwords.model.images import check_layer_indices
 
-Fusion = Literal["mean", "max", "min"]
-FUSIONS = ("mean", "max", "min")
+HeadFusion = Literal["mean", "max", "min"]
+HEAD_FUSIONS = ("mean", "max", "min")
 
 
 @torch.no_grad()
 def attention_rollout(
-    model: Model, images: Tensor, start: int = 0, end: int = -1, fusion: Fusion = "mean"
+    model: Model, images: Tensor, start: int = 0, end: int = -1, fusion: HeadFusion = "mean"
 ) -> Tensor:
     """[B, C, H, W] -> [B, T, T]: row i is what token i is made of; rows sum to 1.
 
@@ -39,34 +44,34 @@ def attention_rollout(
     no attention, no such layer, or `start` lies behind `end`.
     """
     vit = require_attention(model)
-    first, last = check_layers([start, end], vit.config.layers)
+    first, last = check_layer_indices([start, end], vit.config.layers)
     if first > last:
         raise ConfigError(f"rollout from layer {first} to {last}: the first must not be deeper")
     parts: list[Tensor] = []
-    for some in portions(vit, images):
+    for some in split_into_chunks(vit, images):
         layers = vit.attention(some, range(first, last + 1))
-        parts += deque(roll((attention for _, attention in layers), fusion), maxlen=1)
+        parts += deque(rollout_layers((attention for _, attention in layers), fusion), maxlen=1)
     return torch.cat(parts)
 
 
-def roll(layers: Iterable[Tensor], fusion: Fusion = "mean") -> Iterator[Tensor]:
+def rollout_layers(layers: Iterable[Tensor], fusion: HeadFusion = "mean") -> Iterator[Tensor]:
     """Attention of layer after layer, [B, K, T, T] each -> [B, T, T] after each of them"""
     rolled: Tensor | None = None
     for attention in layers:
-        step = with_residual(fuse(exact(attention), fusion))
-        rolled = step if rolled is None else exact_product(step, rolled)
+        step = add_residual(fuse_heads(promote_to_float32(attention), fusion))
+        rolled = step if rolled is None else matmul_without_autocast(step, rolled)
         yield rolled
 
 
-def fuse(attention: Tensor, fusion: Fusion = "mean") -> Tensor:
+def fuse_heads(attention: Tensor, fusion: HeadFusion = "mean") -> Tensor:
     """[B, K, T, T] -> [B, T, T]: one number for all heads; the paper takes the mean"""
-    check_choice("fusion", fusion, FUSIONS)
+    check_choice("fusion", fusion, HEAD_FUSIONS)
     if fusion == "mean":
         return attention.mean(dim=1)
     return attention.amax(dim=1) if fusion == "max" else attention.amin(dim=1)
 
 
-def with_residual(fused: Tensor) -> Tensor:
+def add_residual(fused: Tensor) -> Tensor:
     """[B, T, T] -> [B, T, T]: (A + I) with rows that sum to 1; half and half where A's did"""
     mixed = fused + torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
     return mixed / mixed.sum(dim=-1, keepdim=True)

@@ -22,7 +22,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Structure:
+class PositionStructure:
     """Shares from 0 to 1; all 0 where similarities are equal, and there is nothing to explain."""
 
     rows: float
@@ -31,16 +31,16 @@ class Structure:
     distance: float
 
 
-def structure(similarity: np.ndarray) -> Structure:
+def fit_position_structure(similarity: np.ndarray) -> PositionStructure:
     """[h, w, h, w], as of `position_similarity` (NaN is left out) -> shares"""
-    down, across, values = pairs(similarity)
+    down, across, values = list_patch_pairs(similarity)
     cells = similarity.shape[1] * down + across  # one for each (rows apart, columns apart)
     present, inverse, counts = np.unique(cells, return_inverse=True, return_counts=True)
     means = np.bincount(inverse, values) / counts
     apart = np.divmod(present, similarity.shape[1])  # rows, columns of each cell
     total = ((values - values.mean()) ** 2).sum() if len(values) else 0.0
     if total <= len(values) * np.finfo(np.float32).eps ** 2:  # equal, to the rounding of float32
-        return Structure(0.0, 0.0, 0.0, 0.0)
+        return PositionStructure(0.0, 0.0, 0.0, 0.0)
     within = ((values - means[inverse]) ** 2).sum()
 
     def share(fitted: np.ndarray) -> float:
@@ -49,15 +49,15 @@ def structure(similarity: np.ndarray) -> Structure:
         return float(max(0.0, 1 - left / total))
 
     rows, columns = (np.equal.outer(n, np.unique(n)).astype(float) for n in apart)  # [cells, .]
-    return Structure(
-        rows=share(least_squares(rows, means, counts)),
-        columns=share(least_squares(columns, means, counts)),
-        rows_and_columns=share(least_squares(np.hstack([rows, columns]), means, counts)),
-        distance=share(never_rising(np.hypot(*apart), means, counts)),
+    return PositionStructure(
+        rows=share(fit_least_squares(rows, means, counts)),
+        columns=share(fit_least_squares(columns, means, counts)),
+        rows_and_columns=share(fit_least_squares(np.hstack([rows, columns]), means, counts)),
+        distance=share(fit_non_increasing(np.hypot(*apart), means, counts)),
     )
 
 
-def pairs(similarity: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def list_patch_pairs(similarity: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """[h, w, h, w] -> rows apart, columns apart and similarity of each pair of two patches"""
     height, width = similarity.shape[:2]
     y, x = np.divmod(np.arange(height * width), width)
@@ -66,14 +66,14 @@ def pairs(similarity: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return np.abs(y[:, None] - y)[used], np.abs(x[:, None] - x)[used], values[used]
 
 
-def least_squares(design: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def fit_least_squares(design: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """[cells, terms] -> [cells], the fit to the means, each counted as often as it occurs"""
     root = np.sqrt(counts)
     terms, *_ = np.linalg.lstsq(design * root[:, None], means * root, rcond=None)
     return design @ terms
 
 
-def never_rising(distance: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
+def fit_non_increasing(distance: np.ndarray, means: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """[cells] -> [cells], the nearest function that does not rise with the distance"""
     from sklearn.isotonic import IsotonicRegression
 

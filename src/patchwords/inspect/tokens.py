@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from patchwords.inspect.attention import MOST_NUMBERS, require_vit
+from patchwords.inspect.attention import MAX_ATTENTION_ELEMENTS, require_vit
 from patchwords.model.family import Model
 
 
@@ -26,16 +26,19 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
     vit = require_vit(model)
     config, grid = vit.config, vit.grid(images)
     tokens = grid[0] * grid[1] + config.prefix
-    size = max(1, MOST_NUMBERS // (config.layers * tokens * config.width))
+    size = max(1, MAX_ATTENTION_ELEMENTS // (config.layers * tokens * config.width))
     parts = []
     for some in images.split(size):
         outputs = vit.forward_intermediates(some)
-        maps = [similar(outputs[layer], config.prefix) for layer in range(config.layers)]
+        maps = [
+            patch_to_class_similarity(outputs[layer], config.prefix)
+            for layer in range(config.layers)
+        ]
         parts.append(torch.stack(maps, dim=1).unflatten(-1, grid))  # [b, L, h, w]
     return torch.cat(parts)
 
 
-def similar(x: Tensor, prefix: int) -> Tensor:
+def patch_to_class_similarity(x: Tensor, prefix: int) -> Tensor:
     """[B, T, D] -> [B, N]"""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     patches = x[:, prefix:]

@@ -27,12 +27,12 @@ from patchwords.model.family import Model
 from patchwords.model.vit import ViT
 from patchwords.noise import torch_generator
 
-STEPS = 10
-BASELINES = ("mean", "blur")
+NUM_CURVE_STEPS = 10
+FILL_BASELINES = ("mean", "blur")
 
 
 @dataclass(frozen=True)
-class Truth:
+class FaithfulnessCurves:
     """What became of each image's probability under one kind of map; float64."""
 
     deletion: np.ndarray  # [n, S + 1], of 0 to N patches taken away
@@ -41,7 +41,7 @@ class Truth:
     @property
     def areas(self) -> np.ndarray:
         """[n, 2]: under deletion and insertion, over the share of patches from 0 to 1"""
-        return np.stack([area(self.deletion), area(self.insertion)], axis=1)
+        return np.stack([area_under_curve(self.deletion), area_under_curve(self.insertion)], axis=1)
 
     @property
     def score(self) -> np.ndarray:
@@ -50,13 +50,13 @@ class Truth:
 
 
 @torch.no_grad()
-def truth_curves(
+def compute_faithfulness_curves(
     model: Model,
     images: Tensor,
     maps: Mapping[str, Tensor],
-    steps: int = STEPS,
+    steps: int = NUM_CURVE_STEPS,
     baseline: str = "mean",
-) -> dict[str, Truth]:
+) -> dict[str, FaithfulnessCurves]:
     """Images [B, C, H, W] and maps [B, h, w] by name -> the curves of each.
 
     The class watched is the one answered for the whole image. Equal values of a map are ordered by
@@ -65,11 +65,13 @@ def truth_curves(
     """
     vit = require_vit(model)
     check_count("steps", steps)
-    check_choice("baseline", baseline, BASELINES)
+    check_choice("baseline", baseline, FILL_BASELINES)
     grid = vit.grid(images)
-    empty = mean_colour(images) if baseline == "mean" else blurred(images, vit.config.stride)
+    empty = (
+        fill_mean_colour(images) if baseline == "mean" else blur_images(images, vit.config.stride)
+    )
     classes = vit(images).argmax(dim=-1)  # [B]
-    watch = _Watch(vit, images, empty, classes)
+    watch = _ProbabilityTracker(vit, images, empty, classes)
     nothing, everything = (watch.seen(torch.full((len(images), *grid), kept)) for kept in (0, 1))
     curves = {}
     for name, values in maps.items():
@@ -78,13 +80,13 @@ def truth_curves(
                 f"map {name!r} of shape {list(values.shape)} is not [{len(images)}, {grid[0]}, "
                 f"{grid[1]}], a number for each patch of each image"
             )
-        rank = ranks(values)  # [B, h, w], 0 for the most important
+        rank = rank_patches(values)  # [B, h, w], 0 for the most important
         taken, put = [everything], [nothing]
         for step in range(1, steps):
             count = round(step * grid[0] * grid[1] / steps)
             taken.append(watch.seen(rank >= count))
             put.append(watch.seen(rank < count))
-        curves[name] = Truth(
+        curves[name] = FaithfulnessCurves(
             torch.stack([*taken, nothing], dim=1).double().cpu().numpy(),
             torch.stack([*put, everything], dim=1).double().cpu().numpy(),
         )
@@ -92,7 +94,7 @@ def truth_curves(
 
 
 @dataclass(frozen=True)
-class _Watch:
+class _ProbabilityTracker:
     """The probability of each image's class while patches come and go."""
 
     vit: ViT
@@ -113,7 +115,7 @@ class _Watch:
         return probabilities.gather(1, self.classes[:, None])[:, 0]
 
 
-def ranks(maps: Tensor) -> Tensor:
+def rank_patches(maps: Tensor) -> Tensor:
     """[B, h, w] -> int64 [B, h, w]: 0 for the largest; ties by chance"""
     flat = maps.flatten(1)  # [B, N]
     mixed = torch.randperm(flat.shape[1], generator=torch_generator(0, "ties")).to(flat.device)
@@ -121,18 +123,18 @@ def ranks(maps: Tensor) -> Tensor:
     return order.argsort(dim=1).view(maps.shape)
 
 
-def random_maps(count: int, grid: tuple[int, int], seed: int = 0) -> Tensor:
+def make_random_maps(count: int, grid: tuple[int, int], seed: int = 0) -> Tensor:
     """-> [count, h, w], what chance would say"""
     draws = [torch.rand(grid, generator=torch_generator(seed, "map", i)) for i in range(count)]
     return torch.stack(draws)
 
 
-def mean_colour(images: Tensor) -> Tensor:
+def fill_mean_colour(images: Tensor) -> Tensor:
     """[B, C, H, W] -> the same shape, each image in its own mean colour"""
     return images.mean(dim=(2, 3), keepdim=True).expand_as(images)
 
 
-def blurred(images: Tensor, sigma: float) -> Tensor:
+def blur_images(images: Tensor, sigma: float) -> Tensor:
     """[B, C, H, W] -> the same shape, by a Gaussian of this deviation in pixels; edges repeat"""
     radius = round(3 * sigma)
     place = torch.arange(-radius, radius + 1, device=images.device, dtype=images.dtype)
@@ -147,6 +149,6 @@ def blurred(images: Tensor, sigma: float) -> Tensor:
     return images
 
 
-def area(curve: np.ndarray) -> np.ndarray:
+def area_under_curve(curve: np.ndarray) -> np.ndarray:
     """[n, S + 1] -> [n], by trapezoids, the axis from 0 to 1: a mean probability"""
     return ((curve[:, :-1] + curve[:, 1:]) / 2).mean(axis=1)

@@ -12,34 +12,40 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.inspect.maps import maps_of
-from patchwords.inspect.truth import Truth, random_maps, truth_curves
+from patchwords.inspect.maps import compute_saliency_maps
+from patchwords.inspect.truth import (
+    FaithfulnessCurves,
+    compute_faithfulness_curves,
+    make_random_maps,
+)
 from patchwords.model.vit import ViT
 
-RANDOM = "random"
+RANDOM_MAP = "random"
 
 
-def curves_of_maps(
+def compute_curves_by_map(
     model: ViT, batches: Iterable[Tensor], baseline: str = "mean", kinds: Sequence[str] = ()
-) -> dict[str, Truth]:
+) -> dict[str, FaithfulnessCurves]:
     """Deletion and insertion by every kind of map (none named: all), and by random ones.
 
     Images as the model takes them, [B, C, H, W] each. The class explained is the one answered.
     """
-    gathered: dict[str, list[Truth]] = {}
+    gathered: dict[str, list[FaithfulnessCurves]] = {}
     done = 0
     for images in batches:
         with torch.no_grad():
             classes = model(images).argmax(-1)
-        found = maps_of(model, images, classes)
+        found = compute_saliency_maps(model, images, classes)
         maps = {name: found[name] for name in kinds or found}
-        chance = random_maps(done + len(images), model.grid(images))[done:]
-        maps[RANDOM] = chance.to(images.device)
-        for name, truth in truth_curves(model, images, maps, baseline=baseline).items():
+        chance = make_random_maps(done + len(images), model.grid(images))[done:]
+        maps[RANDOM_MAP] = chance.to(images.device)
+        for name, truth in compute_faithfulness_curves(
+            model, images, maps, baseline=baseline
+        ).items():
             gathered.setdefault(name, []).append(truth)
         done += len(images)
     return {
-        name: Truth(
+        name: FaithfulnessCurves(
             np.concatenate([part.deletion for part in parts]),
             np.concatenate([part.insertion for part in parts]),
         )
@@ -47,27 +53,33 @@ def curves_of_maps(
     }
 
 
-def judged(curves: Mapping[str, Truth]) -> dict[str, dict[str, Any]]:
+def summarise_faithfulness(curves: Mapping[str, FaithfulnessCurves]) -> dict[str, dict[str, Any]]:
     """Areas under the curves of each kind of map, and how they stand beside random ones."""
     maps = {}
     for name, truth in curves.items():
         areas: dict[str, Any] = {
-            kind: mean_and_error(truth.areas[:, i])
+            kind: mean_and_standard_error(truth.areas[:, i])
             for i, kind in enumerate(("deletion", "insertion"))
         }
-        beside = {} if name == RANDOM else {"beside_random": against_random(truth, curves[RANDOM])}
+        beside = (
+            {}
+            if name == RANDOM_MAP
+            else {"beside_random": compare_with_random_maps(truth, curves[RANDOM_MAP])}
+        )
         maps[name] = areas | beside
     return maps
 
 
-def mean_and_error(values: np.ndarray) -> dict[str, float | None]:
+def mean_and_standard_error(values: np.ndarray) -> dict[str, float | None]:
     """[n] -> {"mean", "standard_error"}, the second None for a single image"""
     n = len(values)
     error = float(values.std(ddof=1) / n**0.5) if n > 1 else None
     return {"mean": float(values.mean()), "standard_error": error}
 
 
-def against_random(truth: Truth, chance: Truth) -> dict[str, Any]:
+def compare_with_random_maps(
+    truth: FaithfulnessCurves, chance: FaithfulnessCurves
+) -> dict[str, Any]:
     """Insertion less deletion, less that of random maps of the same images, image by image.
 
     -> {"mean", "standard_error", "low", "high", "truer"}: the ends of the 95 % interval by
@@ -77,7 +89,7 @@ def against_random(truth: Truth, chance: Truth) -> dict[str, Any]:
 
     gain = truth.score - chance.score
     n = len(gain)
-    found: dict[str, Any] = mean_and_error(gain)
+    found: dict[str, Any] = mean_and_standard_error(gain)
     if n < 2:
         return found | {"low": None, "high": None, "truer": None}
     wide = float(t.ppf(0.975, n - 1)) * found["standard_error"]

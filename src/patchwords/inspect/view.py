@@ -15,19 +15,19 @@ from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import DataError
-from patchwords.inspect.attention import exact, require_attention
-from patchwords.inspect.codes import decode, encode
+from patchwords.inspect.attention import promote_to_float32, require_attention
+from patchwords.inspect.codes import decode_attention, encode_attention
 from patchwords.model.config import ViTConfig
 from patchwords.model.family import Model
-from patchwords.weights.pretrained import name_best
+from patchwords.weights.pretrained import label_top_k
 
-Heads = Literal["auto", "all", "mean"]
-MOST_NUMBERS = 7_000_000  # for which "auto" keeps every head: ViT-B/16 at 224 has 5.6 million
-ANSWERS = 5
+HeadSelection = Literal["auto", "all", "mean"]
+MAX_STORED_WEIGHTS = 7_000_000  # for which "auto" keeps every head: ViT-B/16 at 224 has 5.6 million
+NUM_TOP_CLASSES = 5
 
 
 @dataclass(frozen=True)
-class View:
+class AttentionView:
     """Attention is kept as codes of a byte: see codes.py."""
 
     photo: str
@@ -41,28 +41,32 @@ class View:
     answers: tuple[tuple[str, float], ...]  # the likeliest classes; none without labels
 
 
-def shape_of(
-    config: ViTConfig, grid: tuple[int, int], heads: Heads = "auto"
+def attention_view_shape(
+    config: ViTConfig, grid: tuple[int, int], heads: HeadSelection = "auto"
 ) -> tuple[int, int, int]:
     """(L, heads kept, T) of a photo's attention: "auto" keeps all heads up to MOST_NUMBERS."""
     tokens = config.prefix + grid[0] * grid[1]
-    few = config.layers * config.heads * tokens**2 <= MOST_NUMBERS
+    few = config.layers * config.heads * tokens**2 <= MAX_STORED_WEIGHTS
     every = heads == "all" or (heads == "auto" and few)
     return config.layers, config.heads if every else 1, tokens
 
 
-def coded(attention: Tensor, kept: int) -> tuple[np.ndarray, float]:
+def encode_with_error(attention: Tensor, kept: int) -> tuple[np.ndarray, float]:
     """[K, T, T] -> codes [K or 1, T, T], and how far a weight that they give is off, at most"""
-    weights = exact(attention) if kept > 1 else exact(attention).mean(0, keepdim=True)
+    weights = (
+        promote_to_float32(attention)
+        if kept > 1
+        else promote_to_float32(attention).mean(0, keepdim=True)
+    )
     told = weights.cpu().numpy()
     if not np.isfinite(told).all():
         raise DataError("the model's attention is not finite numbers: it has diverged")
-    codes = encode(told)
-    return codes, float(np.abs(decode(codes) - told).max())
+    codes = encode_attention(told)
+    return codes, float(np.abs(decode_attention(codes) - told).max())
 
 
 @torch.inference_mode()
-def look(
+def build_attention_view(
     model: Model,
     preprocess: Preprocess,
     pixels: np.ndarray,
@@ -70,14 +74,14 @@ def look(
     photo: str,
     name: str,
     labels: Sequence[str] = (),
-    heads: Heads = "auto",
-) -> View:
+    heads: HeadSelection = "auto",
+) -> AttentionView:
     """A photo through a model in evaluation mode, with one layer's attention at a time as floats.
 
     Args:
         pixels: uint8 [H, W, C], as `preprocess` gives it.
         photo, name: of the photo and of the model, for a person.
-        heads: all of them, or their mean, or as `shape_of` says.
+        heads: all of them, or their mean, or as `attention_view_shape` says.
 
     Raises ConfigError for a model without attention, and for pixels that it cannot take, DataError
     where attention is not finite.
@@ -87,17 +91,21 @@ def look(
     batch = torch.from_numpy(pixels[None].copy()).permute(0, 3, 1, 2).to(device)  # [1, C, H, W]
     images = preprocess.normalise(batch)
     grid = vit.grid(images)
-    layers, kept, tokens = shape_of(vit.config, grid, heads)
+    layers, kept, tokens = attention_view_shape(vit.config, grid, heads)
     codes = np.empty((layers, kept, tokens, tokens), np.uint8)
     error = 0.0
     for layer, attention in vit.attention(images):  # [1, K, T, T]
-        codes[layer], far = coded(attention[0], kept)
+        codes[layer], far = encode_with_error(attention[0], kept)
         error = max(error, far)
         del attention  # before the next one comes
     answers = []
     if labels:
         scores = vit(images)[0].float().softmax(-1).cpu().numpy()  # [classes]
-        answers = [(best["label"], best["score"]) for best in name_best(scores, labels, ANSWERS)]
+        answers = [
+            (best["label"], best["score"]) for best in label_top_k(scores, labels, NUM_TOP_CLASSES)
+        ]
     colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
     prefix = vit.config.prefix
-    return View(photo, name, colour, grid, prefix, vit.config.heads, codes, error, tuple(answers))
+    return AttentionView(
+        photo, name, colour, grid, prefix, vit.config.heads, codes, error, tuple(answers)
+    )

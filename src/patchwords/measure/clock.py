@@ -13,13 +13,13 @@ import torch
 
 from patchwords.device import Device, peak_memory
 
-LEAST = 2  # runs that count; the one before them sets up libraries and memory
-PATIENCE = 3  # times its share of the time that a measurement may be expected to take
-CLEAR = Path("/proc/self/clear_refs")  # Linux: "5" forgets the most memory that there was
+MIN_TIMED_RUNS = 2  # runs that count; the one before them sets up libraries and memory
+MAX_TIME_FACTOR = 3  # times its share of the time that a measurement may be expected to take
+CLEAR_REFS_FILE = Path("/proc/self/clear_refs")  # Linux: "5" forgets the most memory that there was
 
 
 @dataclass(frozen=True)
-class Speed:
+class ThroughputResult:
     """How fast a model took images at one setting, or why that was not tried."""
 
     precision: str
@@ -32,7 +32,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Work:
+class TimingSpec:
     """What is to be measured: batches of one kind of computation on one device."""
 
     device: Device
@@ -42,35 +42,37 @@ class Work:
     needs: Callable[[int], str | None] = lambda batch: None  # why so many do not fit, if so
 
 
-def measure_batches(work: Work, batches: Sequence[int], seconds: float) -> list[Speed]:
+def measure_batch_sizes(
+    work: TimingSpec, batches: Sequence[int], seconds: float
+) -> list[ThroughputResult]:
     """One row for each number of images at a time, rising; `seconds` is the time of a row.
 
     The smallest is always measured unless it does not fit; a larger one is left out where, by the
     speed of the one before, it would take longer than there is patience for.
     """
-    rows: list[Speed] = []
+    rows: list[ThroughputResult] = []
     speed: float | None = None
     for batch in sorted(batches):
         why = work.needs(batch)
         if why is None and speed is not None:
-            expected = (LEAST + 1) * batch / speed
-            if expected > PATIENCE * seconds:
+            expected = (MIN_TIMED_RUNS + 1) * batch / speed
+            if expected > MAX_TIME_FACTOR * seconds:
                 why = f"would take {expected:.1f} s; raise --seconds"
         if why is not None:
-            rows.append(Speed(work.device.precision, batch, skipped=why))
+            rows.append(ThroughputResult(work.device.precision, batch, skipped=why))
             continue
-        row = measure_batch(work, batch, seconds)
+        row = measure_batch_size(work, batch, seconds)
         speed = row.images_per_second
         rows.append(row)
     return rows
 
 
-def measure_batch(work: Work, batch: int, seconds: float) -> Speed:
-    """The median of as many runs as fit into `seconds`, and of `LEAST` in any case."""
-    known = forget_peak(work.device)
-    times = run_for(lambda: work.once(batch), work.device, seconds)
+def measure_batch_size(work: TimingSpec, batch: int, seconds: float) -> ThroughputResult:
+    """The median of as many runs as fit into `seconds`, and of `MIN_TIMED_RUNS` in any case."""
+    known = reset_peak_memory(work.device)
+    times = time_repeated_runs(lambda: work.once(batch), work.device, seconds)
     speed = batch / statistics.median(times)
-    return Speed(
+    return ThroughputResult(
         work.device.precision,
         batch,
         images_per_second=speed,
@@ -80,26 +82,26 @@ def measure_batch(work: Work, batch: int, seconds: float) -> Speed:
     )
 
 
-def run_for(action: Callable[[], object], device: Device, seconds: float) -> list[float]:
+def time_repeated_runs(action: Callable[[], object], device: Device, seconds: float) -> list[float]:
     """Seconds of each run, the first left out."""
     times: list[float] = []
     end = time.perf_counter() + seconds
-    while len(times) <= LEAST or time.perf_counter() < end:
-        finish(device)
+    while len(times) <= MIN_TIMED_RUNS or time.perf_counter() < end:
+        synchronize_device(device)
         start = time.perf_counter()
         action()
-        finish(device)
+        synchronize_device(device)
         times.append(time.perf_counter() - start)
     return times[1:]
 
 
-def finish(device: Device) -> None:
+def synchronize_device(device: Device) -> None:
     """Wait until the GPU has done what it was asked for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device.torch_device)
 
 
-def forget_peak(device: Device) -> bool:
+def reset_peak_memory(device: Device) -> bool:
     """Let `peak_memory` count from now on; False where this system cannot."""
     gc.collect()
     if device.type == "cuda":
@@ -107,7 +109,7 @@ def forget_peak(device: Device) -> bool:
         torch.cuda.reset_peak_memory_stats(device.torch_device)
         return True
     try:
-        CLEAR.write_text("5")
+        CLEAR_REFS_FILE.write_text("5")
     except OSError:
         return False  # not Linux, or not allowed
     return True

@@ -10,15 +10,15 @@ from dataclasses import dataclass
 import torch
 
 from patchwords.device import Device, free_memory
-from patchwords.measure.clock import finish
-from patchwords.train.peak import matrix_peak
+from patchwords.measure.clock import synchronize_device
+from patchwords.train.peak import measure_matmul_peak
 
-COPIED = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache holds
-SECONDS = 0.2  # of copying
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache holds
+COPY_SECONDS = 0.2  # of copying
 
 
 @dataclass(frozen=True)
-class Machine:
+class MachineProfile:
     """The device, and its ceilings as measured."""
 
     device: str  # cpu or cuda
@@ -31,40 +31,40 @@ class Machine:
     copied_bytes_per_second: float  # read and written
 
 
-def measure_machine(devices: Sequence[Device]) -> Machine:
+def measure_machine(devices: Sequence[Device]) -> MachineProfile:
     """The ceilings; `devices` are one device in the precisions that are asked for."""
     first = devices[0]
     about = first.describe()
-    return Machine(
+    return MachineProfile(
         device=first.type,
         name=str(about["name"]),
-        cores=usable_cores(),
+        cores=count_usable_cores(),
         threads=torch.get_num_threads(),
         free_bytes=free_memory(first.torch_device),
         load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
-        peak_flops_per_second={device.precision: matrix_peak(device) for device in devices},
-        copied_bytes_per_second=measure_copy(first),
+        peak_flops_per_second={device.precision: measure_matmul_peak(device) for device in devices},
+        copied_bytes_per_second=measure_copy_bandwidth(first),
     )
 
 
-def usable_cores() -> int:
+def count_usable_cores() -> int:
     """Cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
-def measure_copy(device: Device) -> float:
+def measure_copy_bandwidth(device: Device) -> float:
     """Bytes a second, those read and those written together, of the fastest copy."""
-    size = COPIED[device.type]
+    size = COPY_BYTES[device.type]
     source = torch.zeros(size, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
     target.copy_(source)  # the first finds the pages
-    best, end = float("inf"), time.perf_counter() + SECONDS
+    best, end = float("inf"), time.perf_counter() + COPY_SECONDS
     while best == float("inf") or time.perf_counter() < end:
-        finish(device)
+        synchronize_device(device)
         start = time.perf_counter()
         target.copy_(source)
-        finish(device)
+        synchronize_device(device)
         best = min(best, time.perf_counter() - start)
     return 2 * size / best

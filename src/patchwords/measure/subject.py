@@ -10,28 +10,36 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device, DeviceName, PrecisionName, choose_device, free_memory
 from patchwords.errors import ConfigError
 from patchwords.model.create import create_model
-from patchwords.model.family import Config, Model, family_of
-from patchwords.model.variants import resolve
+from patchwords.model.family import Model, ModelConfig, get_model_family
+from patchwords.model.variants import resolve_model
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.footprint import USABLE, Footprint, Layout, Update, footprint
-from patchwords.train.memory import SHARE_OF_FREE
-from patchwords.train.plan import decided
-from patchwords.train.recipes import fill
-from patchwords.train.settings import unflatten
+from patchwords.train.footprint import (
+    USABLE_MEMORY_SHARE,
+    MemoryFootprint,
+    OptimizerSpec,
+    ParallelLayout,
+    estimate_memory_footprint,
+)
+from patchwords.train.memory import FREE_MEMORY_SHARE
+from patchwords.train.plan import require_setting
+from patchwords.train.recipes import fill_recipe_settings
+from patchwords.train.settings import unflatten_config
 
-Start = Literal["weights", "scratch"]
+InitKind = Literal["weights", "scratch"]
 GIB = 2**30
-USUAL_IMAGES = 1_281_167  # where nobody says how many: ImageNet's; it decides the recipe's batch
-BATCHES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}  # training, images at a time
-ASKED_AT_ONCE = {"cpu": (1, 8, 32), "cuda": (1, 8, 32, 256)}  # inference
+DEFAULT_NUM_IMAGES = (
+    1_281_167  # where nobody says how many: ImageNet's; it decides the recipe's batch
+)
+TRAINING_BATCH_SIZES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}  # training, images at a time
+INFERENCE_BATCH_SIZES = {"cpu": (1, 8, 32), "cuda": (1, 8, 32, 256)}  # inference
 
 
 @dataclass(frozen=True)
-class Subject:
+class BenchmarkWorkload:
     """A model, how it would be trained, and the precisions to compare."""
 
     name: str  # canonical
-    shape: Config
+    shape: ModelConfig
     training: FinetuneConfig  # its recipe filled in
     devices: tuple[Device, ...]  # one device; the precision that `auto` takes comes first
     inference_batches: tuple[int, ...]
@@ -56,23 +64,23 @@ class Subject:
 
     def needs(self, batch: int, precision: str) -> int:
         """Bytes that training on so many images at a time takes, by arithmetic."""
-        return footprint_of(self.shape, self.training, precision).total(batch)
+        return estimate_workload_memory(self.shape, self.training, precision).total(batch)
 
 
-def choose_subject(
+def build_workload(
     model: str,
     image_size: tuple[int, ...] | None,
     batches: Sequence[int] | None,
-    start: Start,
+    start: InitKind,
     images: int | None,
     where: tuple[DeviceName, PrecisionName],
-) -> Subject:
+) -> BenchmarkWorkload:
     """Resolve everything; raises ConfigError for what does not exist here, or does not fit.
 
     Activations are checkpointed where the smallest batch does not fit into memory without.
     """
-    devices = choose_devices(*where)
-    found = resolve(model)
+    devices = choose_device_precisions(*where)
+    found = resolve_model(model)
     settings: dict[str, object] = {"model": found.name}
     if image_size is not None:
         settings["image_size"] = image_size * 2 if len(image_size) == 1 else image_size
@@ -80,25 +88,25 @@ def choose_subject(
         **({"image_size": settings["image_size"]} if image_size is not None else {})
     )
     settings["image_size"] = shape.image_size
-    training, _ = fill(
-        unflatten(FinetuneConfig(), settings),
-        images=images or USUAL_IMAGES,
+    training, _ = fill_recipe_settings(
+        unflatten_config(FinetuneConfig(), settings),
+        images=images or DEFAULT_NUM_IMAGES,
         from_weights=start == "weights",
         model=found.name,
-        family=family_of(shape),
+        family=get_model_family(shape),
     )
-    subject = Subject(
+    subject = BenchmarkWorkload(
         found.name,
         shape,
         training,
         devices,
-        tuple(sorted(set(batches or ASKED_AT_ONCE[devices[0].type]))),
-        tuple(sorted(set(batches or BATCHES[devices[0].type]))),
+        tuple(sorted(set(batches or INFERENCE_BATCH_SIZES[devices[0].type]))),
+        tuple(sorted(set(batches or TRAINING_BATCH_SIZES[devices[0].type]))),
     )
-    return with_checkpointing(subject, usable_memory(devices[0]))
+    return enable_checkpointing_if_needed(subject, get_usable_memory(devices[0]))
 
 
-def choose_devices(name: DeviceName, precision: PrecisionName) -> tuple[Device, ...]:
+def choose_device_precisions(name: DeviceName, precision: PrecisionName) -> tuple[Device, ...]:
     """The device in the precision asked for; `auto` compares bf16 and fp32 where bf16 is fast."""
     first = choose_device(name, precision)
     if precision == "auto" and first.bf16:
@@ -106,7 +114,7 @@ def choose_devices(name: DeviceName, precision: PrecisionName) -> tuple[Device, 
     return (first,)
 
 
-def with_checkpointing(subject: Subject, memory: int) -> Subject:
+def enable_checkpointing_if_needed(subject: BenchmarkWorkload, memory: int) -> BenchmarkWorkload:
     """The subject with activations checkpointed if need be; raises ConfigError where that fails."""
     smallest = min(subject.training_batches)
     precision = subject.devices[0].precision
@@ -124,15 +132,19 @@ def with_checkpointing(subject: Subject, memory: int) -> Subject:
     return spared
 
 
-def usable_memory(device: Device) -> int:
+def get_usable_memory(device: Device) -> int:
     """Bytes that a training may take: as training itself decides (train/memory.py)."""
-    share = USABLE if device.type == "cuda" else SHARE_OF_FREE
+    share = USABLE_MEMORY_SHARE if device.type == "cuda" else FREE_MEMORY_SHARE
     return int(share * free_memory(device.torch_device))
 
 
-def footprint_of(shape: Config, training: FinetuneConfig, precision: str) -> Footprint:
+def estimate_workload_memory(
+    shape: ModelConfig, training: FinetuneConfig, precision: str
+) -> MemoryFootprint:
     """What the training holds on one device."""
-    layout = Layout(1, "ddp", training.machine.checkpoint_activations)
+    layout = ParallelLayout(1, "ddp", training.machine.checkpoint_activations)
     average = training.recipe.ema is not None
     exact: Literal["bf16", "fp32"] = "bf16" if precision == "bf16" else "fp32"
-    return footprint(shape, layout, Update(decided(training.recipe.optimizer), average, exact))
+    return estimate_memory_footprint(
+        shape, layout, OptimizerSpec(require_setting(training.recipe.optimizer), average, exact)
+    )

@@ -14,22 +14,29 @@ from typing import Any
 
 from torch import Tensor
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.data.batch_augment import augment_batch
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.device import Device
 from patchwords.errors import DataError
-from patchwords.measure.clock import finish
-from patchwords.measure.input import endless
-from patchwords.measure.subject import Subject
-from patchwords.measure.training import Trainee
+from patchwords.measure.clock import synchronize_device
+from patchwords.measure.input import iterate_endless_batches
+from patchwords.measure.subject import BenchmarkWorkload
+from patchwords.measure.training import BenchmarkTrainer
 
-LEAST = 3  # steps that count
-PHASES = ("waiting for data", "copy and augmentation", "forward", "backward", "optimizer", "rest")
+MIN_TIMED_STEPS = 3  # steps that count
+STEP_PHASES = (
+    "waiting for data",
+    "copy and augmentation",
+    "forward",
+    "backward",
+    "optimizer",
+    "rest",
+)
 
 
 @dataclass(frozen=True)
-class Together:
+class EndToEndProfile:
     """A short training, from files to updates."""
 
     precision: str
@@ -40,7 +47,7 @@ class Together:
     phases: dict[str, float]  # share of the time, by phase; they sum to 1
 
 
-class Watch:
+class PhaseTimer:
     """Sums of seconds; a lap belongs to the phase that it ends. On a GPU it waits at each end."""
 
     def __init__(self, device: Device) -> None:
@@ -49,7 +56,7 @@ class Watch:
         self.last = time.perf_counter()
 
     def lap(self, phase: str) -> None:
-        finish(self.device)
+        synchronize_device(self.device)
         now = time.perf_counter()
         self.seconds[phase] += now - self.last
         self.last = now
@@ -58,40 +65,42 @@ class Watch:
         self.seconds.clear()
 
 
-def measure_together(
-    trainee: Trainee,
-    subject: Subject,
-    examples: Examples,
+def profile_end_to_end(
+    trainee: BenchmarkTrainer,
+    subject: BenchmarkWorkload,
+    examples: ImageDataset,
     settings: tuple[Device, int, int],
     seconds: float,
-) -> Together:
+) -> EndToEndProfile:
     """`settings` are the device with its precision, the images at a time, and the workers.
 
     Raises DataError where no image can be read. The first step is left out.
     """
     device, batch, workers = settings
-    watch = Watch(device)
+    watch = PhaseTimer(device)
     images = steps = 0
-    feed = endless(examples, subject.preprocess, batch, workers, device.type == "cuda")
-    with watched(trainee.on(device), watch) as step, closing(feed) as batches:  # type: ignore[type-var]
+    feed = iterate_endless_batches(
+        examples, subject.preprocess, batch, workers, device.type == "cuda"
+    )
+    with instrument_train_step(trainee.on(device), watch) as step, closing(feed) as batches:  # type: ignore[type-var]
         end = float("inf")
-        while steps < LEAST or time.perf_counter() < end:
+        while steps < MIN_TIMED_STEPS or time.perf_counter() < end:
             read = next(batches)
             if not len(read.indices):
                 raise DataError(f"no image can be read; the first one: {read.bad[0][1]}")
-            watch.lap(PHASES[0])
+            watch.lap(STEP_PHASES[0])
             place = device.torch_device
             pixels, labels = augment_batch(
                 read.images.to(place, non_blocking=True),
                 # -1 where the data have none: of some class, then
                 read.labels.to(place, non_blocking=True) % trainee.classes,
                 read.places,
-                Augment(),
+                AugmentSettings(),
                 subject.training.seed,
                 trainee.classes,
                 steps,
             )
-            watch.lap(PHASES[1])
+            watch.lap(STEP_PHASES[1])
             step(pixels, labels)
             watch.lap("rest")
             if end == float("inf"):
@@ -100,12 +109,14 @@ def measure_together(
                 continue
             images, steps = images + len(pixels), steps + 1
     total = sum(watch.seconds.values())
-    phases = {phase: watch.seconds[phase] / total for phase in PHASES}
-    return Together(device.precision, batch, workers, steps, images / total, phases)
+    phases = {phase: watch.seconds[phase] / total for phase in STEP_PHASES}
+    return EndToEndProfile(device.precision, batch, workers, steps, images / total, phases)
 
 
 @contextmanager
-def watched(trainee: Trainee, watch: Watch) -> Iterator[Callable[[Tensor, Tensor], None]]:
+def instrument_train_step(
+    trainee: BenchmarkTrainer, watch: PhaseTimer
+) -> Iterator[Callable[[Tensor, Tensor], None]]:
     """The trainee's step, whose parts are timed: clipping belongs to the backward pass."""
 
     def objective(images: Tensor, targets: Any) -> tuple[Tensor, Tensor]:

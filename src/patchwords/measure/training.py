@@ -9,28 +9,28 @@ import torch
 from torch import Tensor
 
 from patchwords.device import Device
-from patchwords.measure.clock import Speed, Work, measure_batches
-from patchwords.measure.inference import make_images
-from patchwords.measure.subject import GIB, Subject, usable_memory
-from patchwords.model.cost import forward_macs, training_flops
+from patchwords.measure.clock import ThroughputResult, TimingSpec, measure_batch_sizes
+from patchwords.measure.inference import make_noise_images
+from patchwords.measure.subject import GIB, BenchmarkWorkload, get_usable_memory
+from patchwords.model.cost import compute_training_flops, count_forward_macs
 from patchwords.train.classify import Classify
-from patchwords.train.job import build_state
-from patchwords.train.plan import plan_of
-from patchwords.train.start import Start
-from patchwords.train.step import State, StepSettings, train_step
-from patchwords.train.task import Classification, Objective
+from patchwords.train.job import build_train_state
+from patchwords.train.plan import build_training_plan
+from patchwords.train.start import InitialModel
+from patchwords.train.step import StepSettings, TrainState, train_step
+from patchwords.train.task import ClassificationLoss, Objective
 
 
 @dataclass(frozen=True)
-class Trainee:
+class BenchmarkTrainer:
     """A model in training, as `patchwords finetune` sets it up."""
 
-    state: State
+    state: TrainState
     objective: Objective
     settings: StepSettings
     classes: int
 
-    def on(self, device: Device) -> Trainee:
+    def on(self, device: Device) -> BenchmarkTrainer:
         """The same in another precision."""
         return replace(self, settings=replace(self.settings, device=device))
 
@@ -40,32 +40,36 @@ class Trainee:
         train_step(self.state, self.objective, images, labels, self.settings)
 
 
-def make_trainee(subject: Subject) -> Trainee:
+def build_benchmark_trainer(subject: BenchmarkWorkload) -> BenchmarkTrainer:
     """In the first of the precisions."""
     device, config = subject.devices[0], subject.training
-    start = Start(subject.name, subject.create(), subject.preprocess, ())
-    plan = plan_of(config, images=1)  # of which only the rate counts here
-    state = build_state(config, plan, start, device, Classify())
+    start = InitialModel(subject.name, subject.create(), subject.preprocess, ())
+    plan = build_training_plan(config, images=1)  # of which only the rate counts here
+    state = build_train_state(config, plan, start, device, Classify())
     state.model.train()
 
     def forward(images: Tensor) -> Any:
         return state.model(subject.preprocess.normalise(images))
 
-    return Trainee(
+    return BenchmarkTrainer(
         state,
-        Classification(forward, config.recipe.label_smoothing),
+        ClassificationLoss(forward, config.recipe.label_smoothing),
         StepSettings(device, config.seed, plan.rate, config.recipe.clip),
         subject.shape.num_classes,
     )
 
 
-def measure_training(
-    trainee: Trainee, subject: Subject, device: Device, peak: float, seconds: float
-) -> list[Speed]:
+def measure_training_throughput(
+    trainee: BenchmarkTrainer,
+    subject: BenchmarkWorkload,
+    device: Device,
+    peak: float,
+    seconds: float,
+) -> list[ThroughputResult]:
     """A row for each number of images at a time that fits; `seconds` for each."""
     trainee = trainee.on(device)
-    free = usable_memory(device)
-    images = make_images(max(subject.training_batches), subject)
+    free = get_usable_memory(device)
+    images = make_noise_images(max(subject.training_batches), subject)
     labels = torch.arange(len(images)) % trainee.classes
 
     def once(batch: int) -> None:
@@ -78,6 +82,6 @@ def measure_training(
             return None
         return f"takes about {needed / GIB:.1f} GiB, of {free / GIB:.1f} that may be taken"
 
-    flops = training_flops(forward_macs(subject.shape), images=1)
-    work = Work(device, flops, peak, once, needs)
-    return measure_batches(work, subject.training_batches, seconds)
+    flops = compute_training_flops(count_forward_macs(subject.shape), images=1)
+    work = TimingSpec(device, flops, peak, once, needs)
+    return measure_batch_sizes(work, subject.training_batches, seconds)

@@ -15,12 +15,12 @@ from patchwords.model.attention import Attention
 Axis = Literal["rows", "columns"]
 
 
-def axis_of(layer: int) -> Axis:
+def get_layer_axis(layer: int) -> Axis:
     """Each of the paper's blocks is two: along rows first, then along columns."""
     return "rows" if layer % 2 == 0 else "columns"
 
 
-def line_of(axis: Axis, grid: tuple[int, int]) -> tuple[int, int]:
+def get_line_grid(axis: Axis, grid: tuple[int, int]) -> tuple[int, int]:
     """What a patch sees, as a grid of one row."""
     return 1, (grid[1] if axis == "rows" else grid[0])
 
@@ -36,14 +36,14 @@ class AxialAttention(Attention):
 
     def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D] or [B, F, D]"""
-        lines = super().forward(self._lines(x, grid), line_of(self.axis, grid))  # [B*h, w, D]
+        lines = super().forward(self._lines(x, grid), get_line_grid(self.axis, grid))  # [B*h, w, D]
         if self.axis == "rows":
             return lines.reshape(x.shape)[:, :first]
         return lines.unflatten(0, (-1, grid[1])).transpose(1, 2).flatten(1, 2)[:, :first]
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, N, D] -> [B, K, N, N], zero outside the query's row or column"""
-        a = super().weights(self._lines(x, grid), line_of(self.axis, grid))  # [B*h, K, w, w]
+        a = super().weights(self._lines(x, grid), get_line_grid(self.axis, grid))  # [B*h, K, w, w]
         a = a.unflatten(0, (x.shape[0], -1)).permute(0, 2, 3, 4, 1)  # [B, K, w, w, h]
         a = torch.diag_embed(a)  # [B, K, w, w, h, h]: of query and key, along, then across
         order = (0, 1, 4, 2, 5, 3) if self.axis == "rows" else (0, 1, 2, 4, 3, 5)

@@ -24,7 +24,7 @@ from torch.nn.functional import interpolate
 from patchwords.model.trunk_config import AXIAL_HEADS
 
 
-class AxisAttention(nn.Module):
+class PositionSensitiveAxialAttention(nn.Module):
     """Each column (axis 2) or each row (axis 3) attends over itself and sees no other one.
 
     `relative` holds a row for every offset (query - key) from -(length - 1) to length - 1, its
@@ -57,10 +57,10 @@ class AxisAttention(nn.Module):
         """[n, n, 2 Dv], the embedding of each (query, key) on a line of this length"""
         place = torch.arange(length, device=self.relative.device)
         offset = place[:, None] - place + length - 1  # from 0 up
-        return stretched(self.relative, length)[offset]
+        return resize_axis_table(self.relative, length)[offset]
 
 
-def stretched(table: Tensor, length: int) -> Tensor:
+def resize_axis_table(table: Tensor, length: int) -> Tensor:
     """[offsets, d] -> [2 length - 1, d]: linear between offsets; the ends and the middle stay."""
     if table.shape[0] == 2 * length - 1:
         return table

@@ -8,7 +8,7 @@ from typing import Any
 from patchwords.errors import ConfigError, did_you_mean
 
 
-def check_known(settings: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+def check_known_settings(settings: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     """Raises on the first setting that is none of `known`, those that `what` ("a ViT") has."""
     names = list(known)
     for name in settings:
@@ -39,10 +39,10 @@ def check_positive(name: str, value: Any) -> None:
         raise ConfigError(f"{name} {value} must be above 0; 1e-6 is usual")
 
 
-def height_width(size: int | Sequence[int]) -> tuple[int, int]:
+def to_height_width(size: int | Sequence[int]) -> tuple[int, int]:
     """An image size as (H, W): one number is a square.
 
-    >>> height_width(224), height_width([96, 160])
+    >>> to_height_width(224), to_height_width([96, 160])
     ((224, 224), (96, 160))
     """
     sides = (size, size) if isinstance(size, int) else size
@@ -53,7 +53,7 @@ def height_width(size: int | Sequence[int]) -> tuple[int, int]:
     return sides[0], sides[1]
 
 
-def check_divides(image_size: tuple[int, int], patch_size: int, stride: int = 1) -> None:
+def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int = 1) -> None:
     """Raises where P does not divide the grid, and names the image sizes nearest to these.
 
     `stride` is that of the ResNet before the patches: its grid is H/stride x W/stride, rounded up.

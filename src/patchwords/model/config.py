@@ -18,21 +18,21 @@ from patchwords.errors import ConfigError
 from patchwords.model.checks import (
     check_choice,
     check_count,
-    check_divides,
-    check_known,
+    check_known_settings,
     check_number,
+    check_patch_grid,
     check_positive,
-    height_width,
+    to_height_width,
 )
 from patchwords.model.trunk_config import TRUNK_SETTINGS, TrunkConfig
 
 Classifier = Literal["token", "gap", "map"]
 Position = Literal["1d", "2d", "relative", "sincos2d", "none"]
 PositionAt = Literal["stem", "every", "shared"]
-Resize = Literal["bilinear-corners", "bicubic-antialias", "bicubic"]
+PositionResize = Literal["bilinear-corners", "bicubic-antialias", "bicubic"]
 Mixer = Literal["attention", "axial", "local", "pooling", "mlp", "identity"]
 
-CHOICES = {
+VIT_CHOICES = {
     "classifier": ("token", "gap", "map"),
     "gelu": ("tanh", "erf"),
     "position": ("1d", "2d", "relative", "sincos2d", "none"),
@@ -40,10 +40,10 @@ CHOICES = {
     "resize": ("bilinear-corners", "bicubic-antialias", "bicubic"),
     "mixer": ("attention", "axial", "local", "pooling", "mlp", "identity"),
 }
-COUNTS = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "num_classes")
+COUNT_FIELDS = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "num_classes")
 
 # Where positions can enter: the cells of Table 8. The sine table is the same at every layer.
-PLACES = {
+POSITION_AT_CHOICES = {
     "1d": ("stem", "every", "shared"),
     "2d": ("stem", "every", "shared"),
     "sincos2d": ("stem", "shared"),
@@ -51,7 +51,7 @@ PLACES = {
     "none": ("stem",),
 }
 MIXERS_WITH_HEADS = ("attention", "axial", "local")  # those that weigh tokens by queries and keys
-USUAL_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
+DEFAULT_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
 
 
 @dataclass(frozen=True)
@@ -77,18 +77,18 @@ class ViTConfig:
     drop_path: float = 0.0  # probability at the last block, linear from 0 at the first
     position: Position = "1d"  # learned by index, by row and column, by offset; or fixed (Table 8)
     position_at: PositionAt = "stem"  # once, or at every block with its own or one shared table
-    resize: Resize = "bilinear-corners"  # of positions to other grids
+    resize: PositionResize = "bilinear-corners"  # of positions to other grids
     mixer: Mixer = "attention"  # how tokens see one another
     window: int | None = None  # side of local attention's neighbourhood; odd
     head_bias: float = 0.0  # initial value of the classifier's bias
     trunk: TrunkConfig | None = None  # the ResNet of a hybrid
 
     def __post_init__(self) -> None:
-        for name in COUNTS:
+        for name in COUNT_FIELDS:
             check_count(name, getattr(self, name))
         if self.representation_size is not None:
             check_count("representation_size", self.representation_size)
-        for name, choices in CHOICES.items():
+        for name, choices in VIT_CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         for name in ("dropout", "drop_path"):
             rate = check_number(name, getattr(self, name))
@@ -101,13 +101,13 @@ class ViTConfig:
                 f"width {self.width} does not split into {self.heads} heads; "
                 f"{_nearest_divisors(self.width, self.heads)} heads would do"
             )
-        object.__setattr__(self, "image_size", height_width(self.image_size))
-        check_divides(self.image_size, self.patch_size, self.trunk.stride if self.trunk else 1)
+        object.__setattr__(self, "image_size", to_height_width(self.image_size))
+        check_patch_grid(self.image_size, self.patch_size, self.trunk.stride if self.trunk else 1)
         self._check_position()
         self._check_mixer()
 
     def _check_position(self) -> None:
-        places = PLACES[self.position]
+        places = POSITION_AT_CHOICES[self.position]
         if self.position_at not in places:
             raise ConfigError(
                 f"position {self.position!r} has no position_at {self.position_at!r} (Table 8): "
@@ -143,8 +143,8 @@ class ViTConfig:
                 raise ConfigError(f"window {self.window} needs mixer 'local', not {self.mixer!r}")
             return
         if self.window is None:
-            object.__setattr__(self, "window", USUAL_WINDOW)
-        check_window(self.window or USUAL_WINDOW, self.grid)
+            object.__setattr__(self, "window", DEFAULT_WINDOW)
+        check_window(self.window or DEFAULT_WINDOW, self.grid)
 
     @property
     def stride(self) -> int:
@@ -206,7 +206,7 @@ class ViTConfig:
         (24, 24)
         """
         known = [*VIT_SETTINGS, *(TRUNK_SETTINGS if self.trunk else ())]
-        check_known(settings, known, "a hybrid" if self.trunk else "a ViT")
+        check_known_settings(settings, known, "a hybrid" if self.trunk else "a ViT")
         own = {name: value for name, value in settings.items() if name in VIT_SETTINGS}
         of_trunk = {name: value for name, value in settings.items() if name in TRUNK_SETTINGS}
         if of_trunk and self.trunk:
@@ -225,7 +225,7 @@ class ViTConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ViTConfig:
         """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
-        check_known(values, VIT_SETTINGS, "a ViT")
+        check_known_settings(values, VIT_SETTINGS, "a ViT")
         trunk = values.get("trunk")
         return cls(**{**values, "trunk": TrunkConfig.from_dict(trunk) if trunk else None})
 

@@ -8,26 +8,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from patchwords.model.config import USUAL_WINDOW, ViTConfig
-from patchwords.model.cost_part import Part
+from patchwords.model.config import DEFAULT_WINDOW, ViTConfig
+from patchwords.model.cost_part import PartCost
 
 
-def attention(config: ViTConfig, layer: int) -> Part:
+def attention_mixer_cost(config: ViTConfig, layer: int) -> PartCost:
     """Every token sees every other one."""
-    return with_offsets(config, seeing(config, config.tokens), config.patches, config.tokens)
+    return add_relative_cost(
+        config, dense_attention_cost(config, config.tokens), config.patches, config.tokens
+    )
 
 
-def axial(config: ViTConfig, layer: int) -> Part:
+def axial_mixer_cost(config: ViTConfig, layer: int) -> PartCost:
     """Attention along the rows in even layers, along the columns in odd ones."""
     rows, columns = config.grid
     line = columns if layer % 2 == 0 else rows
-    return with_offsets(config, seeing(config, line), line, line)
+    return add_relative_cost(config, dense_attention_cost(config, line), line, line)
 
 
-def seeing(config: ViTConfig, others: int) -> Part:
+def dense_attention_cost(config: ViTConfig, others: int) -> PartCost:
     """q, k, v, out, q k^T and A v, where a token sees so many. Fused, they keep no weights."""
     tokens, width = config.tokens, config.width
-    return Part(
+    return PartCost(
         "attention",
         parameters=4 * width * (width + 1),
         macs=tokens * 4 * width**2 + 2 * tokens * others * width,
@@ -36,7 +38,7 @@ def seeing(config: ViTConfig, others: int) -> Part:
     )
 
 
-def with_offsets(config: ViTConfig, part: Part, patches: int, others: int) -> Part:
+def add_relative_cost(config: ViTConfig, part: PartCost, patches: int, others: int) -> PartCost:
     """Relative positions on top (relative.py): queries meet all embeddings, and each its own."""
     if config.position != "relative":
         return part
@@ -53,14 +55,14 @@ def with_offsets(config: ViTConfig, part: Part, patches: int, others: int) -> Pa
     )
 
 
-def local(config: ViTConfig, layer: int) -> Part:
+def local_mixer_cost(config: ViTConfig, layer: int) -> PartCost:
     """Blocks of W x W queries, each with the (2W - 1) x (2W - 1) keys around it (local.py)."""
-    width, window = config.width, config.window or USUAL_WINDOW
+    width, window = config.width, config.window or DEFAULT_WINDOW
     rows, columns = config.grid
     blocks = -(-rows // window) * -(-columns // window)
     queries, keys = blocks * window**2, (2 * window - 1) ** 2
     relative = config.position == "relative"
-    dense = seeing(config, 0)
+    dense = dense_attention_cost(config, 0)
     weights = queries * keys * config.heads
     return replace(
         dense,
@@ -74,11 +76,11 @@ def local(config: ViTConfig, layer: int) -> Part:
     )
 
 
-def token_mlp(config: ViTConfig, layer: int) -> Part:
+def token_mlp_cost(config: ViTConfig, layer: int) -> PartCost:
     """An MLP across the patches, on every channel by itself; its hidden layer has D/2."""
     patches, width, hidden = config.patches, config.width, config.width // 2
     masks = hidden if config.dropout else 0
-    return Part(
+    return PartCost(
         "token MLP",
         parameters=hidden * (patches + 1) + patches * (hidden + 1),
         macs=width * 2 * patches * hidden,
@@ -87,25 +89,25 @@ def token_mlp(config: ViTConfig, layer: int) -> Part:
     )
 
 
-def pooling(config: ViTConfig, layer: int) -> Part:
+def pooling_mixer_cost(config: ViTConfig, layer: int) -> PartCost:
     """The mean of 3 x 3 neighbours: without a product."""
-    return Part("pooling", kept=config.tokens * config.width)
+    return PartCost("pooling", kept=config.tokens * config.width)
 
 
-def identity(config: ViTConfig, layer: int) -> Part:
-    return Part("identity")
+def identity_mixer_cost(config: ViTConfig, layer: int) -> PartCost:
+    return PartCost("identity")
 
 
-MIXERS: dict[str, Callable[[ViTConfig, int], Part]] = {
-    "attention": attention,
-    "axial": axial,
-    "local": local,
-    "pooling": pooling,
-    "mlp": token_mlp,
-    "identity": identity,
+MIXER_COSTS: dict[str, Callable[[ViTConfig, int], PartCost]] = {
+    "attention": attention_mixer_cost,
+    "axial": axial_mixer_cost,
+    "local": local_mixer_cost,
+    "pooling": pooling_mixer_cost,
+    "mlp": token_mlp_cost,
+    "identity": identity_mixer_cost,
 }
 
 
-def mixer(config: ViTConfig, layer: int) -> Part:
+def mixer_cost(config: ViTConfig, layer: int) -> PartCost:
     """What stands at the place of attention in this layer, its input included."""
-    return MIXERS[config.mixer](config, layer)
+    return MIXER_COSTS[config.mixer](config, layer)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class PartCost:
     """A step of the forward pass: its numbers to learn, its products, and what it leaves behind.
 
     What backward needs of an image is counted in values by their type. In float32 `kept` and
@@ -36,7 +36,7 @@ class Part:
         return batch * of_image + copied * bytes_per_value + 4 * self.standardised
 
 
-def peak_bytes(parts: Iterable[Part], batch: int, bytes_per_value: int) -> int:
+def estimate_peak_bytes(parts: Iterable[PartCost], batch: int, bytes_per_value: int) -> int:
     """The most memory at once. Parts give back what they keep in the reverse of their order."""
     kept = peak = 0
     for part in parts:

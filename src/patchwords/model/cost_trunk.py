@@ -11,35 +11,35 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from patchwords.model.cost_part import Part
-from patchwords.model.trunk_config import AXIAL_HEADS, EXPANSION, TrunkConfig, halved
+from patchwords.model.cost_part import PartCost
+from patchwords.model.trunk_config import AXIAL_HEADS, BOTTLENECK_EXPANSION, TrunkConfig, halve_grid
 
-Grid = tuple[int, int]
+GridSize = tuple[int, int]
 
 
-def trunk_parts(trunk: TrunkConfig, channels: int, image_size: Grid) -> Iterator[Part]:
+def trunk_part_costs(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[PartCost]:
     """Root and units in order, named by the stage that they are in."""
-    yield root(trunk, channels, image_size)
-    grid = halved(halved(image_size))
+    yield root_cost(trunk, channels, image_size)
+    grid = halve_grid(halve_grid(image_size))
     inputs = trunk.root_channels
     for stage, units in enumerate(trunk.units):
         width = trunk.root_channels * 2**stage
         for index in range(units):
             stride = 2 if stage > 0 and index == 0 else 1
-            yield unit(trunk, f"stage {stage + 1}", inputs, width, grid, stride)
-            grid = halved(grid) if stride == 2 else grid
-            inputs = EXPANSION * width
+            yield bottleneck_cost(trunk, f"stage {stage + 1}", inputs, width, grid, stride)
+            grid = halve_grid(grid) if stride == 2 else grid
+            inputs = BOTTLENECK_EXPANSION * width
 
 
-def root(trunk: TrunkConfig, channels: int, image_size: Grid) -> Part:
+def root_cost(trunk: TrunkConfig, channels: int, image_size: GridSize) -> PartCost:
     """The convolution of 7x7 and the pooling, which keeps an index for each output."""
     out = trunk.root_channels
-    places = area(halved(image_size))
-    pooled = area(halved(halved(image_size)))
+    places = grid_area(halve_grid(image_size))
+    pooled = grid_area(halve_grid(halve_grid(image_size)))
     weights = 7 * 7 * channels * out
-    pixels = channels * area(image_size)
+    pixels = channels * grid_area(image_size)
     post = trunk.form == "post"
-    return Part(
+    return PartCost(
         "root",
         parameters=weights + (2 * out if post else 0),
         standardised=weights,
@@ -53,14 +53,20 @@ def root(trunk: TrunkConfig, channels: int, image_size: Grid) -> Part:
     )
 
 
-def unit(trunk: TrunkConfig, name: str, inputs: int, width: int, grid: Grid, stride: int) -> Part:
+def bottleneck_cost(
+    trunk: TrunkConfig, name: str, inputs: int, width: int, grid: GridSize, stride: int
+) -> PartCost:
     """A bottleneck: 1x1, 3x3 or axial attention, 1x1, and the shortcut's convolution."""
-    outputs = EXPANSION * width
-    small = halved(grid) if stride == 2 else grid
-    before, after = area(grid), area(small)
+    outputs = BOTTLENECK_EXPANSION * width
+    small = halve_grid(grid) if stride == 2 else grid
+    before, after = grid_area(grid), grid_area(small)
     reshaped = stride == 2 or inputs != outputs
     shortcut = inputs * outputs if reshaped else 0
-    spatial = axial(width, grid) if trunk.spatial == "axial" else convolution(width, after)
+    spatial = (
+        spatial_axial_cost(width, grid)
+        if trunk.spatial == "axial"
+        else spatial_convolution_cost(width, after)
+    )
     weights = inputs * width + spatial.standardised + width * outputs + shortcut
     inside = width * (before + after)
     entering = inputs * before * (2 if reshaped else 1)  # into conv1 and into the shortcut
@@ -73,7 +79,7 @@ def unit(trunk: TrunkConfig, name: str, inputs: int, width: int, grid: Grid, str
     # Where more is padded behind than before, the 3x3 keeps a padded copy in either precision.
     padded = width * before if trunk.padding == "same" and stride == 2 else 0
     largest = max(inputs * width, spatial.standardised, width * outputs, shortcut)
-    return Part(
+    return PartCost(
         name,
         parameters=weights + norms + spatial.parameters - spatial.standardised,
         standardised=weights,
@@ -86,22 +92,22 @@ def unit(trunk: TrunkConfig, name: str, inputs: int, width: int, grid: Grid, str
     )
 
 
-def convolution(width: int, places: int) -> Part:
+def spatial_convolution_cost(width: int, places: int) -> PartCost:
     """A unit's 3x3 between as many channels."""
     weights = 9 * width**2
-    return Part("3x3", parameters=weights, standardised=weights, macs=places * weights)
+    return PartCost("3x3", parameters=weights, standardised=weights, macs=places * weights)
 
 
-def axial(width: int, grid: Grid) -> Part:
+def spatial_axial_cost(width: int, grid: GridSize) -> PartCost:
     """Attention along the columns, then along the rows (axial_resnet.py)."""
     value = width // AXIAL_HEADS
     lengths = sum(grid)  # n of the columns and of the rows
     tables = (2 * lengths - 2) * 2 * value
     # q k^T and the two tables of width Dv/2; A v and its table of width Dv
     products = 3 * width // 2 + 2 * width
-    places = area(grid)
+    places = grid_area(grid)
     weights = AXIAL_HEADS * places * lengths  # of attention
-    return Part(
+    return PartCost(
         "axial",
         parameters=2 * 2 * width * (width + 1) + tables,
         macs=places * (2 * 2 * width**2 + lengths * products),
@@ -113,5 +119,5 @@ def axial(width: int, grid: Grid) -> Part:
     )
 
 
-def area(grid: Grid) -> int:
+def grid_area(grid: GridSize) -> int:
     return grid[0] * grid[1]

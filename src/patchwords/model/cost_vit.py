@@ -10,27 +10,27 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from patchwords.model.config import ViTConfig
-from patchwords.model.cost_mixers import mixer
-from patchwords.model.cost_part import Part
-from patchwords.model.cost_trunk import trunk_parts
+from patchwords.model.cost_mixers import mixer_cost
+from patchwords.model.cost_part import PartCost
+from patchwords.model.cost_trunk import trunk_part_costs
 
 
-def vit_parts(config: ViTConfig) -> Iterator[Part]:
+def vit_part_costs(config: ViTConfig) -> Iterator[PartCost]:
     """Trunk, embedding, positions, blocks and head in order; blocks are named by their branches."""
     if config.trunk:
-        yield from trunk_parts(config.trunk, config.channels, config.image_size)
-    yield embedding(config)
-    yield positions(config)
+        yield from trunk_part_costs(config.trunk, config.channels, config.image_size)
+    yield embedding_cost(config)
+    yield position_cost(config)
     for layer in range(config.layers):
-        both = branch(config, mixer(config, layer)), branch(config, mlp(config))
-        yield from both if layer < config.layers - 1 else end_of_tokens(config, *both)
-    yield last_norm(config)
+        both = branch_cost(config, mixer_cost(config, layer)), branch_cost(config, mlp_cost(config))
+        yield from both if layer < config.layers - 1 else drop_unread_tokens(config, *both)
+    yield last_norm_cost(config)
     if config.classifier == "map":
-        yield pool(config)
-    yield head(config)
+        yield attention_pool_cost(config)
+    yield vit_head_cost(config)
 
 
-def unread_macs(config: ViTConfig) -> int:
+def count_unread_macs(config: ViTConfig) -> int:
     """Attention, `out` and MLP of the last block's tokens that the classifier does not read."""
     if config.read is None:
         return 0
@@ -40,7 +40,9 @@ def unread_macs(config: ViTConfig) -> int:
     return (tokens - config.read) * of_one
 
 
-def end_of_tokens(config: ViTConfig, mixing: Part, dense: Part) -> tuple[Part, Part]:
+def drop_unread_tokens(
+    config: ViTConfig, mixing: PartCost, dense: PartCost
+) -> tuple[PartCost, PartCost]:
     """The last block's memory where most of its tokens are not read; its products stay counted."""
     if config.read is None:
         return mixing, dense
@@ -62,12 +64,12 @@ def end_of_tokens(config: ViTConfig, mixing: Part, dense: Part) -> tuple[Part, P
     return mixing, dense
 
 
-def embedding(config: ViTConfig) -> Part:
+def embedding_cost(config: ViTConfig) -> PartCost:
     """Patches through E, and the class token."""
     channels = config.trunk.channels if config.trunk else config.channels
     weights = config.patch_size**2 * channels * config.width
     height, width = config.image_size
-    return Part(
+    return PartCost(
         "embedding",
         parameters=weights + config.width + config.prefix * config.width,
         macs=config.patches * weights,
@@ -76,17 +78,17 @@ def embedding(config: ViTConfig) -> Part:
     )
 
 
-def positions(config: ViTConfig) -> Part:
+def position_cost(config: ViTConfig) -> PartCost:
     """The tables that are added to the tokens (Table 8). Relative ones count with attention."""
     tables = config.layers if config.position_at == "every" else 1
     rows = {
         "1d": config.tokens * config.width,
         "2d": sum(config.grid) * (config.width // 2) + config.prefix * config.width,
     }
-    return Part("positions", parameters=tables * rows.get(config.position, 0))
+    return PartCost("positions", parameters=tables * rows.get(config.position, 0))
 
 
-def branch(config: ViTConfig, inner: Part) -> Part:
+def branch_cost(config: ViTConfig, inner: PartCost) -> PartCost:
     """The LayerNorm before a mixer or an MLP, and the dropout after it (Eqs. 2 and 3)."""
     values = config.tokens * config.width
     return replace(
@@ -97,12 +99,12 @@ def branch(config: ViTConfig, inner: Part) -> Part:
     )
 
 
-def mlp(config: ViTConfig, tokens: int | None = None) -> Part:
+def mlp_cost(config: ViTConfig, tokens: int | None = None) -> PartCost:
     """Two dense layers; what they take, and the hidden layer before and after GELU, is kept."""
     tokens = config.tokens if tokens is None else tokens
     width, hidden = config.width, config.mlp_width
     masks = hidden if config.dropout else 0
-    return Part(
+    return PartCost(
         "MLP",
         parameters=hidden * (width + 1) + width * (hidden + 1),
         macs=tokens * 2 * width * hidden,
@@ -111,18 +113,18 @@ def mlp(config: ViTConfig, tokens: int | None = None) -> Part:
     )
 
 
-def last_norm(config: ViTConfig) -> Part:
+def last_norm_cost(config: ViTConfig) -> PartCost:
     """Eq. 4, on every token."""
     width = config.width
-    return Part("last norm", parameters=2 * width, float32=2 * config.tokens * width)
+    return PartCost("last norm", parameters=2 * width, float32=2 * config.tokens * width)
 
 
-def pool(config: ViTConfig) -> Part:
+def attention_pool_cost(config: ViTConfig) -> PartCost:
     """Attention pooling by one learned query: keys and values of T tokens, the rest is for one."""
     width, tokens = config.width, config.tokens
-    inner = mlp(config, tokens=1)
+    inner = mlp_cost(config, tokens=1)
     attention = 4 * width * (width + 1)
-    return Part(
+    return PartCost(
         "attention pooling",
         parameters=width + attention + 2 * width + inner.parameters,
         macs=2 * (tokens + 1) * width**2 + 2 * tokens * width + inner.macs,
@@ -130,13 +132,13 @@ def pool(config: ViTConfig) -> Part:
     )
 
 
-def head(config: ViTConfig) -> Part:
+def vit_head_cost(config: ViTConfig) -> PartCost:
     """The tanh layer and the classifier."""
     width, size = config.width, config.representation_size
     inputs = size or width
     hidden = size * width if size else 0
     classifier = config.num_classes * inputs
-    return Part(
+    return PartCost(
         "head",
         parameters=hidden + (size or 0) + classifier + config.num_classes,
         macs=hidden + classifier,

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from patchwords.model.family import Model, build
-from patchwords.model.initialise import initialise
-from patchwords.model.variants import resolve
+from patchwords.model.family import Model, build_model
+from patchwords.model.initialise import init_weights
+from patchwords.model.variants import resolve_model
 
 
 def create_model(
@@ -31,13 +31,13 @@ def create_model(
     """
     if image_size is not None:
         config["image_size"] = image_size
-    settings = resolve(name).config.with_settings(
+    settings = resolve_model(name).config.with_settings(
         num_classes=num_classes, channels=channels, **config
     )
     device = torch.get_default_device()
     with torch.device("meta"):  # torch's own initial weights are neither needed nor drawn
-        model = build(settings)
+        model = build_model(settings)
     if device.type != "meta":
         model = model.to_empty(device=device)
-        initialise(model, seed)
+        init_weights(model, seed)
     return model

@@ -11,8 +11,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-LEVELS = 1 << 16  # a probability is rounded to 1/65,536, and what is kept is scaled by that
-LOWEST = torch.iinfo(torch.int64).min  # from here up, a draw gives all 64 bits
+DROPOUT_LEVELS = 1 << 16  # a probability is rounded to 1/65,536, and what is kept is scaled by that
+INT64_MIN = torch.iinfo(torch.int64).min  # from here up, a draw gives all 64 bits
 
 
 class Dropout(nn.Dropout):
@@ -24,13 +24,13 @@ class Dropout(nn.Dropout):
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():
             return super().forward(x)
-        return x * draw_mask(x, self.p)
+        return x * sample_dropout_mask(x, self.p)
 
 
-def draw_mask(like: Tensor, p: float) -> Tensor:
+def sample_dropout_mask(like: Tensor, p: float) -> Tensor:
     """Of the shape and type of `like`: 0 with probability p, else 1 / (1 - p)."""
-    dropped = round(p * LEVELS)  # of the 65,536 values that 16 bits can have
-    draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(LOWEST, None)
+    dropped = round(p * DROPOUT_LEVELS)  # of the 65,536 values that 16 bits can have
+    draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(INT64_MIN, None)
     bits = draws.view(torch.int16)[: like.numel()].view(like.shape)  # -32,768 .. 32,767
-    keep = (bits >= dropped - LEVELS // 2).to(like.dtype)
-    return keep.mul_(LEVELS / (LEVELS - dropped))
+    keep = (bits >= dropped - DROPOUT_LEVELS // 2).to(like.dtype)
+    return keep.mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))

@@ -11,30 +11,30 @@ from patchwords.model.resnet import ResNet
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.vit import ViT
 
-Config = ViTConfig | ResNetConfig
+ModelConfig = ViTConfig | ResNetConfig
 Model = ViT | ResNet
 
-FAMILIES: dict[str, type[Config]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+CONFIG_CLASSES: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
 
 
-def build(config: Config) -> Model:
+def build_model(config: ModelConfig) -> Model:
     """The model of a config, its weights not yet set: see `create_model` and `weights.load`."""
     return ViT(config) if isinstance(config, ViTConfig) else ResNet(config)
 
 
-def family_of(config: Config) -> str:
+def get_model_family(config: ModelConfig) -> str:
     """The key of FAMILIES: "vit", hybrids among them, or "resnet"."""
-    return next(name for name, kind in FAMILIES.items() if isinstance(config, kind))
+    return next(name for name, kind in CONFIG_CLASSES.items() if isinstance(config, kind))
 
 
-def config_to_dict(config: Config) -> dict[str, Any]:
+def config_to_dict(config: ModelConfig) -> dict[str, Any]:
     """Plain values with the family's name first; `config_from_dict` takes them back."""
-    return {"family": family_of(config), **config.to_dict()}
+    return {"family": get_model_family(config), **config.to_dict()}
 
 
-def config_from_dict(values: Mapping[str, Any]) -> Config:
+def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
     """The config of `config_to_dict`; a table without a family is a ViT's. Raises ConfigError."""
     settings = dict(values)
     family = settings.pop("family", "vit")
-    check_choice("family", family, tuple(FAMILIES))
-    return FAMILIES[family].from_dict(settings)
+    check_choice("family", family, tuple(CONFIG_CLASSES))
+    return CONFIG_CLASSES[family].from_dict(settings)

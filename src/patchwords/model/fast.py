@@ -1,6 +1,6 @@
 """A trained model made fast on a CPU: the same answers by other kernels.
 
-`for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
+`pack_for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
 call; the dense layers take in what follows them (GELU, the sum with the residual stream), and
 convolutions have their weights standardised once. encoder.py, attention.py and std_conv.py say the
 same in plain words, and remain what is trained, changed and read.
@@ -21,19 +21,19 @@ from patchwords.model.attention import Attention
 from patchwords.model.encoder import Block, Encoder
 from patchwords.model.family import Model
 from patchwords.model.kernels import attend
-from patchwords.model.std_conv import StdConv, standardised
+from patchwords.model.std_conv import StdConv, standardise_weight
 from patchwords.model.vit import ViT
 
-TOKENS_AT_ONCE = 1600  # enough for the products, and what a block passes on stays in the caches
+TOKENS_PER_CHUNK = 1600  # enough for the products, and what a block passes on stays in the caches
 
 
-def can_pack() -> bool:
+def supports_packed_linear() -> bool:
     """Whether this build of torch has oneDNN's kernels for packed weights."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @torch.no_grad()
-def for_inference(model: Model, bf16: bool = False) -> Model:
+def pack_for_inference(model: Model, bf16: bool = False) -> Model:
     """A copy for a CPU that answers as the model does now, and does not learn.
 
     Its blocks compute in bfloat16 or in float32, whatever the autocast around it says; the rest
@@ -41,12 +41,14 @@ def for_inference(model: Model, bf16: bool = False) -> Model:
     this is not possible (on a GPU, of a model divided among processes, without oneDNN), or there
     is nothing to gain, it is the model itself; a block of an unusual kind is copied as it is.
     """
-    if not can_pack() or not all(fits(value) for value in model.parameters()):
+    if not supports_packed_linear() or not all(
+        is_cpu_float32(value) for value in model.parameters()
+    ):
         return model
     modules = list(model.modules())
     if any(hasattr(module, "unshard") for module in modules):  # FSDP's: see train/sharding.py
         return model
-    if not any(is_usual(module) or is_standardised(module) for module in modules):
+    if not any(is_plain_block(module) or standardises_weight(module) for module in modules):
         return model
     dtype = torch.bfloat16 if bf16 else torch.float32
     shared: dict[int, object] = {id(value): value for value in model.parameters()}
@@ -54,28 +56,28 @@ def for_inference(model: Model, bf16: bool = False) -> Model:
     for parent in list(fast.modules()):
         parent.__dict__.pop("forward", None)  # activations need no checkpoints here
         for name, module in parent.named_children():
-            if is_usual(module):
+            if is_plain_block(module):
                 setattr(parent, name, PackedBlock(cast(Block, module), dtype))
             elif isinstance(module, StdConv) and module.form is not None:
-                module.weight = nn.Parameter(standardised(module.weight, module.form))
+                module.weight = nn.Parameter(standardise_weight(module.weight, module.form))
                 module.form = None
     if isinstance(fast, ViT) and isinstance(fast.encoder.blocks[0], PackedBlock):
         fast.encoder = PackedEncoder(fast.encoder)
     return fast
 
 
-def fits(parameter: Tensor) -> bool:
+def is_cpu_float32(parameter: Tensor) -> bool:
     return parameter.device.type == "cpu" and parameter.dtype == torch.float32
 
 
-def is_usual(module: nn.Module) -> bool:
+def is_plain_block(module: nn.Module) -> bool:
     """A block with plain attention."""
     if not isinstance(module, Block) or type(module.attention) is not Attention:
         return False
     return module.attention.relative is None
 
 
-def is_standardised(module: nn.Module) -> bool:
+def standardises_weight(module: nn.Module) -> bool:
     return isinstance(module, StdConv) and module.form is not None
 
 
@@ -99,7 +101,7 @@ class PackedEncoder(Encoder):
         with torch.autocast("cpu", enabled=False):  # blocks have a precision of their own
             parts = [
                 Encoder.forward(self, some, grid, tables, start, first)
-                for some in x.split(max(1, TOKENS_AT_ONCE // x.shape[1]))
+                for some in x.split(max(1, TOKENS_PER_CHUNK // x.shape[1]))
             ]
             return torch.cat(parts).float()
 

@@ -56,7 +56,7 @@ class MapPool(nn.Module):
         return x[:, 0]
 
 
-class Head(nn.Module):
+class ClassifierHead(nn.Module):
     """Pooling, the tanh layer if there is one, and the classifier."""
 
     def __init__(self, config: ViTConfig) -> None:
@@ -84,7 +84,7 @@ class Head(nn.Module):
         return y if pre_logits else self.linear(y)
 
 
-def zero_classifier(old: nn.Linear, width: int, num_classes: int) -> nn.Linear:
+def make_zero_classifier(old: nn.Linear, width: int, num_classes: int) -> nn.Linear:
     """A classifier that gives zeros, where and in the precision in which the old one was."""
     new = nn.utils.skip_init(
         nn.Linear, width, num_classes, device=old.weight.device, dtype=old.weight.dtype

@@ -30,7 +30,7 @@ def check_images(images: Tensor, channels: int) -> tuple[int, int]:
     return height, width
 
 
-def check_layers(layers: list[int], count: int) -> list[int]:
+def check_layer_indices(layers: list[int], count: int) -> list[int]:
     """Layers counted from 0, or from the end if negative; one that is not there is an error."""
     for layer in layers:
         if not -count <= layer < count:
@@ -40,7 +40,7 @@ def check_layers(layers: list[int], count: int) -> list[int]:
     return [layer % count for layer in layers]
 
 
-def check_entrance(layer: int, count: int) -> int:
+def check_layer_boundary(layer: int, count: int) -> int:
     """A place between layers: 0 is before the first, `count` after the last."""
     if not 0 <= layer <= count:
         raise ConfigError(f"layer {layer} cannot be entered: give 0 to {count}, the latter the end")

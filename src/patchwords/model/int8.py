@@ -29,19 +29,19 @@ from patchwords.errors import ConfigError
 from patchwords.model.attention import Attention
 from patchwords.model.encoder import Block
 from patchwords.model.family import Model
-from patchwords.model.fast import can_pack, for_inference
+from patchwords.model.fast import pack_for_inference, supports_packed_linear
 from patchwords.model.kernels import attend
-from patchwords.model.ranges import Ranges, require_usual
+from patchwords.model.ranges import ActivationRanges, check_quantisable
 from patchwords.model.vit import ViT
 
-MIDDLE = 128  # where the zero of activations with a sign stands
-SMOOTHING = 0.5  # alpha: how much of a channel's size the weights take over
-LEAST = 1e-6  # a channel that was never seen to be anything else than zero
+ZERO_POINT = 128  # where the zero of activations with a sign stands
+SMOOTHQUANT_ALPHA = 0.5  # alpha: how much of a channel's size the weights take over
+MIN_MAGNITUDE = 1e-6  # a channel that was never seen to be anything else than zero
 
 
-def why_not() -> str | None:
+def find_int8_obstacle() -> str | None:
     """Why this machine cannot compute in int8; None where it can."""
-    if not can_pack() or not hasattr(torch.ops.onednn, "qlinear_pointwise"):
+    if not supports_packed_linear() or not hasattr(torch.ops.onednn, "qlinear_pointwise"):
         return "this build of torch is without oneDNN"
     capabilities = torch.cpu.get_capabilities()
     if not (capabilities.get("avx512_vnni") or capabilities.get("avx_vnni")):
@@ -50,58 +50,60 @@ def why_not() -> str | None:
     return None
 
 
-def require_int8(model: Model) -> None:
+def check_int8_support(model: Model) -> None:
     """Raise ConfigError where this machine or this model is not for int8."""
-    if (reason := why_not()) is not None:
+    if (reason := find_int8_obstacle()) is not None:
         raise ConfigError(f"int8 cannot be computed here: {reason}; compute in fp32")
-    require_usual(model)
+    check_quantisable(model)
 
 
 @torch.no_grad()
-def quantised(model: Model, ranges: Ranges, dtype: torch.dtype | None = None) -> Model:
+def quantise_model(
+    model: Model, ranges: ActivationRanges, dtype: torch.dtype | None = None
+) -> Model:
     """A copy for a CPU whose blocks compute in int8; it does not learn, and `model` is untouched.
 
     `dtype` is that of the residual stream and of attention; none given: bfloat16 where that is
     fast. The rest heeds the autocast around it. Raises ConfigError where the machine or the model
     is of another kind.
     """
-    require_int8(model)
+    check_int8_support(model)
     if dtype is None:
         dtype = torch.bfloat16 if has_fast_bf16(cuda=False) else torch.float32
-    fast = cast(ViT, for_inference(model, bf16=dtype == torch.bfloat16))
+    fast = cast(ViT, pack_for_inference(model, bf16=dtype == torch.bfloat16))
     if fast is model:
         raise ConfigError("int8 is for a whole model in float32 on the CPU; this one is none")
     for layer, block in enumerate(cast(ViT, model).encoder.blocks):
-        of_block = {name: ranges[f"blocks.{layer}.{name}"] for name in BLOCK}
+        of_block = {name: ranges[f"blocks.{layer}.{name}"] for name in BLOCK_RANGE_NAMES}
         fast.encoder.blocks[layer] = QuantisedBlock(cast(Block, block), of_block, dtype)
     # What follows the blocks has weights in float32, and is a small part of the work.
     cast(QuantisedBlock, fast.encoder.blocks[-1]).gives = torch.float32
     return fast
 
 
-BLOCK = ("norm1", "gathered", "norm2", "gelu")  # what is known of a block
+BLOCK_RANGE_NAMES = ("norm1", "gathered", "norm2", "gelu")  # what is known of a block
 
 
 class QuantisedBlock(nn.Module):
     """What a `Block` computes in evaluation, its four dense layers in int8."""
 
-    def __init__(self, block: Block, ranges: Ranges, dtype: torch.dtype) -> None:
+    def __init__(self, block: Block, ranges: ActivationRanges, dtype: torch.dtype) -> None:
         super().__init__()
         attention, mlp = cast(Attention, block.attention), block.mlp
         self.dtype, self.gives = dtype, dtype
         self.heads, self.gelu = attention.heads, mlp.gelu.approximate
         qkv, out = attention.qkv, attention.out
-        smooth1, scale1 = spread(ranges["norm1"], qkv.weight)
-        smooth2, scale2 = spread(ranges["norm2"], mlp.fc1.weight)
-        smooth, scale = spread(ranges["gathered"], out.weight)
-        self.norm1 = ScaledNorm(block.norm1, smooth1 * scale1)
-        self.norm2 = ScaledNorm(block.norm2, smooth2 * scale2)
+        smooth1, scale1 = smooth_scales(ranges["norm1"], qkv.weight)
+        smooth2, scale2 = smooth_scales(ranges["norm2"], mlp.fc1.weight)
+        smooth, scale = smooth_scales(ranges["gathered"], out.weight)
+        self.norm1 = ScaledLayerNorm(block.norm1, smooth1 * scale1)
+        self.norm2 = ScaledLayerNorm(block.norm2, smooth2 * scale2)
         ones = torch.ones_like(smooth)
         rows = torch.cat([ones, ones, 1 / (smooth * scale)])  # [3 D]: those of v in units of `out`
         self.qkv = Int8Linear(qkv.weight * smooth1 * rows[:, None], qkv.bias * rows, scale1)
         self.out = Int8Linear(out.weight * smooth, out.bias, scale)
         least, greatest = ranges["gelu"].tolist()
-        unit = max(greatest - least, LEAST) / 255  # of what GELU gives to fc2
+        unit = max(greatest - least, MIN_MAGNITUDE) / 255  # of what GELU gives to fc2
         self.fc1 = Int8Linear(mlp.fc1.weight * smooth2, mlp.fc1.bias, scale2)
         self.fc2 = Int8Linear(mlp.fc2.weight, mlp.fc2.bias, unit, round(-least / unit))
 
@@ -109,16 +111,16 @@ class QuantisedBlock(nn.Module):
         """[B, T, D] -> [B, T, D] or [B, F, D]"""
         with torch.autocast("cpu", enabled=False):
             x = x.to(self.dtype)
-            qkv = self.qkv(as_bytes(self.norm1(x)), self.dtype)  # [B, T, 3 D]
+            qkv = self.qkv(round_to_uint8(self.norm1(x)), self.dtype)  # [B, T, 3 D]
             q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
             y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh], in units of `out`
-            y = as_bytes(y.transpose(1, 2).flatten(2).float())  # [B, F, D]
+            y = round_to_uint8(y.transpose(1, 2).flatten(2).float())  # [B, F, D]
             x = self.out.onto(y, x[:, :first].contiguous())
-            y = self.fc1.gelu(as_bytes(self.norm2(x)), self.gelu, self.fc2)  # [B, F, M]
+            y = self.fc1.gelu(round_to_uint8(self.norm2(x)), self.gelu, self.fc2)  # [B, F, M]
             return self.fc2.onto(y, x).to(self.gives)
 
 
-class ScaledNorm(nn.Module):
+class ScaledLayerNorm(nn.Module):
     """LayerNorm whose outputs are whole numbers of units, but for rounding."""
 
     def __init__(self, norm: nn.LayerNorm, unit: Tensor) -> None:
@@ -134,8 +136,8 @@ class ScaledNorm(nn.Module):
 class Int8Linear:
     """A dense layer of bytes: weights in int8, one scale for each output, packed for oneDNN."""
 
-    def __init__(self, weight: Tensor, bias: Tensor, scale: float, zero: int = MIDDLE) -> None:
-        units = weight.abs().amax(1).clamp(min=LEAST) / 127  # [outputs]
+    def __init__(self, weight: Tensor, bias: Tensor, scale: float, zero: int = ZERO_POINT) -> None:
+        units = weight.abs().amax(1).clamp(min=MIN_MAGNITUDE) / 127  # [outputs]
         rounded = (weight / units[:, None]).round().to(torch.int8)
         self.weight = torch.ops.onednn.qlinear_prepack(rounded, None)
         self.units, self.bias = units.float(), bias.detach().float()
@@ -168,19 +170,19 @@ class Int8Linear:
         return total
 
 
-def spread(magnitudes: Tensor, weight: Tensor) -> tuple[Tensor, float]:
+def smooth_scales(magnitudes: Tensor, weight: Tensor) -> tuple[Tensor, float]:
     """[D] of activations and [outputs, D] -> what to divide channels by, [D], and the scale then.
 
     SmoothQuant's Eq. 4: the columns of the weights are multiplied by the same.
     """
-    x, w = magnitudes.clamp(min=LEAST), weight.abs().amax(0).clamp(min=LEAST)
-    smooth = x**SMOOTHING / w ** (1 - SMOOTHING)
+    x, w = magnitudes.clamp(min=MIN_MAGNITUDE), weight.abs().amax(0).clamp(min=MIN_MAGNITUDE)
+    smooth = x**SMOOTHQUANT_ALPHA / w ** (1 - SMOOTHQUANT_ALPHA)
     return smooth, float((x / smooth).max()) / 127
 
 
-def as_bytes(x: Tensor) -> Tensor:
-    """Numbers of units, float32, which is overwritten -> the nearest of 0 to 255, from `MIDDLE` on.
+def round_to_uint8(x: Tensor) -> Tensor:
+    """Numbers of units, float32, which is overwritten -> the nearest of 0 to 255, from `ZERO_POINT` on.
 
     By way of int8, to which torch converts four times as fast; adding 128 to its bytes wraps round.
     """
-    return x.round_().clamp_(-128, 127).to(torch.int8).view(torch.uint8).add_(MIDDLE)
+    return x.round_().clamp_(-128, 127).to(torch.int8).view(torch.uint8).add_(ZERO_POINT)

@@ -4,7 +4,7 @@ Sizes: B batch, K heads, F queries, T tokens (keys), Dh head width.
 
 On a CPU in bfloat16, batched products with a softmax between them take half the time of torch's
 fused kernel, which turns bfloat16 into float32 on the way; in float32, and on a GPU, the fused
-kernel is ahead (docs/performance.md). Like that one, `WrittenOut` keeps no F x T matrix for the
+kernel is ahead (docs/performance.md). Like that one, `WrittenOutAttention` keeps no F x T matrix for the
 backward pass, which computes it again, and only holds that of a few images at a time.
 """
 
@@ -16,22 +16,24 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-MATRIX_BYTES = 4 << 20  # of the F x T matrices that are in work at once: they stay in the caches
+ATTENTION_CHUNK_BYTES = (
+    4 << 20
+)  # of the F x T matrices that are in work at once: they stay in the caches
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """q [B, K, F, Dh], k and v [B, K, T, Dh], bias [B, K, F, T] -> [B, K, F, Dh]; Eqs. 6-7"""
-    if bias is None and writes_out(q):
-        y: Tensor = WrittenOut.apply(q, k, v)
+    if bias is None and uses_written_out_attention(q):
+        y: Tensor = WrittenOutAttention.apply(q, k, v)
         return y
     return scaled_dot_product_attention(q, k, v, bias)
 
 
-def writes_out(q: Tensor) -> bool:
+def uses_written_out_attention(q: Tensor) -> bool:
     return q.device.type == "cpu" and q.dtype == torch.bfloat16
 
 
-def attend_plainly(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+def reference_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
     """What both kernels compute, as Eqs. 6-7 are written."""
     logits = q @ k.mT * q.shape[-1] ** -0.5  # [B, K, F, T]
     if bias is not None:
@@ -39,8 +41,8 @@ def attend_plainly(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) 
     return logits.softmax(-1) @ v
 
 
-class WrittenOut(torch.autograd.Function):
-    """`attend_plainly` for a CPU's batched products, forward and backward, in the type of q."""
+class WrittenOutAttention(torch.autograd.Function):
+    """`reference_attention` for a CPU's batched products, forward and backward, in the type of q."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -49,8 +51,8 @@ class WrittenOut(torch.autograd.Function):
         q, k, v = (x.reshape(batch * heads, -1, width) for x in (q * width**-0.5, k, v))
         ctx.save_for_backward(q, k, v)
         y = torch.empty_like(q)  # [B*K, F, Dh]
-        for some in spans(q, k):
-            torch.bmm(weigh(q[some], k[some]), v[some], out=y[some])
+        for some in list_attention_chunks(q, k):
+            torch.bmm(compute_attention_weights(q[some], k[some]), v[some], out=y[some])
         return y.view(batch, heads, queries, width)
 
     @staticmethod
@@ -59,8 +61,8 @@ class WrittenOut(torch.autograd.Function):
         shape, width = dy.shape[:2], dy.shape[-1]
         dy = dy.reshape(q.shape)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for some in spans(q, k):
-            a = weigh(q[some], k[some])  # [n, F, T]
+        for some in list_attention_chunks(q, k):
+            a = compute_attention_weights(q[some], k[some])  # [n, F, T]
             torch.bmm(a.mT, dy[some], out=dv[some])
             da = torch.bmm(dy[some], v[some].mT)
             dlogits = torch._softmax_backward_data(da, a, -1, a.dtype)
@@ -70,13 +72,13 @@ class WrittenOut(torch.autograd.Function):
         return tuple(x.unflatten(0, shape) for x in (dq, dk, dv))
 
 
-def weigh(q: Tensor, k: Tensor) -> Tensor:
+def compute_attention_weights(q: Tensor, k: Tensor) -> Tensor:
     """Scaled q [n, F, Dh], k [n, T, Dh] -> [n, F, T], rows that sum to 1"""
     return torch.bmm(q, k.mT).softmax(-1)
 
 
-def spans(q: Tensor, k: Tensor) -> list[slice]:
+def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
     """So few pairs of image and head at a time that their matrices fit into the caches."""
     matrix = q.shape[1] * k.shape[1] * q.element_size()
-    step = max(1, MATRIX_BYTES // matrix)
+    step = max(1, ATTENTION_CHUNK_BYTES // matrix)
     return [slice(start, start + step) for start in range(0, len(q), step)]

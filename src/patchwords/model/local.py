@@ -18,7 +18,7 @@ from patchwords.model.attention import Attention
 from patchwords.model.config import check_window
 
 
-class WindowPositions(nn.Module):
+class WindowRelativePositions(nn.Module):
     """An embedding for each offset within a window: half of it by row, half of it by column.
 
     As in relative.py the heads share it, and the offset is that of the query from the key.
@@ -44,7 +44,7 @@ class LocalAttention(Attention):
     """Raises ConfigError for a grid in which the window has no place."""
 
     def __init__(
-        self, width: int, heads: int, window: int, relative: WindowPositions | None = None
+        self, width: int, heads: int, window: int, relative: WindowRelativePositions | None = None
     ) -> None:
         super().__init__(width, heads, relative)
         self.window = window
@@ -58,14 +58,14 @@ class LocalAttention(Attention):
         outer = torch.arange(-radius, window + radius, device=x.device)
         queries = torch.cartesian_prod(inner, inner)  # [W^2, 2], (y, x) from the block's corner
         keys = torch.cartesian_prod(outer, outer)  # [(2W - 1)^2, 2]
-        q = blocks(q, grid, window, margin=0)  # [B*K, blocks, W^2, Dh]
-        k, v = (blocks(z, grid, window, margin=radius) for z in (k, v))  # (2W - 1)^2
+        q = split_into_blocks(q, grid, window, margin=0)  # [B*K, blocks, W^2, Dh]
+        k, v = (split_into_blocks(z, grid, window, margin=radius) for z in (k, v))  # (2W - 1)^2
         mask = block_mask(queries, keys, grid, window)  # [blocks, W^2, (2W - 1)^2]
         if self.relative is not None:
             bias = self.relative(q * self.scale, queries, keys)
             mask = bias.masked_fill(~mask, -torch.inf)
         y = scaled_dot_product_attention(q, k, v, mask)  # [B*K, blocks, W^2, Dh]
-        y = unblocked(y, grid, window).unflatten(0, (-1, self.heads))  # [B, K, N, Dh]
+        y = merge_blocks(y, grid, window).unflatten(0, (-1, self.heads))  # [B, K, N, Dh]
         return self.out(y.transpose(1, 2).flatten(2))[:, :first]
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -76,14 +76,14 @@ class LocalAttention(Attention):
         logits = q @ k.mT * self.scale
         if self.relative is not None:
             logits = logits + self.relative(q * self.scale, places, places)
-        near = within(places, places, self.window)
+        near = window_mask(places, places, self.window)
         return logits.masked_fill(~near, -torch.inf).softmax(-1)
 
     def extra_repr(self) -> str:
         return f"window={self.window}"
 
 
-def within(queries: Tensor, keys: Tensor, window: int) -> Tensor:
+def window_mask(queries: Tensor, keys: Tensor, window: int) -> Tensor:
     """Places [Q, 2], [S, 2] -> [Q, S]; True where the key lies in the query's window"""
     return ((queries[:, None] - keys).abs() <= window // 2).all(-1)
 
@@ -97,11 +97,11 @@ def block_mask(queries: Tensor, keys: Tensor, grid: tuple[int, int], window: int
     inside = ((at >= 0) & (at < torch.tensor(grid, device=keys.device))).all(-1)
     # Queries beyond the border, which fill up the last blocks and are cut off again, see at
     # least themselves: not every kernel has an answer for a softmax over nothing.
-    itself = within(queries, keys, 1)
-    return within(queries, keys, window) & inside[:, None] | itself
+    itself = window_mask(queries, keys, 1)
+    return window_mask(queries, keys, window) & inside[:, None] | itself
 
 
-def blocks(z: Tensor, grid: tuple[int, int], side: int, margin: int) -> Tensor:
+def split_into_blocks(z: Tensor, grid: tuple[int, int], side: int, margin: int) -> Tensor:
     """[B, K, N, Dh] -> [B*K, blocks, (side + 2 margin)^2, Dh], zeros beyond the border"""
     behind = [margin - length % -side for length in grid]  # up to the next multiple of `side`
     z = z.flatten(0, 1).unflatten(1, grid)  # [B*K, h, w, Dh]
@@ -111,8 +111,8 @@ def blocks(z: Tensor, grid: tuple[int, int], side: int, margin: int) -> Tensor:
     return z.permute(0, 1, 2, 4, 5, 3).flatten(3, 4).flatten(1, 2)
 
 
-def unblocked(z: Tensor, grid: tuple[int, int], side: int) -> Tensor:
-    """[B*K, blocks, side^2, Dh] -> [B*K, N, Dh], the inverse of `blocks` without a margin"""
+def merge_blocks(z: Tensor, grid: tuple[int, int], side: int) -> Tensor:
+    """[B*K, blocks, side^2, Dh] -> [B*K, N, Dh], the inverse of `split_into_blocks` without a margin"""
     down, across = (-(-length // side) for length in grid)
     z = z.unflatten(2, (side, side)).unflatten(1, (down, across))  # [B*K, down, across, s, s, Dh]
     z = z.transpose(2, 3).flatten(3, 4).flatten(1, 2)  # [B*K, down*side, across*side, Dh]

@@ -18,13 +18,13 @@ from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config
-from patchwords.model.initialise import initial_values
+from patchwords.model.family import ModelConfig
+from patchwords.model.initialise import make_initial_values
 from patchwords.model.vit import ViT
 
 
 @dataclass(frozen=True)
-class Corruption:
+class PatchCorruption:
     """Which patches of each image are corrupted, and what stands in their place.
 
     As many in every image. A slice of it is that of the same slice of the images.
@@ -37,11 +37,11 @@ class Corruption:
     def __len__(self) -> int:
         return len(self.places)
 
-    def __getitem__(self, chosen: slice) -> Corruption:
-        return Corruption(self.places[chosen], self.sources[chosen], self.masked[chosen])
+    def __getitem__(self, chosen: slice) -> PatchCorruption:
+        return PatchCorruption(self.places[chosen], self.sources[chosen], self.masked[chosen])
 
-    def to(self, device: torch.device | str) -> Corruption:
-        return Corruption(
+    def to(self, device: torch.device | str) -> PatchCorruption:
+        return PatchCorruption(
             self.places.to(device, non_blocking=True),
             self.sources.to(device, non_blocking=True),
             self.masked.to(device, non_blocking=True),
@@ -57,7 +57,7 @@ class MaskedViT(nn.Module):
     def __init__(self, vit: ViT, outputs: int, seed: int = 0) -> None:
         """`outputs` is V. The initial values are a function of the seed and the names."""
         super().__init__()
-        refuse_unfit(vit.config)
+        check_maskable(vit.config)
         self.vit = vit
         self.vit.head.requires_grad_(False)
         width, like = vit.config.width, vit.embed.weight
@@ -66,30 +66,32 @@ class MaskedViT(nn.Module):
         with torch.no_grad():
             for name, parameter in self.named_parameters():
                 if not name.startswith("vit."):
-                    parameter.copy_(initial_values(name, parameter.shape, vit.config, seed))
+                    parameter.copy_(make_initial_values(name, parameter.shape, vit.config, seed))
 
-    def forward(self, images: Tensor, corruption: Corruption) -> Tensor:
+    def forward(self, images: Tensor, corruption: PatchCorruption) -> Tensor:
         """[B, C, H, W] -> [B, R, V], predictions for the corrupted patches"""
         vit = self.vit
         grid = vit.grid(images)
         tables = vit.positions(grid, images)
-        patches = corrupt(vit.embed_patches(images), corruption, self.mask_token)  # [B, N, D]
+        patches = corrupt_patches(
+            vit.embed_patches(images), corruption, self.mask_token
+        )  # [B, N, D]
         features = vit.encoder(vit.enter(patches, tables), grid, tables)  # [B, T, D]
-        return self.prediction(take(features[:, vit.config.prefix :], corruption.places))
+        return self.prediction(gather_patches(features[:, vit.config.prefix :], corruption.places))
 
 
-def corrupt(patches: Tensor, corruption: Corruption, mask_token: Tensor) -> Tensor:
+def corrupt_patches(patches: Tensor, corruption: PatchCorruption, mask_token: Tensor) -> Tensor:
     """[B, N, D], mask embedding [1, 1, D] -> [B, N, D]"""
-    moved = take(patches, corruption.sources)
+    moved = gather_patches(patches, corruption.sources)
     return torch.where(corruption.masked[..., None], mask_token.to(moved.dtype), moved)
 
 
-def take(values: Tensor, places: Tensor) -> Tensor:
+def gather_patches(values: Tensor, places: Tensor) -> Tensor:
     """[B, N, D], int64 [B, R] -> [B, R, D]"""
     return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
 
 
-def refuse_unfit(config: Config) -> None:
+def check_maskable(config: ModelConfig) -> None:
     """Raise ConfigError for a model whose patches cannot be hidden, or not be inferred."""
     if not isinstance(config, ViTConfig):
         raise ConfigError(

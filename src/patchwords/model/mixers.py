@@ -15,15 +15,15 @@ from torch.nn.functional import avg_pool2d
 
 from patchwords.errors import ConfigError
 from patchwords.model.attention import Attention
-from patchwords.model.axial import AxialAttention, axis_of, line_of
-from patchwords.model.config import USUAL_WINDOW, ViTConfig
+from patchwords.model.axial import AxialAttention, get_layer_axis, get_line_grid
+from patchwords.model.config import DEFAULT_WINDOW, ViTConfig
 from patchwords.model.dropout import Dropout
-from patchwords.model.local import LocalAttention, WindowPositions
-from patchwords.model.mlp import GELU
+from patchwords.model.local import LocalAttention, WindowRelativePositions
+from patchwords.model.mlp import GELU_APPROXIMATE
 from patchwords.model.relative import RelativePositions
 
 
-class Pooling(nn.Module):
+class PoolingMixer(nn.Module):
     """The mean of the 3x3 patches around, those on the grid only, minus the patch itself.
 
     The block adds its input to that: hence the minus (PoolFormer, Sec. 3.2).
@@ -36,7 +36,7 @@ class Pooling(nn.Module):
         return means.flatten(2).transpose(1, 2) - x
 
 
-class Identity(nn.Module):
+class IdentityMixer(nn.Module):
     """No mixing at all: the branch is what LayerNorm gives, as in IdentityFormer."""
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -55,18 +55,18 @@ class TokenMLP(nn.Module):
         self.config = config
         hidden = config.width // 2
         self.fc1 = nn.Linear(config.patches, hidden)
-        self.gelu = nn.GELU(GELU[config.gelu])
+        self.gelu = nn.GELU(GELU_APPROXIMATE[config.gelu])
         self.dropout1 = Dropout(config.dropout)
         self.fc2 = nn.Linear(hidden, config.patches)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, N, D] -> [B, N, D]; raises ConfigError for another grid than the config's"""
-        check_mlp_grid(self.config, grid)
+        check_token_mlp_grid(self.config, grid)
         y = self.dropout1(self.gelu(self.fc1(x.mT)))  # [B, D, D/2]
         return self.fc2(y).mT
 
 
-def check_mlp_grid(config: ViTConfig, grid: tuple[int, int]) -> None:
+def check_token_mlp_grid(config: ViTConfig, grid: tuple[int, int]) -> None:
     """Raises where the token MLP, which has a weight for every patch, meets another grid."""
     if grid == config.grid:
         return
@@ -77,7 +77,7 @@ def check_mlp_grid(config: ViTConfig, grid: tuple[int, int]) -> None:
     )
 
 
-def relative_positions(
+def build_relative_positions(
     config: ViTConfig, grid: tuple[int, int], prefix: int
 ) -> RelativePositions | None:
     if config.position != "relative":
@@ -85,30 +85,34 @@ def relative_positions(
     return RelativePositions(grid, prefix, config.head_width, config.resize)
 
 
-def attention(config: ViTConfig, layer: int) -> nn.Module:
-    relative = relative_positions(config, config.grid, config.prefix)
+def build_attention(config: ViTConfig, layer: int) -> nn.Module:
+    relative = build_relative_positions(config, config.grid, config.prefix)
     return Attention(config.width, config.heads, relative)
 
 
-def axial(config: ViTConfig, layer: int) -> nn.Module:
-    axis = axis_of(layer)
-    relative = relative_positions(config, line_of(axis, config.grid), prefix=0)
+def build_axial_attention(config: ViTConfig, layer: int) -> nn.Module:
+    axis = get_layer_axis(layer)
+    relative = build_relative_positions(config, get_line_grid(axis, config.grid), prefix=0)
     return AxialAttention(config.width, config.heads, axis, relative)
 
 
-def local(config: ViTConfig, layer: int) -> nn.Module:
-    window = config.window or USUAL_WINDOW
-    relative = WindowPositions(window, config.head_width) if config.position == "relative" else None
+def build_local_attention(config: ViTConfig, layer: int) -> nn.Module:
+    window = config.window or DEFAULT_WINDOW
+    relative = (
+        WindowRelativePositions(window, config.head_width)
+        if config.position == "relative"
+        else None
+    )
     return LocalAttention(config.width, config.heads, window, relative)
 
 
 MIXERS: dict[str, Callable[[ViTConfig, int], nn.Module]] = {
-    "attention": attention,
-    "axial": axial,
-    "local": local,
-    "pooling": lambda config, layer: Pooling(),
+    "attention": build_attention,
+    "axial": build_axial_attention,
+    "local": build_local_attention,
+    "pooling": lambda config, layer: PoolingMixer(),
     "mlp": lambda config, layer: TokenMLP(config),
-    "identity": lambda config, layer: Identity(),
+    "identity": lambda config, layer: IdentityMixer(),
 }
 
 

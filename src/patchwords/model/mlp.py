@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from patchwords.model.dropout import Dropout
 
-GELU = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
+GELU_APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
 
 
 class MLP(nn.Module):
@@ -18,7 +18,7 @@ class MLP(nn.Module):
     def __init__(self, width: int, mlp_width: int, gelu: str, dropout: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, mlp_width)
-        self.gelu = nn.GELU(GELU[gelu])
+        self.gelu = nn.GELU(GELU_APPROXIMATE[gelu])
         self.dropout1 = Dropout(dropout)
         self.fc2 = nn.Linear(mlp_width, width)
         self.dropout2 = Dropout(dropout)

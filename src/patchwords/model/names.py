@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-LETTERS = ("mu", "Ti", "b", "S", "M", "B", "L", "H", "g", "G")
+SIZE_LETTERS = ("mu", "Ti", "b", "S", "M", "B", "L", "H", "g", "G")
 
 # timm's and Hugging Face's words for the letters.
-WORDS = {
+SIZE_WORDS = {
     "tiny": "Ti",
     "small": "S",
     "base": "B",
@@ -25,17 +25,17 @@ WORDS = {
     "gigantic": "G",
 }
 
-Family = Literal["ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet"]
+ModelFamily = Literal["ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet"]
 Numerics = Mapping[str, str | float]  # fields of a config that the place of a name implies
 
-OFFICIAL: Numerics = {}
-TIMM: Numerics = {"gelu": "erf"}
-TIMM_HYBRID: Numerics = {"gelu": "erf", "standardise": "var+1e-8", "group_norm_eps": 1e-5}
-TIMM_RESNET: Numerics = {"standardise": "var+1e-8"}
-HUGGING_FACE: Numerics = {"gelu": "erf", "norm_eps": 1e-12}
+OFFICIAL_NUMERICS: Numerics = {}
+TIMM_NUMERICS: Numerics = {"gelu": "erf"}
+TIMM_HYBRID_NUMERICS: Numerics = {"gelu": "erf", "standardise": "var+1e-8", "group_norm_eps": 1e-5}
+TIMM_RESNET_NUMERICS: Numerics = {"standardise": "var+1e-8"}
+HUGGING_FACE_NUMERICS: Numerics = {"gelu": "erf", "norm_eps": 1e-12}
 
-_LETTER = rf"(?P<letter>{'|'.join(LETTERS)})"
-_WORD = rf"(?P<word>{'|'.join(WORDS)})"
+_LETTER = rf"(?P<letter>{'|'.join(SIZE_LETTERS)})"
+_WORD = rf"(?P<word>{'|'.join(SIZE_WORDS)})"
 _PATCH = r"(?P<patch>[1-9]\d*)"
 _SIZE = r"(?P<size>[1-9]\d*)"
 _RESNET = r"R(?P<resnet>\d*)(?:x(?P<factor>[1-9]\d*))?"
@@ -44,54 +44,74 @@ _TIMM = r"(?:hf[-_]hub:)?(?:timm/)?"
 _TAG = r"(?:_in21k)?(?:\.\w+)?"
 
 # Each is matched against the whole name, in any case.
-SPELLINGS: tuple[tuple[Family, str, Numerics], ...] = (
+NAME_SPELLINGS: tuple[tuple[ModelFamily, str, Numerics], ...] = (
     # ViT-B/16  B/16  ViT-B_16  vit_b_16  ViT-B_16-224
-    ("ViT", rf"(?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL),
+    ("ViT", rf"(?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL_NUMERICS),
     # B_16-i21k-300ep-lr_0.001-aug_light1-wd_0.1-do_0.0-sd_0.0--cifar100-steps_10k-lr_0.01-res_224
-    ("ViT", _AUGREG, OFFICIAL),
+    ("ViT", _AUGREG, OFFICIAL_NUMERICS),
     # vit_base_patch16_384.augreg_in21k_ft_in1k  timm/vit_tiny_patch16_224
     # vit_base_patch16_224_in21k
-    ("ViT", rf"{_TIMM}vit_{_WORD}_patch{_PATCH}_{_SIZE}{_TAG}", TIMM),
+    ("ViT", rf"{_TIMM}vit_{_WORD}_patch{_PATCH}_{_SIZE}{_TAG}", TIMM_NUMERICS),
     # google/vit-base-patch16-224-in21k
-    ("ViT", rf"(?:[\w.-]+/)?vit-{_WORD}-patch{_PATCH}-{_SIZE}(?:-[\w.-]+)?", HUGGING_FACE),
+    ("ViT", rf"(?:[\w.-]+/)?vit-{_WORD}-patch{_PATCH}-{_SIZE}(?:-[\w.-]+)?", HUGGING_FACE_NUMERICS),
     # R50+ViT-B/16  R50x2+ViT-B/32  R+ViT-Ti/16  R50-ViT-B_16
-    ("hybrid", rf"{_RESNET}[+_-](?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL),
+    (
+        "hybrid",
+        rf"{_RESNET}[+_-](?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?",
+        OFFICIAL_NUMERICS,
+    ),
     # R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1  R_Ti_16-i1k-...
-    ("hybrid", rf"{_RESNET}_{_AUGREG}", OFFICIAL),
+    ("hybrid", rf"{_RESNET}_{_AUGREG}", OFFICIAL_NUMERICS),
     # vit_base_r50_s16_224.orig_in21k  vit_tiny_r_s16_p8_224
-    ("hybrid", rf"{_TIMM}vit_{_WORD}_{_RESNET}_s{_PATCH}(?:_p8)?_{_SIZE}{_TAG}", TIMM_HYBRID),
+    (
+        "hybrid",
+        rf"{_TIMM}vit_{_WORD}_{_RESNET}_s{_PATCH}(?:_p8)?_{_SIZE}{_TAG}",
+        TIMM_HYBRID_NUMERICS,
+    ),
     # vit_base_resnet50_384: timm's older name of vit_base_r50_s16_384, and of that alone
-    ("hybrid", rf"{_TIMM}vit_(?P<word>base)_resnet(?P<resnet>50)_{_SIZE}{_TAG}", TIMM_HYBRID),
+    (
+        "hybrid",
+        rf"{_TIMM}vit_(?P<word>base)_resnet(?P<resnet>50)_{_SIZE}{_TAG}",
+        TIMM_HYBRID_NUMERICS,
+    ),
     # BiT-R50x1  R50x1  BiT-M-R50x1  BiT-S-R101x3-ILSVRC2012
-    ("BiT", r"R(?P<resnet>\d+)x(?P<factor>[1-9]\d*)", OFFICIAL),
-    ("BiT", r"BiT[-_]R(?P<resnet>\d+)(?:x(?P<factor>[1-9]\d*))?", OFFICIAL),
-    ("BiT", r"BiT-[SML]-R(?P<resnet>\d+)x(?P<factor>[1-9]\d*)(?:-[\w.-]+)?", OFFICIAL),
+    ("BiT", r"R(?P<resnet>\d+)x(?P<factor>[1-9]\d*)", OFFICIAL_NUMERICS),
+    ("BiT", r"BiT[-_]R(?P<resnet>\d+)(?:x(?P<factor>[1-9]\d*))?", OFFICIAL_NUMERICS),
+    ("BiT", r"BiT-[SML]-R(?P<resnet>\d+)x(?P<factor>[1-9]\d*)(?:-[\w.-]+)?", OFFICIAL_NUMERICS),
     # resnetv2_50x1_bit.goog_in21k_ft_in1k  resnetv2_50x1_bitm_in21k
     # resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k_384
     (
         "BiT",
         rf"{_TIMM}resnetv2_(?P<resnet>\d+)x(?P<factor>[1-9]\d*)_bitm?"
         rf"(?:_in21k|_distilled|_teacher)?(?:\.\w+?)?(?:_{_SIZE})?",
-        TIMM_RESNET,
+        TIMM_RESNET_NUMERICS,
     ),
     # google/bit-50
-    ("BiT", r"(?:google/)?bit-(?P<resnet>50)", TIMM_RESNET),
+    ("BiT", r"(?:google/)?bit-(?P<resnet>50)", TIMM_RESNET_NUMERICS),
     # Axial-ViT-B/16  AxialViT-B/16  axial_vit_b_16
-    ("Axial-ViT", rf"axial[-_]?(?P<vit>vit[-_]){_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL),
+    (
+        "Axial-ViT",
+        rf"axial[-_]?(?P<vit>vit[-_]){_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?",
+        OFFICIAL_NUMERICS,
+    ),
     # AxialResNet-50  AxialResNet50  axial_resnet_50
-    ("AxialResNet", r"axial[-_]?resnet[-_]?(?P<resnet>\d+)(?:x(?P<factor>[1-9]\d*))?", OFFICIAL),
+    (
+        "AxialResNet",
+        r"axial[-_]?resnet[-_]?(?P<resnet>\d+)(?:x(?P<factor>[1-9]\d*))?",
+        OFFICIAL_NUMERICS,
+    ),
 )
-PATTERNS = tuple(
+NAME_PATTERNS = tuple(
     (family, re.compile(pattern, re.IGNORECASE), numerics)
-    for family, pattern, numerics in SPELLINGS
+    for family, pattern, numerics in NAME_SPELLINGS
 )
 
 
 @dataclass(frozen=True)
-class Name:
+class ModelName:
     """What a name says, whatever its spelling."""
 
-    family: Family
+    family: ModelFamily
     letter: str | None = None  # of the ViT; a key of variants.VARIANTS
     patch: int | None = None  # in a hybrid, the stride of its ResNet
     resnet: int | None = None  # the 50 of R50; None where there is a root alone ("R+ViT-Ti/16")
@@ -111,16 +131,16 @@ class Name:
         return f"{trunk}-{self.letter}/{self.patch}"
 
 
-def read(text: str) -> Name | None:
+def parse_model_name(text: str) -> ModelName | None:
     """The name in one of SPELLINGS, or None.
 
     Upper and lower case matter twice: g and G are different models, and "ViT-b/32" so
     spelled is the small model of Figure 4, while "b/32", "vit-b/32" and "vit_b_32" are ViT-B/32.
     """
-    for family, pattern, numerics in PATTERNS:
+    for family, pattern, numerics in NAME_PATTERNS:
         if match := pattern.fullmatch(text):
             found = match.groupdict()
-            return Name(
+            return ModelName(
                 family=family,
                 letter=_letter(found),
                 patch=_number(found, "patch") or (16 if "word" in found else None),
@@ -132,12 +152,12 @@ def read(text: str) -> Name | None:
     return None
 
 
-def spelled(name: Name) -> list[str]:
+def list_alternative_names(name: ModelName) -> list[str]:
     """How timm and Hugging Face would write it, for "did you mean"."""
     depth, patch = name.resnet or "", name.patch
     if name.family == "BiT":
         return [f"resnetv2_{depth}x{name.factor}_bit"]
-    word = next((word for word, letter in WORDS.items() if letter == name.letter), None)
+    word = next((word for word, letter in SIZE_WORDS.items() if letter == name.letter), None)
     if word is None:
         return []
     if name.family == "hybrid":
@@ -152,10 +172,10 @@ def _number(found: Mapping[str, str | None], group: str) -> int | None:
 
 
 def _letter(found: Mapping[str, str | None]) -> str | None:
-    """The one of LETTERS that is meant; see `read` about case."""
+    """The one of LETTERS that is meant; see `parse_model_name` about case."""
     if word := found.get("word"):
-        return WORDS[word.lower()]
+        return SIZE_WORDS[word.lower()]
     letter = found.get("letter")
-    if letter is None or (letter in LETTERS and (letter != "b" or found.get("vit") == "ViT-")):
+    if letter is None or (letter in SIZE_LETTERS and (letter != "b" or found.get("vit") == "ViT-")):
         return letter
-    return {one.lower(): one for one in LETTERS if one not in {"b", "g"}}[letter.lower()]
+    return {one.lower(): one for one in SIZE_LETTERS if one not in {"b", "g"}}[letter.lower()]

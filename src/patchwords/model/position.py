@@ -11,16 +11,16 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
-from patchwords.model.axial import axis_of, line_of
+from patchwords.model.axial import get_layer_axis, get_line_grid
 from patchwords.model.config import ViTConfig
-from patchwords.model.mixers import check_mlp_grid
-from patchwords.model.relative import resize_offsets
-from patchwords.model.resize import resize_grid, resize_line
+from patchwords.model.mixers import check_token_mlp_grid
+from patchwords.model.relative import resize_relative_table
+from patchwords.model.resize import resize_position_grid, resize_position_line
 
-LONGEST_WAVE = 10_000  # of the sine table, over 2 pi, in patches
+SINCOS_TEMPERATURE = 10_000  # of the sine table, over 2 pi, in patches
 
 
-class Positions(nn.Module):
+class PositionEmbedding(nn.Module):
     """What is added to the tokens to say where they stand. Relative positions are in attention."""
 
     def __init__(self, config: ViTConfig) -> None:
@@ -49,38 +49,40 @@ class Positions(nn.Module):
         if self.table is not None:
             return resize_positions(self.table, config.grid, grid, config.prefix, config.resize)
         if self.rows is not None and self.columns is not None:
-            rows = resize_line(self.rows, grid[0], config.resize)
-            columns = resize_line(self.columns, grid[1], config.resize)
-            patches = by_coordinates(rows, columns)
+            rows = resize_position_line(self.rows, grid[0], config.resize)
+            columns = resize_position_line(self.columns, grid[1], config.resize)
+            patches = concat_axis_embeddings(rows, columns)
             if self.class_token is None:
                 return patches
             return torch.cat([self.class_token, patches], dim=1)
         if config.position == "sincos2d":
-            patches = sincos2d(grid, config.width, torch.empty(0) if like is None else like)
+            patches = posemb_sincos_2d(grid, config.width, torch.empty(0) if like is None else like)
             return torch.cat([patches.new_zeros(1, config.prefix, config.width), patches], dim=1)
         return None
 
 
-def by_coordinates(rows: Tensor, columns: Tensor) -> Tensor:
+def concat_axis_embeddings(rows: Tensor, columns: Tensor) -> Tensor:
     """[n, h, D/2], [n, w, D/2] -> [n, N, D]; the half of the column (X) comes first"""
     shape = (rows.shape[0], rows.shape[1], columns.shape[1], rows.shape[2])  # [n, h, w, D/2]
     y, x = rows[:, :, None].expand(shape), columns[:, None].expand(shape)
     return torch.cat([x, y], dim=-1).flatten(1, 2)
 
 
-def sincos2d(grid: tuple[int, int], width: int, like: Tensor) -> Tensor:
+def posemb_sincos_2d(grid: tuple[int, int], width: int, like: Tensor) -> Tensor:
     """-> [1, N, D]: sin and cos of x, then of y; posemb_sincos_2d of big_vision's models/vit.py
 
     D/4 frequencies fall from 1 to 1/10,000 radians per patch. Computed in float32 at least.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     steps = torch.arange(width // 4, dtype=dtype, device=like.device)
-    frequencies = LONGEST_WAVE ** -(steps / max(width // 4 - 1, 1))  # [D/4]; a single one is 1
+    frequencies = SINCOS_TEMPERATURE ** -(
+        steps / max(width // 4 - 1, 1)
+    )  # [D/4]; a single one is 1
     halves = []
     for side in grid:
         angles = torch.arange(side, dtype=dtype, device=like.device)[:, None] * frequencies
         halves.append(torch.cat([angles.sin(), angles.cos()], dim=-1)[None])  # [1, side, D/2]
-    return by_coordinates(*halves).to(like.dtype)
+    return concat_axis_embeddings(*halves).to(like.dtype)
 
 
 def resize_positions(
@@ -101,11 +103,11 @@ def resize_positions(
         )
     if old_grid == new_grid:
         return table
-    patches = resize_grid(table[:, prefix:].unflatten(1, old_grid), new_grid, method)
+    patches = resize_position_grid(table[:, prefix:].unflatten(1, old_grid), new_grid, method)
     return torch.cat([table[:, :prefix], patches.flatten(1, 2)], dim=1)
 
 
-def resize_parameters(
+def resize_position_parameters(
     weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
 ) -> dict[str, Tensor]:
     """A ViT's state dict on the grid of `old` -> one on the grid of `new`, by `old.resize`.
@@ -114,21 +116,23 @@ def resize_parameters(
     gave when it resized at every call. Raises ConfigError where a token MLP would have to change.
     """
     if old.mixer == "mlp":
-        check_mlp_grid(old, new.grid)
-    return {name: _resized(name, value, old, new.grid) for name, value in weights.items()}
+        check_token_mlp_grid(old, new.grid)
+    return {name: _resize_parameter(name, value, old, new.grid) for name, value in weights.items()}
 
 
-def _resized(name: str, value: Tensor, old: ViTConfig, grid: tuple[int, int]) -> Tensor:
+def _resize_parameter(name: str, value: Tensor, old: ViTConfig, grid: tuple[int, int]) -> Tensor:
     """Other parameters than those of positions come back as they are."""
     if name == "positions.table":
         return resize_positions(value, old.grid, grid, old.prefix, old.resize)
     if name == "positions.rows":
-        return resize_line(value, grid[0], old.resize)
+        return resize_position_line(value, grid[0], old.resize)
     if name == "positions.columns":
-        return resize_line(value, grid[1], old.resize)
+        return resize_position_line(value, grid[1], old.resize)
     if not name.endswith(".attention.relative.table"):
         return value
     if old.mixer != "axial":
-        return resize_offsets(value, old.grid, grid, old.resize)
-    axis = axis_of(int(name.split(".")[2]))  # encoder.blocks.LAYER.attention
-    return resize_offsets(value, line_of(axis, old.grid), line_of(axis, grid), old.resize)
+        return resize_relative_table(value, old.grid, grid, old.resize)
+    axis = get_layer_axis(int(name.split(".")[2]))  # encoder.blocks.LAYER.attention
+    return resize_relative_table(
+        value, get_line_grid(axis, old.grid), get_line_grid(axis, grid), old.resize
+    )

@@ -15,23 +15,25 @@ from patchwords.errors import ConfigError
 from patchwords.model.attention import Attention
 from patchwords.model.encoder import Block
 from patchwords.model.family import Model
-from patchwords.model.fast import is_usual
+from patchwords.model.fast import is_plain_block
 from patchwords.model.kernels import attend
 from patchwords.model.vit import ViT
 
 # "blocks.{i}.{name}" -> [D], the largest magnitude of each channel of norm1 and norm2 and of the
 # values that attention gathers; [2], the least and the greatest for "gelu".
-Ranges = dict[str, Tensor]
+ActivationRanges = dict[str, Tensor]
 
 
-def require_usual(model: Model) -> ViT:
+def check_quantisable(model: Model) -> ViT:
     """The model, if all of its blocks are of the kind that can be quantised."""
     if not isinstance(model, ViT):
         raise ConfigError(
             "int8 is for the matrix products of a Transformer, and this model is made of "
             "convolutions: compute in bf16 or fp32"
         )
-    if not all(isinstance(block, Block) and is_usual(block) for block in model.encoder.blocks):
+    if not all(
+        isinstance(block, Block) and is_plain_block(block) for block in model.encoder.blocks
+    ):
         config = model.config
         raise ConfigError(
             f"int8 is for blocks of plain attention; this model has mixer {config.mixer!r} and "
@@ -41,23 +43,23 @@ def require_usual(model: Model) -> ViT:
 
 
 @torch.inference_mode()
-def ranges_of(model: Model, batches: Iterable[Tensor]) -> Ranges:
+def collect_activation_ranges(model: Model, batches: Iterable[Tensor]) -> ActivationRanges:
     """What is met on the way of images [B, C, H, W], in float32, in the model in evaluation.
 
     Raises ConfigError for a model without blocks of plain attention, and where there is no image
     or a number on its way is not finite.
     """
-    vit = require_usual(model)
-    found: Ranges = {}
+    vit = check_quantisable(model)
+    found: ActivationRanges = {}
     for images in batches:
         grid = vit.grid(images)
         tables = vit.positions(grid, images)
         x = vit.enter(vit.embed_patches(images), tables)  # [B, T, D]
         for layer, block in enumerate(vit.encoder.blocks):
             x = vit.encoder.add_positions(layer, x, tables)
-            x, met = watch(cast(Block, block), x)
+            x, met = observe_block(cast(Block, block), x)
             for name, value in met.items():
-                widen(found, f"blocks.{layer}.{name}", value)
+                widen_range(found, f"blocks.{layer}.{name}", value)
     if not found:
         raise ConfigError("there is no image to find the ranges of activations with")
     for name, value in found.items():
@@ -66,7 +68,7 @@ def ranges_of(model: Model, batches: Iterable[Tensor]) -> Ranges:
     return found
 
 
-def watch(block: Block, x: Tensor) -> tuple[Tensor, Ranges]:
+def observe_block(block: Block, x: Tensor) -> tuple[Tensor, ActivationRanges]:
     """[B, T, D] -> what the block gives, [B, T, D], and what went through it (Eqs. 2-3)."""
     attention, mlp = cast(Attention, block.attention), block.mlp
     normed1 = block.norm1(x)
@@ -75,19 +77,19 @@ def watch(block: Block, x: Tensor) -> tuple[Tensor, Ranges]:
     normed2 = block.norm2(x)
     bent = mlp.gelu(mlp.fc1(normed2))  # [B, T, M]
     return x + mlp.fc2(bent), {
-        "norm1": magnitudes(normed1),
-        "gathered": magnitudes(gathered),
-        "norm2": magnitudes(normed2),
+        "norm1": channel_magnitudes(normed1),
+        "gathered": channel_magnitudes(gathered),
+        "norm2": channel_magnitudes(normed2),
         "gelu": torch.stack(bent.aminmax()),
     }
 
 
-def magnitudes(x: Tensor) -> Tensor:
+def channel_magnitudes(x: Tensor) -> Tensor:
     """[B, T, D] -> [D]"""
     return x.abs().amax((0, 1))
 
 
-def widen(found: Ranges, name: str, value: Tensor) -> None:
+def widen_range(found: ActivationRanges, name: str, value: Tensor) -> None:
     """Take a further range in."""
     known = found.get(name, value)
     if name.endswith("gelu"):
@@ -96,9 +98,9 @@ def widen(found: Ranges, name: str, value: Tensor) -> None:
         found[name] = known.maximum(value)
 
 
-def shapes_of(model: Model) -> dict[str, tuple[int, ...]]:
-    """Of every range that `ranges_of` finds."""
-    config = require_usual(model).config
+def list_range_shapes(model: Model) -> dict[str, tuple[int, ...]]:
+    """Of every range that `collect_activation_ranges` finds."""
+    config = check_quantisable(model).config
     sizes = {"norm1": config.width, "gathered": config.width, "norm2": config.width, "gelu": 2}
     return {
         f"blocks.{layer}.{name}": (size,)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from patchwords.model.resize import resize_grid
+from patchwords.model.resize import resize_position_grid
 
 
 class RelativePositions(nn.Module):
@@ -34,10 +34,10 @@ class RelativePositions(nn.Module):
     def forward(self, q: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, K, F, Dh], of the first F tokens -> q . r, [B, K, F, T]: queries in rows, keys in
         columns"""
-        embeddings = resize_offsets(self.table, self.grid, grid, self.resize)  # [2N - 1, Dh]
-        index = offset_index(grid[0] * grid[1], q.device)  # [N, N]
+        embeddings = resize_relative_table(self.table, self.grid, grid, self.resize)  # [2N - 1, Dh]
+        index = relative_position_index(grid[0] * grid[1], q.device)  # [N, N]
         if self.class_token is not None:
-            index = class_token_index(index, first=embeddings.shape[0])  # [T, T]
+            index = prepend_class_token_index(index, first=embeddings.shape[0])  # [T, T]
             embeddings = torch.cat([embeddings, self.class_token])  # [2N + 2, Dh]
         # Products with all embeddings, then each pair's own: with embeddings gathered first,
         # there would be T x T of them, each of Dh numbers.
@@ -48,13 +48,13 @@ class RelativePositions(nn.Module):
         return f"grid={self.grid}, resize={self.resize!r}"
 
 
-def offset_index(patches: int, device: torch.device | None = None) -> Tensor:
+def relative_position_index(patches: int, device: torch.device | None = None) -> Tensor:
     """-> [N, N], the row of the table for each (query, key)"""
     place = torch.arange(patches, device=device)
     return place[:, None] - place + patches - 1
 
 
-def class_token_index(index: Tensor, first: int) -> Tensor:
+def prepend_class_token_index(index: Tensor, first: int) -> Tensor:
     """[N, N] -> [N + 1, N + 1]: the class token's three rows, from `first`, come before."""
     patches = index.shape[0]
     to_patches = index.new_full((1, patches), first)
@@ -64,7 +64,7 @@ def class_token_index(index: Tensor, first: int) -> Tensor:
     return torch.cat([top, torch.cat([to_class, index], dim=1)])
 
 
-def resize_offsets(
+def resize_relative_table(
     table: Tensor, old_grid: tuple[int, int], new_grid: tuple[int, int], method: str
 ) -> Tensor:
     """[2N - 1, Dh] -> [2N' - 1, Dh]; equal grids give the table itself.
@@ -80,11 +80,11 @@ def resize_offsets(
     # In float32 at least: a half precision would round at each step.
     wide = table.to(torch.promote_types(table.dtype, torch.float32))
     spread = wide[dy * columns + dx + rows * columns - 1]  # [2h - 1, 2w - 1, Dh]
-    resized = resize_grid(spread[None], (2 * new_rows - 1, 2 * new_columns - 1), method)[0]
-    return fold_offsets(resized).to(table.dtype)
+    resized = resize_position_grid(spread[None], (2 * new_rows - 1, 2 * new_columns - 1), method)[0]
+    return fold_relative_table(resized).to(table.dtype)
 
 
-def fold_offsets(spread: Tensor) -> Tensor:
+def fold_relative_table(spread: Tensor) -> Tensor:
     """[2h - 1, 2w - 1, Dh] -> [2N - 1, Dh]: from (dy, dx) to raster offsets dy*w + dx.
 
     One raster offset is up to two pairs: (dy, dx) with dx from 0 up, and (dy + 1, dx - w). It

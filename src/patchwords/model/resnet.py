@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 
 from patchwords.errors import ConfigError
-from patchwords.model.heads import zero_classifier
-from patchwords.model.images import check_entrance, check_images, check_layers
+from patchwords.model.heads import make_zero_classifier
+from patchwords.model.images import check_images, check_layer_boundary, check_layer_indices
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk import Trunk, group_norm
+from patchwords.model.trunk import Trunk, make_group_norm
 
 
 class ResNet(nn.Module):
@@ -26,8 +26,8 @@ class ResNet(nn.Module):
         self.config = config
         trunk = config.trunk
         self.trunk = Trunk(trunk, config.channels, config.image_size)
-        self.norm = group_norm(trunk, trunk.channels) if trunk.form == "pre" else None
-        self.head = MeanHead(trunk.channels, config.num_classes)
+        self.norm = make_group_norm(trunk, trunk.channels) if trunk.form == "pre" else None
+        self.head = AveragePoolHead(trunk.channels, config.num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, classes]"""
@@ -56,7 +56,7 @@ class ResNet(nn.Module):
         """
         count = self.config.layers
         asked = range(count) if layers is None else layers
-        wanted = set(check_layers(list(asked), count))
+        wanted = set(check_layer_indices(list(asked), count))
         check_images(images, self.config.channels)
         outputs: dict[int, Tensor] = {}
         x = self.trunk.root(images)
@@ -70,14 +70,14 @@ class ResNet(nn.Module):
 
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
         """[B, C, H, W] -> [B, c, h', w'], what enters unit `layer`; after the last for `layers`"""
-        if check_entrance(layer, self.config.layers) == 0:
+        if check_layer_boundary(layer, self.config.layers) == 0:
             check_images(images, self.config.channels)
             return self.trunk.root(images)
         return self.forward_intermediates(images, [layer - 1])[layer - 1]
 
     def forward_from(self, x: Tensor, layer: int) -> Tensor:
         """[B, c, h', w'], as `forward_until` gives it for this unit -> [B, classes]"""
-        check_entrance(layer, self.config.layers)
+        check_layer_boundary(layer, self.config.layers)
         for unit in islice(self.trunk.units(), layer, None):
             x = unit(x)
         return self.forward_head(self.finish(x))
@@ -95,12 +95,12 @@ class ResNet(nn.Module):
     def reset_head(self, num_classes: int) -> None:
         """A new classifier, all zero (Sec. 3.2)."""
         self.config = self.config.with_settings(num_classes=num_classes, head_bias=0.0)
-        self.head.linear = zero_classifier(
+        self.head.linear = make_zero_classifier(
             self.head.linear, self.config.trunk.channels, num_classes
         )
 
 
-class MeanHead(nn.Module):
+class AveragePoolHead(nn.Module):
     """The mean over space and the classifier."""
 
     def __init__(self, channels: int, num_classes: int) -> None:

@@ -7,15 +7,15 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from patchwords.errors import ConfigError
-from patchwords.model.checks import check_count, check_known, check_number, height_width
-from patchwords.model.trunk_config import BIT, TRUNK_SETTINGS, TrunkConfig
+from patchwords.model.checks import check_count, check_known_settings, check_number, to_height_width
+from patchwords.model.trunk_config import BIT_TRUNK, TRUNK_SETTINGS, TrunkConfig
 
 
 @dataclass(frozen=True)
 class ResNetConfig:
     """The shape and the numerics of a ResNet; it is checked when made, and goes through JSON."""
 
-    trunk: TrunkConfig = BIT
+    trunk: TrunkConfig = BIT_TRUNK
     image_size: tuple[int, int] = (224, 224)  # (H, W) that it is meant for; it takes any
     channels: int = 3  # C of the image
     num_classes: int = 1000
@@ -27,7 +27,7 @@ class ResNetConfig:
         check_number("head_bias", self.head_bias)
         if not self.trunk.units:
             raise ConfigError("units () is a root without stages: only a hybrid can have that")
-        object.__setattr__(self, "image_size", height_width(self.image_size))
+        object.__setattr__(self, "image_size", to_height_width(self.image_size))
 
     @property
     def grid(self) -> tuple[int, int]:
@@ -46,7 +46,7 @@ class ResNetConfig:
 
     def with_settings(self, **settings: Any) -> ResNetConfig:
         """The same model with these fields, or fields of its trunk, changed."""
-        check_known(settings, [*RESNET_SETTINGS, *TRUNK_SETTINGS], "a ResNet")
+        check_known_settings(settings, [*RESNET_SETTINGS, *TRUNK_SETTINGS], "a ResNet")
         own = {name: value for name, value in settings.items() if name in RESNET_SETTINGS}
         of_trunk = {name: value for name, value in settings.items() if name in TRUNK_SETTINGS}
         return replace(self, trunk=replace(own.pop("trunk", self.trunk), **of_trunk), **own)
@@ -60,8 +60,8 @@ class ResNetConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ResNetConfig:
         """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
-        check_known(values, RESNET_SETTINGS, "a ResNet")
-        trunk = TrunkConfig.from_dict(values["trunk"]) if "trunk" in values else BIT
+        check_known_settings(values, RESNET_SETTINGS, "a ResNet")
+        trunk = TrunkConfig.from_dict(values["trunk"]) if "trunk" in values else BIT_TRUNK
         return cls(**{**values, "trunk": trunk})
 
 

@@ -27,15 +27,15 @@ class StdConv(nn.Conv2d):
     def forward(self, x: Tensor) -> Tensor:
         """[B, I, H, W] -> [B, O, ceil(H / stride), ceil(W / stride)]"""
         size, stride = self.kernel_size[0], self.stride[0]
-        top, bottom, left, right = margins(x, size, stride, self.margin)
+        top, bottom, left, right = compute_padding(x, size, stride, self.margin)
         if (top, left) != (bottom, right):  # the convolution itself pads both ends alike
             x = pad(x, (left, right, top, bottom))
             top = left = 0
-        weight = self.weight if self.form is None else standardised(self.weight, self.form)
+        weight = self.weight if self.form is None else standardise_weight(self.weight, self.form)
         return conv2d(x, weight, None, stride, (top, left))
 
 
-def standardised(weight: Tensor, form: str) -> Tensor:
+def standardise_weight(weight: Tensor, form: str) -> Tensor:
     """[O, I, k, k] -> the same, each output's kernel with mean 0 and standard deviation about 1.
 
     Statistics are those of the population, over I, k and k. `form` says where the small number
@@ -54,7 +54,7 @@ def standardised(weight: Tensor, form: str) -> Tensor:
     return ((exact - mean) / divisor).to(weight.dtype)
 
 
-def margins(x: Tensor, size: int, stride: int, padding: str) -> tuple[int, int, int, int]:
+def compute_padding(x: Tensor, size: int, stride: int, padding: str) -> tuple[int, int, int, int]:
     """By how much to pad [B, C, H, W] above, below, left and right: ceil(H / stride) windows fit.
 
     - same: XLA's SAME, as much as the last window needs, one more behind than before if odd;

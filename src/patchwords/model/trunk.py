@@ -12,11 +12,16 @@ from collections.abc import Iterator
 from torch import Tensor, nn
 from torch.nn.functional import avg_pool2d, max_pool2d, pad, relu
 
-from patchwords.model.axial_resnet import AxisAttention
-from patchwords.model.std_conv import StdConv, margins
-from patchwords.model.trunk_config import EXPANSION, GROUPS, TrunkConfig, halved
+from patchwords.model.axial_resnet import PositionSensitiveAxialAttention
+from patchwords.model.std_conv import StdConv, compute_padding
+from patchwords.model.trunk_config import (
+    BOTTLENECK_EXPANSION,
+    GROUP_NORM_GROUPS,
+    TrunkConfig,
+    halve_grid,
+)
 
-LOWEST = float("-inf")
+POOL_PADDING_LOWEST = float("-inf")
 
 
 class Trunk(nn.Module):
@@ -25,8 +30,8 @@ class Trunk(nn.Module):
     def __init__(self, config: TrunkConfig, channels: int, image_size: tuple[int, int]) -> None:
         super().__init__()
         self.root = Root(config, channels)
-        unit = PostUnit if config.form == "post" else PreUnit
-        grid = halved(halved(image_size))
+        unit = PostActBottleneck if config.form == "post" else PreActBottleneck
+        grid = halve_grid(halve_grid(image_size))
         inputs = config.root_channels
         self.stages = nn.ModuleList()
         for stage, count in enumerate(config.units):
@@ -35,8 +40,8 @@ class Trunk(nn.Module):
             for index in range(count):
                 stride = 2 if stage > 0 and index == 0 else 1
                 units.append(unit(config, inputs, width, stride, grid))
-                grid = halved(grid) if stride == 2 else grid
-                inputs = EXPANSION * width
+                grid = halve_grid(grid) if stride == 2 else grid
+                inputs = BOTTLENECK_EXPANSION * width
             self.stages.append(nn.Sequential(*units))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -58,20 +63,20 @@ class Root(nn.Module):
     def __init__(self, config: TrunkConfig, channels: int) -> None:
         super().__init__()
         self.conv = StdConv(config, channels, config.root_channels, 7, stride=2)
-        self.norm = group_norm(config, config.root_channels) if config.form == "post" else None
+        self.norm = make_group_norm(config, config.root_channels) if config.form == "post" else None
         self.margin = config.padding
-        self.border = LOWEST if config.pool_padding == "lowest" else 0.0
+        self.border = POOL_PADDING_LOWEST if config.pool_padding == "lowest" else 0.0
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, C', ceil(H/4), ceil(W/4)]"""
         x = self.conv(images)  # [B, C', ceil(H/2), ceil(W/2)]
         if self.norm is not None:
             x = relu(self.norm(x))
-        top, bottom, left, right = margins(x, 3, 2, self.margin)
+        top, bottom, left, right = compute_padding(x, 3, 2, self.margin)
         return max_pool2d(pad(x, (left, right, top, bottom), value=self.border), 3, 2)
 
 
-class Unit(nn.Module):
+class Bottleneck(nn.Module):
     """The layers of a bottleneck: 1x1, 3x3 with the stride, 1x1 to 4 times the channels.
 
     The shortcut has a convolution where the shape changes. In AxialResNet attention along the
@@ -87,19 +92,23 @@ class Unit(nn.Module):
         grid: tuple[int, int],  # (rows, columns) that enter, for the tables of axial attention
     ) -> None:
         super().__init__()
-        outputs = EXPANSION * channels
+        outputs = BOTTLENECK_EXPANSION * channels
         post, axial = config.form == "post", config.spatial == "axial"
         normed = (channels, channels, outputs) if post else (inputs, channels, channels)
-        self.norm1, self.norm2, self.norm3 = (group_norm(config, width) for width in normed)
+        self.norm1, self.norm2, self.norm3 = (make_group_norm(config, width) for width in normed)
         self.stride = stride
         self.conv1 = StdConv(config, inputs, channels, 1)
         self.conv2 = None if axial else StdConv(config, channels, channels, 3, stride)
-        self.columns = AxisAttention(channels, axis=2, length=grid[0]) if axial else None
-        self.rows = AxisAttention(channels, axis=3, length=grid[1]) if axial else None
+        self.columns = (
+            PositionSensitiveAxialAttention(channels, axis=2, length=grid[0]) if axial else None
+        )
+        self.rows = (
+            PositionSensitiveAxialAttention(channels, axis=3, length=grid[1]) if axial else None
+        )
         self.conv3 = StdConv(config, channels, outputs, 1)
         reshaped = stride > 1 or inputs != outputs
         self.shortcut = StdConv(config, inputs, outputs, 1, stride) if reshaped else None
-        self.shortcut_norm = group_norm(config, outputs) if reshaped and post else None
+        self.shortcut_norm = make_group_norm(config, outputs) if reshaped and post else None
 
     def spatial(self, y: Tensor) -> Tensor:
         """[B, c, h, w] -> [B, c, ceil(h / stride), ceil(w / stride)], where places see others"""
@@ -110,7 +119,7 @@ class Unit(nn.Module):
         return y if self.stride == 1 else avg_pool2d(y, 2, ceil_mode=True)
 
 
-class PostUnit(Unit):
+class PostActBottleneck(Bottleneck):
     """The official hybrids' unit: norms after convolutions, ReLU after the sum (ResNet v1.5)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -123,7 +132,7 @@ class PostUnit(Unit):
         return relu(shortcut + self.norm3(self.conv3(y)))
 
 
-class PreUnit(Unit):
+class PreActBottleneck(Bottleneck):
     """BiT's unit: norms before convolutions; a shortcut that reshapes starts after the first."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -135,5 +144,5 @@ class PreUnit(Unit):
         return shortcut + self.conv3(relu(self.norm3(y)))
 
 
-def group_norm(config: TrunkConfig, channels: int) -> nn.GroupNorm:
-    return nn.GroupNorm(GROUPS, channels, eps=config.group_norm_eps)
+def make_group_norm(config: TrunkConfig, channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(GROUP_NORM_GROUPS, channels, eps=config.group_norm_eps)

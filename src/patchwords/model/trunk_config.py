@@ -19,14 +19,14 @@ from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 from patchwords.errors import ConfigError
-from patchwords.model.checks import check_choice, check_count, check_known, check_positive
+from patchwords.model.checks import check_choice, check_count, check_known_settings, check_positive
 
 ROOT_WIDTH = 64  # channels after the root convolution, times the width factor
-GROUPS = 32  # of every GroupNorm
-EXPANSION = 4  # a unit's output has 4 times the channels of its 3x3 convolution
+GROUP_NORM_GROUPS = 32  # of every GroupNorm
+BOTTLENECK_EXPANSION = 4  # a unit's output has 4 times the channels of its 3x3 convolution
 AXIAL_HEADS = 8  # of the attention in AxialResNet's units
 
-CHOICES = {
+TRUNK_CHOICES = {
     "form": ("post", "pre"),
     "standardise": ("std+1e-5", "var+1e-8", "var+1e-10"),
     "padding": ("same", "symmetric"),
@@ -58,7 +58,7 @@ class TrunkConfig:
             raise ConfigError(f"units {self.units} are {len(self.units)} stages; a ResNet has 4")
         check_count("width_factor", self.width_factor)
         check_positive("group_norm_eps", self.group_norm_eps)
-        for name, choices in CHOICES.items():
+        for name, choices in TRUNK_CHOICES.items():
             check_choice(name, getattr(self, name), choices)
         if self.spatial == "axial" and self.form == "pre":
             raise ConfigError("spatial 'axial' needs form 'post': AxialResNet has no other form")
@@ -72,7 +72,7 @@ class TrunkConfig:
         """Of the last feature map."""
         if not self.units:
             return self.root_channels
-        return EXPANSION * self.root_channels * 2 ** (len(self.units) - 1)
+        return BOTTLENECK_EXPANSION * self.root_channels * 2 ** (len(self.units) - 1)
 
     @property
     def stride(self) -> int:
@@ -86,19 +86,19 @@ class TrunkConfig:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrunkConfig:
         """The config of `dataclasses.asdict`, also after JSON made lists of tuples."""
-        check_known(values, TRUNK_SETTINGS, "a ResNet's trunk")
+        check_known_settings(values, TRUNK_SETTINGS, "a ResNet's trunk")
         return cls(**values)
 
 
-def halved(grid: tuple[int, int]) -> tuple[int, int]:
+def halve_grid(grid: tuple[int, int]) -> tuple[int, int]:
     """What a stride of 2 leaves of (rows, columns)."""
     return -(-grid[0] // 2), -(-grid[1] // 2)
 
 
 TRUNK_SETTINGS = tuple(field.name for field in fields(TrunkConfig))
 
-OFFICIAL = TrunkConfig()
-BIT = TrunkConfig(
+HYBRID_TRUNK = TrunkConfig()
+BIT_TRUNK = TrunkConfig(
     form="pre",
     standardise="var+1e-10",
     group_norm_eps=1e-5,

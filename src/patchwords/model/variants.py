@@ -10,14 +10,14 @@ from fnmatch import fnmatchcase
 
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.model.config import ViTConfig
-from patchwords.model.names import Name, read, spelled
+from patchwords.model.names import ModelName, list_alternative_names, parse_model_name
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
 
 # Letter -> D, L, M, K. B L H: Table 1. Ti S: vit_jax/configs/models.py. mu M g G: big_vision
 # models/vit.py. b: the paper's Figure 4, "all hidden dimensions halved" from B, where we keep the
 # head width of 64 and so halve the heads too.
-VARIANTS: dict[str, tuple[int, int, int, int]] = {
+VIT_VARIANTS: dict[str, tuple[int, int, int, int]] = {
     "mu": (32, 1, 128, 2),
     "Ti": (192, 12, 768, 3),
     "b": (384, 12, 1536, 6),
@@ -33,7 +33,7 @@ VARIANTS: dict[str, tuple[int, int, int, int]] = {
 # The 50 of R50 -> residual units of each stage (big_vision models/bit_paper.py). Three layers each,
 # with the first convolution and the classifier, make the number. 14 is the least that has them all,
 # for small images.
-UNITS: dict[int, tuple[int, ...]] = {
+RESNET_UNITS: dict[int, tuple[int, ...]] = {
     14: (1, 1, 1, 1),
     26: (2, 2, 2, 2),
     50: (3, 4, 6, 3),
@@ -43,7 +43,7 @@ UNITS: dict[int, tuple[int, ...]] = {
 }
 
 # What `list_models` shows: the published ones, and small patches for images of 32 pixels and so.
-USUAL_PATCHES: dict[str, tuple[int, ...]] = {
+LISTED_PATCH_SIZES: dict[str, tuple[int, ...]] = {
     "mu": (4, 16),
     "Ti": (2, 4, 8, 16),
     "b": (32,),
@@ -57,7 +57,7 @@ USUAL_PATCHES: dict[str, tuple[int, ...]] = {
 }
 # ResNet (none: the root alone), letter, down-sampling. R50: Table 6; the others are of
 # vit_jax/configs/models.py.
-USUAL_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
+LISTED_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
     (None, "Ti", 16),
     (26, "S", 32),
     (26, "B", 32),
@@ -67,7 +67,7 @@ USUAL_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
     (50, "L", 16),
 )
 # ResNet, width factor. R26 for small data; the others are Table 6 or released by big_transfer.
-USUAL_RESNETS: tuple[tuple[int, int], ...] = (
+LISTED_RESNETS: tuple[tuple[int, int], ...] = (
     (26, 1),
     (50, 1),
     (50, 2),
@@ -80,19 +80,25 @@ USUAL_RESNETS: tuple[tuple[int, int], ...] = (
     (200, 3),
 )
 # B: Figure 13. The others for small images and small data.
-USUAL_AXIAL: tuple[tuple[str, int], ...] = (("Ti", 4), ("Ti", 16), ("S", 16), ("B", 32), ("B", 16))
-AXIAL_RESNETS = (50,)  # Figure 13
+LISTED_AXIAL_VITS: tuple[tuple[str, int], ...] = (
+    ("Ti", 4),
+    ("Ti", 16),
+    ("S", 16),
+    ("B", 32),
+    ("B", 16),
+)
+LISTED_AXIAL_RESNETS = (50,)  # Figure 13
 
 
 @dataclass(frozen=True)
-class Variant:
+class ModelVariant:
     """A model that a name stands for."""
 
     name: str  # canonical: "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Axial-ViT-B/16"
     config: ViTConfig | ResNetConfig
 
 
-def resolve(name: str) -> Variant:
+def resolve_model(name: str) -> ModelVariant:
     """The model that a name in any usual spelling stands for. Raises ConfigError.
 
     A name tells the architecture, and the image size where it has one; else that is 224 pixels or
@@ -100,20 +106,22 @@ def resolve(name: str) -> Variant:
     (GELU, epsilons, how weights are standardised). What a name says of the training (timm's tag,
     AugReg's dropout) and of the classes is not part of the architecture and is left aside.
 
-    >>> resolve("google/vit-base-patch16-384").name
+    >>> resolve_model("google/make_vit_config-base-patch16-384").name
     'ViT-B/16'
     """
-    found = read(name.strip())
+    found = parse_model_name(name.strip())
     if found is None:
-        known = [read(one) for one in list_models()]
-        others = [spelling for one in known if one is not None for spelling in spelled(one)]
+        known = [parse_model_name(one) for one in list_models()]
+        others = [
+            spelling for one in known if one is not None for spelling in list_alternative_names(one)
+        ]
         hint = did_you_mean(name.strip(), list_models() + others)
         raise ConfigError(
             f"unknown model {name!r}{hint or '; `patchwords models` lists the names'}"
         )
-    config = resnet(found) if found.letter is None else vit(found)
+    config = make_resnet_config(found) if found.letter is None else make_vit_config(found)
     size = {"image_size": found.size} if found.size else {}
-    return Variant(str(found), config.with_settings(**size, **found.numerics))
+    return ModelVariant(str(found), config.with_settings(**size, **found.numerics))
 
 
 def list_models(pattern: str = "*") -> list[str]:
@@ -126,25 +134,29 @@ def list_models(pattern: str = "*") -> list[str]:
     ['ViT-H/14']
     """
     names = [
-        *(Name("ViT", letter, patch) for letter in VARIANTS for patch in USUAL_PATCHES[letter]),
-        *(Name("hybrid", letter, stride, depth) for depth, letter, stride in USUAL_HYBRIDS),
-        *(Name("BiT", resnet=depth, factor=factor) for depth, factor in USUAL_RESNETS),
-        *(Name("Axial-ViT", letter, patch) for letter, patch in USUAL_AXIAL),
-        *(Name("AxialResNet", resnet=depth) for depth in AXIAL_RESNETS),
+        *(
+            ModelName("ViT", letter, patch)
+            for letter in VIT_VARIANTS
+            for patch in LISTED_PATCH_SIZES[letter]
+        ),
+        *(ModelName("hybrid", letter, stride, depth) for depth, letter, stride in LISTED_HYBRIDS),
+        *(ModelName("BiT", resnet=depth, factor=factor) for depth, factor in LISTED_RESNETS),
+        *(ModelName("Axial-ViT", letter, patch) for letter, patch in LISTED_AXIAL_VITS),
+        *(ModelName("AxialResNet", resnet=depth) for depth in LISTED_AXIAL_RESNETS),
     ]
     texts = [str(name) for name in names]
     exact = [text for text in texts if fnmatchcase(text, pattern)]  # ViT-b is not ViT-B
     return exact or [text for text in texts if fnmatchcase(text.lower(), pattern.lower())]
 
 
-def vit(name: Name) -> ViTConfig:
+def make_vit_config(name: ModelName) -> ViTConfig:
     """A ViT, a hybrid (Sec. 3.1) or an Axial-ViT (Appendix D.6) of Table 1's sizes."""
     assert name.letter is not None
     assert name.patch is not None
-    width, depth, mlp_width, heads = VARIANTS[name.letter]
+    width, depth, mlp_width, heads = VIT_VARIANTS[name.letter]
     shape = ViTConfig(width=width, depth=depth, mlp_width=mlp_width, heads=heads)
     if name.family == "hybrid":
-        trunk = hybrid_trunk(name)
+        trunk = make_hybrid_trunk(name)
         # The root alone has patches of 8 (vit_jax/configs/models.py): that makes 32 pixels, not 16.
         return shape.with_settings(patch_size=1 if trunk.units else 8, trunk=trunk)
     # max: patches larger than 224 pixels still make one
@@ -153,7 +165,7 @@ def vit(name: Name) -> ViTConfig:
     return shape.with_settings(patch_size=name.patch, image_size=pixels, mixer=mixer)
 
 
-def hybrid_trunk(name: Name) -> TrunkConfig:
+def make_hybrid_trunk(name: ModelName) -> TrunkConfig:
     """The ResNet in front of a ViT; the number in the name is its down-sampling (Sec. 3.1).
 
     For 16, the units of the last stage stand in the one before. Raises ConfigError.
@@ -170,21 +182,21 @@ def hybrid_trunk(name: Name) -> TrunkConfig:
         )
     if name.resnet is None:
         return TrunkConfig(units=(), width_factor=name.factor)
-    first, second, third, fourth = stages(name)
+    first, second, third, fourth = get_stage_units(name)
     units = (first, second, third, fourth) if name.patch == 32 else (first, second, third + fourth)
     return TrunkConfig(units=units, width_factor=name.factor)
 
 
-def resnet(name: Name) -> ResNetConfig:
+def make_resnet_config(name: ModelName) -> ResNetConfig:
     """A BiT (Sec. 4.1), or an AxialResNet (Appendix D.6), which has the hybrids' form."""
     axial = name.family == "AxialResNet"
-    config = ResNetConfig(trunk=replace(OFFICIAL, spatial="axial") if axial else BIT)
-    return config.with_settings(units=stages(name), width_factor=name.factor)
+    config = ResNetConfig(trunk=replace(HYBRID_TRUNK, spatial="axial") if axial else BIT_TRUNK)
+    return config.with_settings(units=get_stage_units(name), width_factor=name.factor)
 
 
-def stages(name: Name) -> tuple[int, ...]:
+def get_stage_units(name: ModelName) -> tuple[int, ...]:
     """Units of each stage. Raises ConfigError for a depth that no ResNet of the paper has."""
-    if name.resnet not in UNITS:
-        there_is = ", ".join(f"R{depth}" for depth in UNITS)
+    if name.resnet not in RESNET_UNITS:
+        there_is = ", ".join(f"R{depth}" for depth in RESNET_UNITS)
         raise ConfigError(f"{name}: there is no R{name.resnet or ''}; choose from {there_is}")
-    return UNITS[name.resnet]
+    return RESNET_UNITS[name.resnet]

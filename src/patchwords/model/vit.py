@@ -13,13 +13,13 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
-from patchwords.model.checks import check_divides
+from patchwords.model.checks import check_patch_grid
 from patchwords.model.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.model.dropout import Dropout
 from patchwords.model.encoder import Block, Encoder
-from patchwords.model.heads import Head, zero_classifier
-from patchwords.model.images import check_entrance, check_images, check_layers
-from patchwords.model.position import Positions
+from patchwords.model.heads import ClassifierHead, make_zero_classifier
+from patchwords.model.images import check_images, check_layer_boundary, check_layer_indices
+from patchwords.model.position import PositionEmbedding
 from patchwords.model.trunk import Trunk
 
 
@@ -34,10 +34,10 @@ class ViT(nn.Module):
         channels = trunk.channels if trunk else config.channels
         self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None
-        self.positions = Positions(config)
+        self.positions = PositionEmbedding(config)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
-        self.head = Head(config)
+        self.head = ClassifierHead(config)
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, classes]"""
@@ -82,7 +82,7 @@ class ViT(nn.Module):
         """
         count = self.config.layers
         asked = range(count) if layers is None else layers
-        wanted = set(check_layers(list(asked), count))
+        wanted = set(check_layer_indices(list(asked), count))
         grid = self.grid(images)
         tables = self.positions(grid, images)
         x = self.enter(self.embed_patches(images), tables)
@@ -95,7 +95,7 @@ class ViT(nn.Module):
 
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters block `layer`; after the last for `layers`"""
-        if check_entrance(layer, self.config.layers) == 0:
+        if check_layer_boundary(layer, self.config.layers) == 0:
             return self.tokens(images)
         return self.forward_intermediates(images, [layer - 1])[layer - 1]
 
@@ -105,7 +105,7 @@ class ViT(nn.Module):
         `grid` is (rows, columns) of the patches, by default that of the config's image size.
         """
         grid = grid or self.config.grid
-        start = check_entrance(layer, self.config.layers)
+        start = check_layer_boundary(layer, self.config.layers)
         return self.forward_head(
             self.encoder(x, grid, self.positions(grid, x), start, self.config.read)
         )
@@ -121,7 +121,7 @@ class ViT(nn.Module):
         count = self.config.layers
         if self.config.mixer not in MIXERS_WITH_HEADS:
             raise ConfigError(f"mixer {self.config.mixer!r} has no attention to look at")
-        wanted = set(check_layers(list(range(count) if layers is None else layers), count))
+        wanted = set(check_layer_indices(list(range(count) if layers is None else layers), count))
         deepest = max(wanted, default=-1)
         grid = self.grid(images)
         tables = self.positions(grid, images)
@@ -146,13 +146,15 @@ class ViT(nn.Module):
         )
         if size is None:
             self.head.representation = None
-        self.head.linear = zero_classifier(self.head.linear, size or self.config.width, num_classes)
+        self.head.linear = make_zero_classifier(
+            self.head.linear, size or self.config.width, num_classes
+        )
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """(rows, columns) of patches of these images; raises where the model cannot take them."""
         config = self.config
         size = check_images(images, config.channels)
-        check_divides(size, config.patch_size, config.trunk.stride if config.trunk else 1)
+        check_patch_grid(size, config.patch_size, config.trunk.stride if config.trunk else 1)
         return config.grid_of(size)
 
     def embed_patches(self, images: Tensor) -> Tensor:

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from patchwords.report.blocks import note, row_of, section, table
+from patchwords.report.blocks import html_table, note, section, table_row
 from patchwords.report.html import Content, Markup, tag
-from patchwords.report.run import Run
-from patchwords.report.words import percent, plural
+from patchwords.report.run import RunData
+from patchwords.report.words import format_percent, pluralise
 
 FEW_IMAGES = 30  # below it, a class's numbers move by more than 3 points with one image
 
 
-def settings(run: Run) -> Markup:
+def render_settings(run: RunData) -> Markup:
     """The command, the versions and every resolved setting: what it takes to do it again."""
     environment = run.environment
     parts: list[Content] = []
@@ -26,8 +26,8 @@ def settings(run: Run) -> Markup:
         "started": environment.get("started"),
     }
     columns = [
-        tag("div", tag("h3", name), pairs_table(values))
-        for name, values in (("Settings", flatten(run.config)), ("Environment", facts))
+        tag("div", tag("h3", name), render_pairs_table(values))
+        for name, values in (("Settings", flatten_for_display(run.config)), ("Environment", facts))
         if any(value is not None for value in values.values())
     ]
     if not parts and not columns:
@@ -35,43 +35,43 @@ def settings(run: Run) -> Markup:
     return section("settings", "How to make it again", *parts, tag("div", *columns, class_="two"))
 
 
-def flatten(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_for_display(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
     """{"a": {"b": 1}} -> {"a.b": 1}; what was left unset is left out"""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:
-            flat |= flatten(value, f"{prefix}{key}.")
+            flat |= flatten_for_display(value, f"{prefix}{key}.")
         else:
-            flat[f"{prefix}{key}"] = written(value)
+            flat[f"{prefix}{key}"] = format_setting(value)
     return flat
 
 
-def written(value: Any) -> Any:
+def format_setting(value: Any) -> Any:
     """A value as it stands in config.yaml."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
 
 
-def pairs_table(values: dict[str, Any]) -> Markup:
+def render_pairs_table(values: dict[str, Any]) -> Markup:
     rows = [
-        row_of(key, tag("td", tag("code", str(value))))
+        table_row(key, tag("td", tag("code", str(value))))
         for key, value in values.items()
         if value is not None
     ]
-    return table((), rows, look="pairs")
+    return html_table((), rows, look="pairs")
 
 
-def reading(run: Run) -> Markup:
+def render_reading_guide(run: RunData) -> Markup:
     """What the numbers mean and what they do not say."""
     results = run.evaluation
     points: list[Content] = []
     if results:
         n, accuracy = results["images"], results["accuracy"]
         points.append(
-            f"The interval is about chance in picking the {plural(n, 'image')}: with as many "
-            f"others from the same source, accuracies from {percent(accuracy['low'])} to "
-            f"{percent(accuracy['high'])} would be no surprise. A model that is better by less "
+            f"The interval is about chance in picking the {pluralise(n, 'image')}: with as many "
+            f"others from the same source, accuracies from {format_percent(accuracy['low'])} to "
+            f"{format_percent(accuracy['high'])} would be no surprise. A model that is better by less "
             "than this width may not be better. The chance in training is not counted: another "
             "seed gives another model."
         )
@@ -81,7 +81,7 @@ def reading(run: Run) -> Markup:
             named = ", ".join(small[:8]) + (f" and {len(small) - 8} more" if len(small) > 8 else "")
             points.append(
                 f"Judged by fewer than {FEW_IMAGES} images: {named}. In the smallest of these, one "
-                f"image more or less moves the recall by {percent(1 / least, 0)}."
+                f"image more or less moves the recall by {format_percent(1 / least, 0)}."
             )
     points += [
         "The images come from the same source as those it was trained on. Photos by other people, "

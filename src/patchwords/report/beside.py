@@ -9,140 +9,153 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from patchwords.duration import duration
+from patchwords.duration import format_duration
 from patchwords.errors import DataError
-from patchwords.evaluate.answers import Answers, answers_in, matched, refuse_other_classes
-from patchwords.evaluate.paired import Pairs, apart, difference, tally, verdict
-from patchwords.report.blocks import note, number, row_of, section, table
-from patchwords.report.charts import Series, line_chart, series_of
+from patchwords.evaluate.answers import (
+    LabelledPredictions,
+    match_predictions,
+    parse_labelled_predictions,
+    require_same_classes,
+)
+from patchwords.evaluate.paired import (
+    PairedCounts,
+    accuracy_difference,
+    format_mcnemar_result,
+    format_paired_counts,
+    proportion_difference,
+)
+from patchwords.report.blocks import html_table, note, number_cell, section, table_row
+from patchwords.report.charts import ChartSeries, line_chart, make_series
 from patchwords.report.html import Markup, tag
-from patchwords.report.learning import SHOWN
-from patchwords.report.run import Run
-from patchwords.report.words import TO, count, percent, plural
+from patchwords.report.learning import CHART_FORMATS
+from patchwords.report.run import RunData
+from patchwords.report.words import RANGE_DASH, format_count, format_percent, pluralise
 
-LOOKS = ("first", "second", "third")  # of the lines; more runs are in the table alone
-THIS = "this run"
+RUN_LINE_LOOKS = ("first", "second", "third")  # of the lines; more runs are in the table alone
+THIS_RUN = "this run"
 
 
-def beside(run: Run, others: Sequence[Run]) -> Markup | None:
+def render_other_runs(run: RunData, others: Sequence[RunData]) -> Markup | None:
     """The section; None where there is no other run."""
     if not others:
         return None
     runs = (run, *others)
     rows = [
-        row_of(
+        table_row(
             one.folder.resolve().name,
-            tag("td", beginning(one)),
-            number(accuracy(one)),
-            number(count(one.evaluation["images"]) if one.evaluation else None),
-            number(length(one)),
+            tag("td", format_initial_weights(one)),
+            number_cell(format_accuracy_interval(one)),
+            number_cell(format_count(one.evaluation["images"]) if one.evaluation else None),
+            number_cell(format_training_length(one)),
         )
         for one in runs
     ]
-    lines = learning_lines(runs)
+    lines = make_accuracy_series(runs)
     alt = f"Validation accuracy over the training steps: {', '.join(line.name for line in lines)}"
     chart = tag(
         "figure",
         tag("figcaption", "Validation accuracy while training"),
-        line_chart(lines, alt, *SHOWN["Accuracy"]),
+        line_chart(lines, alt, *CHART_FORMATS["Accuracy"]),
     )
     return section(
         "beside",
         "Beside other runs",
-        table(("Run", "Started from", "Accuracy, 95 % interval", "Images", "Training"), rows),
+        html_table(("Run", "Started from", "Accuracy, 95 % interval", "Images", "Training"), rows),
         tag("div", chart, class_="charts") if lines else None,
-        *(comparison(run, other) for other in others),
+        *(render_run_comparison(run, other) for other in others),
     )
 
 
-def beginning(run: Run) -> str:
+def format_initial_weights(run: RunData) -> str:
     weights = run.config.get("weights")
     if weights:
         return Path(weights).name if Path(weights).exists() else str(weights)
     return "random weights" if run.config else "not recorded"
 
 
-def accuracy(run: Run) -> str | None:
+def format_accuracy_interval(run: RunData) -> str | None:
     if not run.evaluation:
         return None
     found = run.evaluation["accuracy"]
-    ends = f"{percent(found['low'])}{TO}{percent(found['high'])}"
-    return f"{percent(found['value'])} ({ends})"
+    ends = f"{format_percent(found['low'])}{RANGE_DASH}{format_percent(found['high'])}"
+    return f"{format_percent(found['value'])} ({ends})"
 
 
-def length(run: Run) -> str | None:
+def format_training_length(run: RunData) -> str | None:
     train = run.rows("train")
     if not train:
         return None
-    steps = f"{count(train[-1]['step'])} steps"
-    return f"{steps}, {duration(train[-1]['seconds'])}" if "seconds" in train[-1] else steps
+    steps = f"{format_count(train[-1]['step'])} steps"
+    return f"{steps}, {format_duration(train[-1]['seconds'])}" if "seconds" in train[-1] else steps
 
 
-def learning_lines(runs: Sequence[Run]) -> list[Series]:
+def make_accuracy_series(runs: Sequence[RunData]) -> list[ChartSeries]:
     """Validation accuracy of the first runs, as many as can be told apart."""
     lines = [
-        series_of(run.rows("evaluation"), "accuracy", run.folder.resolve().name, look, dots=True)
-        for run, look in zip(runs, LOOKS, strict=False)
+        make_series(run.rows("evaluation"), "accuracy", run.folder.resolve().name, look, dots=True)
+        for run, look in zip(runs, RUN_LINE_LOOKS, strict=False)
     ]
     return [line for line in lines if line.points]
 
 
-def comparison(run: Run, other: Run) -> Markup:
+def render_run_comparison(run: RunData, other: RunData) -> Markup:
     """In words, whether the two differ by more than chance; as `patchwords compare` has it."""
     name = other.folder.resolve().name
     what = "Beside ", tag("b", name)
     if not (run.evaluation and other.evaluation):
         return note(*what, ": nothing can be said of the difference, as an accuracy is missing.")
     try:
-        a, b = answers_of(other, name), answers_of(run, THIS)
-        refuse_other_classes(a.name, a.classes, b.name, b.classes)
+        a, b = collect_run_predictions(other, name), collect_run_predictions(run, THIS_RUN)
+        require_same_classes(a.name, a.classes, b.name, b.classes)
         if set(a.keys).isdisjoint(b.keys):
-            return note(*what, f": {of_other_images(run, other, name)}")
-        same_a, same_b = matched(a, b)
+            return note(*what, f": {describe_unpaired_difference(run, other, name)}")
+        same_a, same_b = match_predictions(a, b)
     except DataError as error:
         return note(*what, f": nothing can be said of the difference, as {error}.")
-    pairs = Pairs.of(same_a.right, same_b.right)
+    pairs = PairedCounts.of(same_a.right, same_b.right)
     left = len(a) - len(same_a), len(b) - len(same_b)
-    aside = f"; left out: {count(left[0])} of {name} and {count(left[1])} of {THIS}"
+    aside = (
+        f"; left out: {format_count(left[0])} of {name} and {format_count(left[1])} of {THIS_RUN}"
+    )
     return note(
         *what,
-        f", on the {plural(pairs.n, 'image')} that both judged: {tally(pairs, name, THIS)}"
-        f"{aside if any(left) else ''}. The difference is {in_points(difference(pairs))}; "
-        f"{verdict(pairs, name, THIS)}.",
+        f", on the {pluralise(pairs.n, 'image')} that both judged: {format_paired_counts(pairs, name, THIS_RUN)}"
+        f"{aside if any(left) else ''}. The difference is {format_point_difference(accuracy_difference(pairs))}; "
+        f"{format_mcnemar_result(pairs, name, THIS_RUN)}.",
     )
 
 
-def answers_of(run: Run, name: str) -> Answers:
+def collect_run_predictions(run: RunData, name: str) -> LabelledPredictions:
     """To the images that have a label. Raises DataError where the run's files do not fit."""
     rows = [
         (row.path, row.label, row.prediction, row.probability)
         for row in run.predictions
         if row.correct is not None
     ]
-    return answers_in(name, run.evaluation, rows)
+    return parse_labelled_predictions(name, run.evaluation, rows)
 
 
-def of_other_images(run: Run, other: Run, name: str) -> str:
+def describe_unpaired_difference(run: RunData, other: RunData, name: str) -> str:
     """The difference where nothing says that the same images were judged."""
     shares = [
         (found["value"], found["low"], found["high"])
         for found in (one.evaluation["accuracy"] for one in (other, run))
     ]
-    value, low, high = apart(shares[0], shares[1])
+    value, low, high = proportion_difference(shares[0], shares[1])
     known = run.predictions and other.predictions
     why = "no image was judged by both" if known else "which images were judged is not known"
     ahead = (
         "which may be chance"
         if low <= 0 <= high
-        else f"{THIS if value > 0 else name} is ahead by more than chance"
+        else f"{THIS_RUN if value > 0 else name} is ahead by more than chance"
     )
     return (
         f"{why}, so the accuracies are taken for those of different images. The difference is "
-        f"{in_points((value, low, high))}, {ahead}; on the same images it would be known better."
+        f"{format_point_difference((value, low, high))}, {ahead}; on the same images it would be known better."
     )
 
 
-def in_points(difference: tuple[float, float, float]) -> str:
+def format_point_difference(difference: tuple[float, float, float]) -> str:
     """This run less the other, in hundredths, with its interval."""
     value, low, high = (f"{100 * share:+.2f}" for share in difference)
-    return f"{value} points for {THIS} (95 % interval {low} to {high})"
+    return f"{value} points for {THIS_RUN} (95 % interval {low} to {high})"

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from patchwords.report.html import Content, Markup, tag
-from patchwords.report.words import NOTHING, percent
+from patchwords.report.words import UNKNOWN_VALUE, format_percent
 
-LONGEST_TABLE = 30  # rows; a longer one scrolls in its own box
+MAX_UNSCROLLED_ROWS = 30  # rows; a longer one scrolls in its own box
 
 
 def section(name: str, title: str, *content: Content) -> Markup:
@@ -19,7 +19,7 @@ def note(*content: Content, look: str = "note") -> Markup:
     return tag("p", *content, class_=look)
 
 
-def table(
+def html_table(
     head: Sequence[str],
     rows: Sequence[Markup],
     foot: Iterable[Markup] = (),
@@ -33,26 +33,28 @@ def table(
     drawn = tag(
         "table", columns if head else None, tag("tbody", *rows), tag("tfoot", *foot), class_=look
     )
-    tall = " tall" if len(rows) > LONGEST_TABLE else ""
+    tall = " tall" if len(rows) > MAX_UNSCROLLED_ROWS else ""
     return tag("div", drawn, class_=f"scroll{tall}", tabindex=0)
 
 
-def row_of(name: Content, *cells: Markup) -> Markup:
+def table_row(name: Content, *cells: Markup) -> Markup:
     """A table row that begins with its name."""
     return tag("tr", tag("th", name, scope="row"), *cells)
 
 
-def number(content: Content) -> Markup:
+def number_cell(content: Content) -> Markup:
     """A cell with a number; None is nothing known."""
-    return tag("td", NOTHING if content is None else content, class_="num")
+    return tag("td", UNKNOWN_VALUE if content is None else content, class_="num")
 
 
-def meter(value: float | None, detail: Content = None) -> Markup:
+def meter_cell(value: float | None, detail: Content = None) -> Markup:
     """A cell with a share and a bar as long."""
     if value is None:
-        return number(None)
-    return tag("td", tag("span", percent(value)), detail, bar(value), class_="num meter")
+        return number_cell(None)
+    return tag(
+        "td", tag("span", format_percent(value)), detail, share_bar(value), class_="num meter"
+    )
 
 
-def bar(share: float) -> Markup:
+def share_bar(share: float) -> Markup:
     return tag("i", style=f"--share:{100 * share:.1f}%")

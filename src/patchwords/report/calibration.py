@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from patchwords.report.blocks import note, section
-from patchwords.report.diagrams import reliability
+from patchwords.report.diagrams import reliability_diagram
 from patchwords.report.html import Markup, tag
-from patchwords.report.run import Run
-from patchwords.report.words import percent
+from patchwords.report.run import RunData
+from patchwords.report.words import format_percent
 
-FAIR = 0.02  # a gap between confidence and accuracy that is not worth a word
+NEGLIGIBLE_GAP = 0.02  # a gap between confidence and accuracy that is not worth a word
 
 
-def calibration(run: Run) -> Markup:
+def render_calibration(run: RunData) -> Markup:
     """Whether the model is as often right as it is sure."""
     results = run.evaluation.get("calibration")
     if not results:
@@ -23,7 +23,7 @@ def calibration(run: Run) -> Markup:
     sure = sum(b["confidence"] * b["count"] for b in bins) / n
     right = sum(b["accuracy"] * b["count"] for b in bins) / n
     gap = sure - right
-    if abs(gap) < FAIR:
+    if abs(gap) < NEGLIGIBLE_GAP:
         verdict = "On the whole its confidence can be taken at its word."
     elif gap > 0:
         verdict = f"It is over-confident by {100 * gap:.0f} points: trust its percentages less."
@@ -35,25 +35,25 @@ def calibration(run: Run) -> Markup:
         "div",
         tag(
             "p",
-            f"On average the model is {percent(sure)} sure of its answer, and {percent(right)} of "
+            f"On average the model is {format_percent(sure)} sure of its answer, and {format_percent(right)} of "
             f"the answers are right. {verdict}",
             class_="lede",
         ),
         tag(
             "p",
             "The images are sorted into bins by how sure the model is. A bar tells how many of a "
-            f"bin are right: on the dashed line, {percent(0.8, 0)} sure means right 8 times in 10; "
+            f"bin are right: on the dashed line, {format_percent(0.8, 0)} sure means right 8 times in 10; "
             "a bar below it means over-confidence. A dot stands at the mean confidence of its bin; "
             "pale bars rest on fewer than 10 images and say little.",
         ),
         tag(
             "p",
-            tag("b", f"Expected calibration error {percent(results['ece'])}"),
+            tag("b", f"Expected calibration error {format_percent(results['ece'])}"),
             ": the mean distance, over all images, between dot and dashed line. It is somewhat "
             "too high where the images are few, and it says nothing of images unlike these.",
         ),
     )
-    figure = tag("figure", reliability(results["bins"]))
+    figure = tag("figure", reliability_diagram(results["bins"]))
     return section(
         "calibration",
         "Is it as right as it is sure?",

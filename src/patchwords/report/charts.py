@@ -11,14 +11,14 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.report.html import Content, Markup, join, tag
-from patchwords.report.run import Run
+from patchwords.report.html import Content, Markup, join_markup, tag
+from patchwords.report.run import RunData
 
-MOST_POINTS = 150  # of a line; more rows are averaged in buckets
+MAX_LINE_POINTS = 150  # of a line; more rows are averaged in buckets
 
 
 @dataclass(frozen=True)
-class Point:
+class ChartPoint:
     """A place on a line; low and high are the extremes of the rows that it stands for."""
 
     x: float
@@ -29,17 +29,17 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Series:
+class ChartSeries:
     """A line of a chart. Look: "first" and "second" are the page's two colours."""
 
     name: str
-    points: list[Point]
+    points: list[ChartPoint]
     look: str = "first"
     dots: bool = False  # mark each point: for the few rows of an evaluation
 
 
 @dataclass(frozen=True)
-class Frame:
+class ChartFrame:
     """Data coordinates -> pixels of a chart."""
 
     x: tuple[float, float]
@@ -60,9 +60,9 @@ class Frame:
         return self.height - self.bottom - share * (self.height - self.top - self.bottom)
 
 
-def series_of(
+def make_series(
     rows: Sequence[dict[str, Any]], key: str, name: str, look: str = "first", dots: bool = False
-) -> Series:
+) -> ChartSeries:
     """One column of metrics.jsonl as a line; rows without a finite value are left out."""
     pairs = [
         (float(row["step"]), float(row[key]))
@@ -70,10 +70,10 @@ def series_of(
         if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
     ]
     # buckets of one size: where they differed, the line would look calmer for no reason
-    size = -(-len(pairs) // MOST_POINTS) or 1
+    size = -(-len(pairs) // MAX_LINE_POINTS) or 1
     buckets = [np.array(pairs[i : i + size]) for i in range(0, len(pairs), size)]
     points = [
-        Point(
+        ChartPoint(
             x=float(bucket[:, 0].mean()),
             y=float(bucket[:, 1].mean()),
             low=float(bucket[:, 1].min()),
@@ -82,27 +82,27 @@ def series_of(
         )
         for bucket in buckets
     ]
-    return Series(name, points, look, dots)
+    return ChartSeries(name, points, look, dots)
 
 
-def training_lines(run: Run) -> list[tuple[str, list[Series]]]:
+def collect_training_charts(run: RunData) -> list[tuple[str, list[ChartSeries]]]:
     """(title, lines) of each chart of the training that the run has numbers for."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     charts = []
     for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr")):
-        lines = [series_of(train, key, "training")]
+        lines = [make_series(train, key, "training")]
         for split, look in (("validation", "second"), ("test", "third")):
             rows = [row for row in evaluations if row.get("split", "validation") == split]
-            lines.append(series_of(rows, key, split, look, dots=True))
+            lines.append(make_series(rows, key, split, look, dots=True))
         charts.append((title, [line for line in lines if line.points]))
     probes = run.rows("fewshot")
     name = f"{probes[-1].get('shots')}-shot" if probes else ""
-    few = series_of(probes, "accuracy", name, "third", dots=True)
+    few = make_series(probes, "accuracy", name, "third", dots=True)
     charts.append(("Few-shot accuracy", [few] if few.points else []))
     return [(title, lines) for title, lines in charts if lines]
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def choose_ticks(low: float, high: float, most: int = 5) -> list[float]:
     """At most `most` + 1 round numbers (1, 2, 2.5 or 5 times a power of ten) within the range."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
@@ -115,11 +115,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
     return [i * step for i in range(first, last + 1)]
 
 
-def text_at(x: float, y: float, content: Content, **attributes: Content) -> Markup:
+def svg_text(x: float, y: float, content: Content, **attributes: Content) -> Markup:
     return tag("text", content, x=x, y=y, **attributes)
 
 
-def drawing(
+def svg_drawing(
     width: float, height: float, alt: str, *parts: Content, **attributes: Content
 ) -> Markup:
     """An <svg> that says in words what it shows."""
@@ -128,7 +128,7 @@ def drawing(
 
 
 def line_chart(
-    series: Sequence[Series],
+    series: Sequence[ChartSeries],
     alt: str,
     show: Callable[[float], str],
     ceiling: float | None = None,
@@ -142,51 +142,57 @@ def line_chart(
     low, high = min(p.low for p in points), max(p.high for p in points)
     bottom = 0.0 if ceiling is None or low < 0.5 * ceiling else math.floor(low * 20) / 20
     top = ceiling if ceiling is not None else (high * 1.05 or 1.0)
-    frame = Frame(x=(0.0, max(p.x for p in points) or 1.0), y=(bottom, top))
-    parts = [axes(frame, show, over)]
+    frame = ChartFrame(x=(0.0, max(p.x for p in points) or 1.0), y=(bottom, top))
+    parts = [svg_axes(frame, show, over)]
     for line in series:
-        parts += [band(frame, line), path(frame, line), *hover(frame, line, show, over)]
+        parts += [
+            svg_band(frame, line),
+            svg_polyline(frame, line),
+            *svg_hover_points(frame, line, show, over),
+        ]
     place = float(frame.left)
     for line in series if len(series) > 1 else ():
         parts.append(tag("rect", x=place, y=10.0, width=14, height=4, rx=2, class_=line.look))
-        parts.append(text_at(place + 20, 16.0, line.name, class_="key"))
+        parts.append(svg_text(place + 20, 16.0, line.name, class_="key"))
         place += 34 + 7.2 * len(line.name)
-    return drawing(frame.width, frame.height, alt, *parts)
+    return svg_drawing(frame.width, frame.height, alt, *parts)
 
 
-def axes(frame: Frame, show: Callable[[float], str], over: str) -> Markup:
+def svg_axes(frame: ChartFrame, show: Callable[[float], str], over: str) -> Markup:
     """Grid lines and numbers."""
     end = frame.width - frame.right
     parts = []
-    for value in ticks(*frame.y):
+    for value in choose_ticks(*frame.y):
         y = frame.down(value)
         parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
-        parts.append(text_at(frame.left - 8, y + 4, show(value), class_="end"))
+        parts.append(svg_text(frame.left - 8, y + 4, show(value), class_="end"))
     floor = frame.height - frame.bottom
-    for value in ticks(*frame.x):
-        parts.append(text_at(frame.across(value), floor + 18, f"{value:,.0f}", class_="middle"))
-    parts.append(text_at(end, frame.height - 5, over, class_="end"))
-    return join(*parts)
+    for value in choose_ticks(*frame.x):
+        parts.append(svg_text(frame.across(value), floor + 18, f"{value:,.0f}", class_="middle"))
+    parts.append(svg_text(end, frame.height - 5, over, class_="end"))
+    return join_markup(*parts)
 
 
-def band(frame: Frame, line: Series) -> Markup:
+def svg_band(frame: ChartFrame, line: ChartSeries) -> Markup:
     """The spread of the rows behind averaged points."""
     if all(point.rows == 1 for point in line.points):
         return Markup("")
     corners = [(p.x, p.high) for p in line.points] + [(p.x, p.low) for p in reversed(line.points)]
-    return tag("polygon", points=coordinates(frame, corners), class_=f"band {line.look}")
+    return tag("polygon", points=svg_coordinates(frame, corners), class_=f"band {line.look}")
 
 
-def path(frame: Frame, line: Series) -> Markup:
-    where = coordinates(frame, [(point.x, point.y) for point in line.points])
+def svg_polyline(frame: ChartFrame, line: ChartSeries) -> Markup:
+    where = svg_coordinates(frame, [(point.x, point.y) for point in line.points])
     return tag("polyline", points=where, class_=f"line {line.look}")
 
 
-def coordinates(frame: Frame, corners: Sequence[tuple[float, float]]) -> str:
+def svg_coordinates(frame: ChartFrame, corners: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{frame.across(x):.1f},{frame.down(y):.1f}" for x, y in corners)
 
 
-def hover(frame: Frame, line: Series, show: Callable[[float], str], over: str) -> list[Markup]:
+def svg_hover_points(
+    frame: ChartFrame, line: ChartSeries, show: Callable[[float], str], over: str
+) -> list[Markup]:
     """A dot per point, drawn or unseen, that tells its numbers."""
     look = f"dot {line.look}" if line.dots or len(line.points) == 1 else "unseen"
     return [

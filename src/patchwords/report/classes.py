@@ -6,40 +6,42 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.evaluate.metrics import wilson
-from patchwords.report.blocks import meter, note, number, row_of, section, table
-from patchwords.report.diagrams import MOST_CELLS, heat_map, pixel_map
+from patchwords.evaluate.metrics import wilson_interval
+from patchwords.report.blocks import html_table, meter_cell, note, number_cell, section, table_row
+from patchwords.report.diagrams import MAX_MATRIX_CLASSES, confusion_heat_map, confusion_pixel_map
 from patchwords.report.html import Content, Markup, tag
-from patchwords.report.run import Run
-from patchwords.report.words import TO, count, percent
+from patchwords.report.run import RunData
+from patchwords.report.words import RANGE_DASH, format_count, format_percent
 
-MOST_BESIDE = 10  # classes whose matrix leaves room for the mistakes in words beside it
-MOST_PAIRS = 8  # of confused classes that are listed
+MAX_CLASSES_WITH_PAIRS = 10  # classes whose matrix leaves room for the mistakes in words beside it
+MAX_CONFUSED_PAIRS = 8  # of confused classes that are listed
 
 
-def per_class(run: Run) -> Markup:
+def render_class_scores(run: RunData) -> Markup:
     """Precision, recall, F1 and support of each class, and their averages."""
     results = run.evaluation
     if not results:
         return section("classes", "Class by class", note("There are no held-out results."))
     rows = []
     for i, row in enumerate(results["per_class"]):
-        ends = wilson(results["confusion"][i][i], row["support"]) if row["support"] else None
+        ends = (
+            wilson_interval(results["confusion"][i][i], row["support"]) if row["support"] else None
+        )
         rows.append(
-            row_of(
+            table_row(
                 row["class"],
-                meter(row["precision"]),
-                meter(row["recall"], interval(ends, "recall")),
-                meter(row["f1"]),
-                number(count(row["support"])),
+                meter_cell(row["precision"]),
+                meter_cell(row["recall"], render_interval(ends, "recall")),
+                meter_cell(row["f1"]),
+                number_cell(format_count(row["support"])),
             )
         )
     averages = [
-        row_of(
+        table_row(
             name,
-            *(meter(results[key][word]) for word in ("precision", "recall")),
-            meter(results[key]["f1"], interval(f1_ends(results[key]), "F1")),
-            number(count(results["images"])),
+            *(meter_cell(results[key][word]) for word in ("precision", "recall")),
+            meter_cell(results[key]["f1"], render_interval(read_f1_interval(results[key]), "F1")),
+            number_cell(format_count(results["images"])),
         )
         for name, key in (("Macro average", "macro"), ("Weighted average", "weighted"))
     ]
@@ -47,32 +49,32 @@ def per_class(run: Run) -> Markup:
     return section(
         "classes",
         "Class by class",
-        weakest(results),
-        table(head, rows, averages, look="classes scores"),
-        terms(),
+        render_weakest_classes(results),
+        html_table(head, rows, averages, look="classes scores"),
+        render_metric_definitions(),
     )
 
 
-def interval(ends: tuple[float, float] | None, of: str) -> Content:
+def render_interval(ends: tuple[float, float] | None, of: str) -> Content:
     """The two ends, small, beside the number that they are of."""
     if ends is None:
         return None
     low, high = ends
-    words = f"{100 * low:.0f}{TO}{100 * high:.0f}"
+    words = f"{100 * low:.0f}{RANGE_DASH}{100 * high:.0f}"
     return tag("small", words, title=f"95 % interval of {of}")
 
 
-def f1_ends(average: dict[str, Any]) -> tuple[float, float] | None:
+def read_f1_interval(average: dict[str, Any]) -> tuple[float, float] | None:
     """Of macro F1, where the evaluation is not from before it had an interval."""
     return (average["f1_low"], average["f1_high"]) if "f1_low" in average else None
 
 
-def weakest(results: dict[str, Any]) -> Markup:
+def render_weakest_classes(results: dict[str, Any]) -> Markup:
     """A sentence on where the model is weakest, and on classes that nothing is known of."""
     known = [row for row in results["per_class"] if row["support"]]
     absent = [row["class"] for row in results["per_class"] if not row["support"]]
     worst = sorted(known, key=lambda row: row["f1"])[: 3 if len(known) > 5 else 1]
-    named = ", ".join(f"{row['class']} ({percent(row['f1'])})" for row in worst)
+    named = ", ".join(f"{row['class']} ({format_percent(row['f1'])})" for row in worst)
     text = f"Lowest F1: {named}."
     if absent:
         text += (
@@ -82,7 +84,7 @@ def weakest(results: dict[str, Any]) -> Markup:
     return tag("p", text, class_="lede")
 
 
-def terms() -> Markup:
+def render_metric_definitions() -> Markup:
     return note(
         tag("b", "Precision"),
         ": of the images given this class, how many have it. ",
@@ -98,7 +100,7 @@ def terms() -> Markup:
     )
 
 
-def confusion(run: Run) -> Markup:
+def render_confusion_matrix(run: RunData) -> Markup:
     """Which class is taken for which: the matrix, and its largest mistakes in words."""
     results = run.evaluation
     if not results:
@@ -106,15 +108,15 @@ def confusion(run: Run) -> Markup:
             "confusion", "What is taken for what", note("There are no held-out results.")
         )
     matrix, classes = results["confusion"], [row["class"] for row in results["per_class"]]
-    if len(classes) <= MOST_CELLS:
-        picture = tag("div", heat_map(matrix, classes), class_="scroll", tabindex=0)
+    if len(classes) <= MAX_MATRIX_CLASSES:
+        picture = tag("div", confusion_heat_map(matrix, classes), class_="scroll", tabindex=0)
         caption = (
             "Each row is a true class, each column an answer; shading is the share of the row."
         )
     else:
         picture = tag(
             "img",
-            src=pixel_map(matrix),
+            src=confusion_pixel_map(matrix),
             alt=f"Confusion matrix of {len(classes)} classes",
             class_="pixels",
         )
@@ -129,24 +131,24 @@ def confusion(run: Run) -> Markup:
         tag(
             "div",
             figure,
-            confused_pairs(matrix, classes),
-            class_="side" if len(classes) <= MOST_BESIDE else "stack",
+            render_confused_pairs(matrix, classes),
+            class_="side" if len(classes) <= MAX_CLASSES_WITH_PAIRS else "stack",
         ),
     )
 
 
-def confused_pairs(matrix: list[list[int]], classes: list[str]) -> Markup:
+def render_confused_pairs(matrix: list[list[int]], classes: list[str]) -> Markup:
     """The commonest mistakes, most frequent first."""
     counts = np.array(matrix)
     totals = counts.sum(axis=1)
     np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:MOST_PAIRS]
+    order = np.argsort(-counts, axis=None, kind="stable")[:MAX_CONFUSED_PAIRS]
     pairs = [divmod(int(place), len(classes)) for place in order]
     items = [
         tag(
             "li",
             tag("span", tag("b", classes[i]), " taken for ", tag("b", classes[j])),
-            tag("small", f"{count(counts[i, j])} of {count(totals[i])}"),
+            tag("small", f"{format_count(counts[i, j])} of {format_count(totals[i])}"),
         )
         for i, j in pairs
         if counts[i, j]

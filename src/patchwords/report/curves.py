@@ -14,14 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from patchwords.report.figures import DPI, blank
+from patchwords.report.figures import FIGURE_DPI, new_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # colour, marker, dash
-LOOKS = (
+LINE_STYLES = (
     ("#0072b2", "o", "-"),
     ("#d55e00", "s", "--"),
     ("#009e73", "^", "-."),
@@ -31,9 +31,9 @@ LOOKS = (
     ("#56b4e9", "X", "-."),
     ("#999999", "*", ":"),
 )
-WIDTH, HEIGHT = 4.4, 3.3  # of a panel, in inches
-MOST_ACROSS = 3  # panels in a row
-LETTERS = 26  # of a caption, per inch of the figure
+PANEL_WIDTH, PANEL_HEIGHT = 4.4, 3.3  # of a panel, in inches
+MAX_PANELS_PER_ROW = 3  # panels in a row
+CAPTION_LETTERS_PER_INCH = 26  # of a caption, per inch of the figure
 
 
 @dataclass(frozen=True)
@@ -65,31 +65,40 @@ def draw_panels(panels: Sequence[Panel], caption: str, name: str = "curves") -> 
     """-> {"curves.png": ..., "curves.svg": ...}; the same numbers give the same bytes."""
     import matplotlib
 
-    across = min(MOST_ACROSS, len(panels))
+    across = min(MAX_PANELS_PER_ROW, len(panels))
     down = math.ceil(len(panels) / across)
-    lines = textwrap.wrap(plain(caption), int(LETTERS * WIDTH * across / 1.6))
-    figure = blank(WIDTH * across, HEIGHT * down + 0.17 * len(lines) + 0.1)
+    lines = textwrap.wrap(
+        escape_mathtext(caption), int(CAPTION_LETTERS_PER_INCH * PANEL_WIDTH * across / 1.6)
+    )
+    figure = new_figure(PANEL_WIDTH * across, PANEL_HEIGHT * down + 0.17 * len(lines) + 0.1)
     places = figure.subplots(down, across, squeeze=False).flat
     for axes, panel in zip(places, panels, strict=False):
-        draw(axes, panel)
+        draw_panel(axes, panel)
     for axes in list(figure.axes)[len(panels) :]:
         axes.set_axis_off()
     figure.supxlabel("\n".join(lines), fontsize=8, x=0.01, ha="left")
     with matplotlib.rc_context({"svg.hashsalt": "patchwords"}):
-        return {f"{name}.png": saved(figure, "png"), f"{name}.svg": saved(figure, "svg")}
+        return {
+            f"{name}.png": encode_figure(figure, "png"),
+            f"{name}.svg": encode_figure(figure, "svg"),
+        }
 
 
-def draw(axes: Axes, panel: Panel) -> None:
+def draw_panel(axes: Axes, panel: Panel) -> None:
     for i, curve in enumerate(panel.curves):
-        colour, marker, dash = LOOKS[i % len(LOOKS)]
+        colour, marker, dash = LINE_STYLES[i % len(LINE_STYLES)]
         dash = dash if curve.line else "none"
-        label = plain(curve.label)
+        label = escape_mathtext(curve.label)
         axes.plot(
             curve.x, curve.y, color=colour, marker=marker, linestyle=dash, markersize=4, label=label
         )
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, lw=0)
-    axes.set(title=plain(panel.title), xlabel=plain(panel.x_label), ylabel=plain(panel.y_label))
+    axes.set(
+        title=escape_mathtext(panel.title),
+        xlabel=escape_mathtext(panel.x_label),
+        ylabel=escape_mathtext(panel.y_label),
+    )
     if panel.log_x:
         axes.set_xscale("log")
     if panel.log_y:
@@ -103,15 +112,15 @@ def draw(axes: Axes, panel: Panel) -> None:
         axes.legend(frameon=False, fontsize=8)
 
 
-def plain(text: str) -> str:
+def escape_mathtext(text: str) -> str:
     """A dollar sign would start mathematics."""
     return text.replace("$", r"\$")
 
 
-def saved(figure: Figure, kind: str) -> bytes:
+def encode_figure(figure: Figure, kind: str) -> bytes:
     file = io.BytesIO()
     undated = {"Software": None} if kind == "png" else {"Date": None}
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph")  # letters that the font lacks
-        figure.savefig(file, format=kind, dpi=DPI, metadata=undated)
+        figure.savefig(file, format=kind, dpi=FIGURE_DPI, metadata=undated)
     return file.getvalue()

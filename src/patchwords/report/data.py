@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
-from patchwords.report.blocks import bar, note, number, row_of, section, table
-from patchwords.report.html import Markup, join, tag
-from patchwords.report.run import Run
-from patchwords.report.words import count, plural
+from patchwords.report.blocks import html_table, note, number_cell, section, share_bar, table_row
+from patchwords.report.html import Markup, join_markup, tag
+from patchwords.report.run import RunData
+from patchwords.report.words import format_count, pluralise
 
-MOST_SKIPPED = 50  # images that are named; data.json and evaluation.json have them all
-SPLITS = ("train", "validation", "test")
+MAX_SKIPPED_ROWS = 50  # images that are named; data.json and evaluation.json have them all
+SPLIT_ROW_ORDER = ("train", "validation", "test")
 
 
-def data(run: Run) -> Markup:
+def render_data(run: RunData) -> Markup:
     """Images per class and split, and what was left aside and why."""
     title = "The data"
     if not run.data:
         unknown = note("There is no data.json to describe the data by.")
         return section(
-            "data", title, unknown, skipped(run) if run.evaluation or run.masked else None
+            "data",
+            title,
+            unknown,
+            render_skipped_images(run) if run.evaluation or run.masked else None,
         )
     found = run.data.get("splits", {})
-    splits = {name: found[name] for name in sorted(found, key=place_of)}
+    splits = {name: found[name] for name in sorted(found, key=split_rank)}
     classes = run.data.get("classes", [])
     zeros = [0] * len(classes)
     total = sum(split["images"] for split in splits.values())
@@ -28,41 +31,49 @@ def data(run: Run) -> Markup:
     lede = tag(
         "p",
         tag("b", run.data.get("source", "unknown source")),
-        f" ({run.data.get('kind', 'unknown kind')}): {plural(total, 'image')} in "
-        f"{plural(len(classes), 'class', 'classes') if classes else 'no classes'}.",
+        f" ({run.data.get('kind', 'unknown kind')}): {pluralise(total, 'image')} in "
+        f"{pluralise(len(classes), 'class', 'classes') if classes else 'no classes'}.",
         class_="lede",
     )
     most = max((max(s.get("per_class") or [0]) for s in splits.values()), default=0) or 1
     rows = [
-        row_of(
-            name, *(amount((split.get("per_class") or zeros)[i], most) for split in splits.values())
+        table_row(
+            name,
+            *(
+                image_count_cell((split.get("per_class") or zeros)[i], most)
+                for split in splits.values()
+            ),
         )
         for i, name in enumerate(classes)
     ]
-    totals = row_of("All", *(number(count(split["images"])) for split in splits.values()))
+    totals = table_row(
+        "All", *(number_cell(format_count(split["images"])) for split in splits.values())
+    )
     return section(
         "data",
         title,
         lede,
-        table(("Class", *splits), rows, [totals], look="classes"),
+        html_table(("Class", *splits), rows, [totals], look="classes"),
         tag("ul", *(tag("li", line) for line in run.data.get("notes", [])), class_="notes"),
-        skipped(run),
+        render_skipped_images(run),
         note("Fingerprint of the data: ", tag("code", fingerprint), look="small")
         if fingerprint
         else None,
     )
 
 
-def place_of(split: str) -> int:
+def split_rank(split: str) -> int:
     """Train, validation, test; then what an evaluation calls its images."""
-    return SPLITS.index(split) if split in SPLITS else len(SPLITS)
+    return SPLIT_ROW_ORDER.index(split) if split in SPLIT_ROW_ORDER else len(SPLIT_ROW_ORDER)
 
 
-def amount(images: int, most: int) -> Markup:
-    return tag("td", tag("span", count(images)), bar(images / most), class_="num meter quiet")
+def image_count_cell(images: int, most: int) -> Markup:
+    return tag(
+        "td", tag("span", format_count(images)), share_bar(images / most), class_="num meter quiet"
+    )
 
 
-def skipped(run: Run) -> Markup:
+def render_skipped_images(run: RunData) -> Markup:
     """Images that could not be read: named, with the reason, never replaced by others."""
     seen = {}
     for row in run.data.get("skipped", []):
@@ -75,11 +86,13 @@ def skipped(run: Run) -> Markup:
         return note("No image was skipped.")
     named = [
         tag("tr", tag("td", r["path"]), tag("td", r.get("split")), tag("td", r["reason"]))
-        for r in rows[:MOST_SKIPPED]
+        for r in rows[:MAX_SKIPPED_ROWS]
     ]
     more = len(rows) - len(named)
-    return join(
-        tag("h3", f"{plural(len(rows), 'image')} skipped"),
-        table(("Image", "Split", "Reason"), named, look="paths"),
-        note(f"And {count(more)} more; data.json names them all.", look="small") if more else None,
+    return join_markup(
+        tag("h3", f"{pluralise(len(rows), 'image')} skipped"),
+        html_table(("Image", "Split", "Reason"), named, look="paths"),
+        note(f"And {format_count(more)} more; data.json names them all.", look="small")
+        if more
+        else None,
     )

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from patchwords.inspect.attention import Query
-from patchwords.report.sheet import Tile, draw_sheet, overlay
-from patchwords.report.words import clip, plural
+from patchwords.inspect.attention import QueryPatch
+from patchwords.report.sheet import GridTile, draw_image_grid, overlay_map
+from patchwords.report.words import pluralise, truncate_name
 
-MOST_HEADS = 16  # in a row
+MAX_HEADS_PER_ROW = 16  # in a row
 
 
 @dataclass(frozen=True)
-class Gaze:
+class PhotoAttention:
     """A photo as the model sees it, and maps of it."""
 
     name: str
@@ -24,59 +24,61 @@ class Gaze:
     maps: Mapping[str, np.ndarray]  # [h, w] each
 
 
-def draw_maps(gazes: Sequence[Gaze], prefix: int, query: Query = None) -> dict[str, bytes]:
+def draw_attention_maps(
+    gazes: Sequence[PhotoAttention], prefix: int, query: QueryPatch = None
+) -> dict[str, bytes]:
     """maps.png and .svg: a row for each photo; each map, and the photo seen through it"""
     rows = []
     for gaze in gazes:
-        answer = f"\n{clip(gaze.answer, 20)}" if gaze.answer else ""
-        row = [Tile(gaze.picture, clip(gaze.name, 20) + answer)]
+        answer = f"\n{truncate_name(gaze.answer, 20)}" if gaze.answer else ""
+        row = [GridTile(gaze.picture, truncate_name(gaze.name, 20) + answer)]
         for name, numbers in gaze.maps.items():
-            row.append(Tile(numbers, f"{name}\nmost {numbers.max():.2g}"))
-            row.append(Tile(overlay(gaze.picture, numbers)))
+            row.append(GridTile(numbers, f"{name}\nmost {numbers.max():.2g}"))
+            row.append(GridTile(overlay_map(gaze.picture, numbers)))
         rows.append(row)
     caption = (
-        f"Where the model looks in {plural(len(gazes), 'photo')}, from {seen(prefix, query)}: "
+        f"Where the model looks in {pluralise(len(gazes), 'photo')}, from {describe_query(prefix, query)}: "
         "attention of the last layer (mean of heads); Attention Rollout over all layers; and, "
         "where the model knows classes, rollout weighted by gradients, which asks what speaks for "
         "the class named above the photo. Bright is much; each map has its own scale, and its "
         "largest value above. Attention says where values came from, not that the answer "
         "hangs on them: the deletion and insertion curves measure that."
     )
-    return draw_sheet(rows, caption, "maps", side=1.5)
+    return draw_image_grid(rows, caption, "maps", side=1.5)
 
 
-def draw_heads(
-    gaze: Gaze,
+def draw_head_maps(
+    gaze: PhotoAttention,
     attention: np.ndarray,
     layers: Sequence[int],
     heads: Sequence[int],
     prefix: int,
-    query: Query,
+    query: QueryPatch,
 ) -> dict[str, bytes]:
     """[L, K, h, w] of the chosen layers and heads -> heads.png and .svg"""
     picture = gaze.picture.copy()
     if query is not None:
-        picture = framed(picture, attention.shape[2:], query)
+        picture = frame_query_patch(picture, attention.shape[2:], query)
     rows = []
     for layer, of_layer in zip(layers, attention, strict=True):
-        for start in range(0, len(heads), MOST_HEADS):
-            row = [Tile(picture, clip(gaze.name, 16))]
+        for start in range(0, len(heads), MAX_HEADS_PER_ROW):
+            row = [GridTile(picture, truncate_name(gaze.name, 16))]
             row += [
-                Tile(numbers, f"layer {layer} head {head}\nmost {numbers.max():.2g}")
+                GridTile(numbers, f"layer {layer} head {head}\nmost {numbers.max():.2g}")
                 for head, numbers in list(zip(heads, of_layer, strict=True))[
-                    start : start + MOST_HEADS
+                    start : start + MAX_HEADS_PER_ROW
                 ]
             ]
             rows.append(row)
     caption = (
-        f"Attention of single heads in one photo, from {seen(prefix, query)}. Bright is much; each "
+        f"Attention of single heads in one photo, from {describe_query(prefix, query)}. Bright is much; each "
         "map has its own scale, and its largest value above. A head shows where it takes "
         "values from; what the layers after it make of them is not shown."
     )
-    return draw_sheet(rows, caption, "heads", side=1.25)
+    return draw_image_grid(rows, caption, "heads", side=1.25)
 
 
-def seen(prefix: int, query: Query) -> str:
+def describe_query(prefix: int, query: QueryPatch) -> str:
     """The query in words"""
     if query is not None:
         return f"the patch in row {query[0]}, column {query[1]} (from 0; framed)"
@@ -85,7 +87,9 @@ def seen(prefix: int, query: Query) -> str:
     return "the patches, in the mean over all of them (there is no class token)"
 
 
-def framed(picture: np.ndarray, grid: Sequence[int], query: tuple[int, int]) -> np.ndarray:
+def frame_query_patch(
+    picture: np.ndarray, grid: Sequence[int], query: tuple[int, int]
+) -> np.ndarray:
     """The patch of the query with a white and a black line around it"""
     (height, width), (rows, columns) = picture.shape[:2], grid
     top, bottom = (height * (query[0] + i) // rows for i in (0, 1))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from html import escape
 
-VOID = {"img", "br", "meta", "col"}  # elements without an end tag
+VOID_ELEMENTS = {"img", "br", "meta", "col"}  # elements without an end tag
 
 
 class Markup(str):
@@ -16,23 +16,23 @@ class Markup(str):
 Content = str | int | float | None
 
 
-def text(content: Content) -> Markup:
+def to_markup(content: Content) -> Markup:
     """Any content as HTML; None is nothing."""
     if isinstance(content, Markup):
         return content
     if content is None:
         return Markup("")
-    return Markup(escape(plain(str(content))))
+    return Markup(escape(replace_surrogates(str(content))))
 
 
-def plain(words: str) -> str:
+def replace_surrogates(words: str) -> str:
     """Words that any file can hold: a file name that is not UTF-8 has surrogates in it."""
     return words.encode("utf-8", "replace").decode("utf-8")
 
 
-def join(*contents: Content) -> Markup:
+def join_markup(*contents: Content) -> Markup:
     """Contents one after the other."""
-    return Markup("".join(map(text, contents)))
+    return Markup("".join(map(to_markup, contents)))
 
 
 def tag(name: str, /, *contents: Content, **attributes: Content) -> Markup:
@@ -42,21 +42,21 @@ def tag(name: str, /, *contents: Content, **attributes: Content) -> Markup:
     '<p class="note">a &lt; b</p>'
     """
     written = "".join(
-        f' {key.rstrip("_").replace("_", "-")}="{text(shorten(value))}"'
+        f' {key.rstrip("_").replace("_", "-")}="{to_markup(round_coordinate(value))}"'
         for key, value in attributes.items()
         if value is not None
     )
-    if name in VOID:
+    if name in VOID_ELEMENTS:
         return Markup(f"<{name}{written}>")
-    return Markup(f"<{name}{written}>{join(*contents)}</{name}>")
+    return Markup(f"<{name}{written}>{join_markup(*contents)}</{name}>")
 
 
-def shorten(value: Content) -> Content:
+def round_coordinate(value: Content) -> Content:
     """Coordinates with two decimals: a report holds thousands of them."""
     return f"{value:.2f}".rstrip("0").rstrip(".") if isinstance(value, float) else value
 
 
-def whole_page(title: str, look: str, policy: str, body: Markup) -> str:
+def html_document(title: str, look: str, policy: str, body: Markup) -> str:
     """A page that is one file: with its CSS, and what its Content-Security-Policy allows."""
     head = tag(
         "head",

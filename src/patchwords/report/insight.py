@@ -9,53 +9,60 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from patchwords.inspect.distance import Distances
-from patchwords.inspect.filters import Filters
+from patchwords.inspect.distance import AttentionDistances
+from patchwords.inspect.filters import PrincipalFilters
 from patchwords.inspect.positions import PositionSimilarity
-from patchwords.inspect.structure import Structure
-from patchwords.inspect.truth import Truth
+from patchwords.inspect.structure import PositionStructure
+from patchwords.inspect.truth import FaithfulnessCurves
 from patchwords.report.curves import Curve, Panel, draw_panels
-from patchwords.report.figures import blank
-from patchwords.report.mosaic import ACROSS, GAP, shown, tiles_of
-from patchwords.report.sheet import COLOURS, Tile, captioned, draw_sheet
-from patchwords.report.words import plural
+from patchwords.report.figures import new_figure
+from patchwords.report.mosaic import (
+    MOSAIC_COLUMNS,
+    MOSAIC_GAP,
+    component_to_rgb,
+    make_position_mosaic,
+)
+from patchwords.report.sheet import COLOUR_MAP, GridTile, draw_image_grid, encode_captioned_figure
+from patchwords.report.words import pluralise
 
-MOST_TABLES = 3
-Figures = dict[str, bytes]
+MAX_POSITION_TABLES = 3
+FigureFiles = dict[str, bytes]
 
 
-def draw_filters(filters: Filters) -> Figures:
+def draw_filter_components(filters: PrincipalFilters) -> FigureFiles:
     """filters.png and .svg"""
     tiles = [
-        Tile(shown(component), f"{share:.1%}")
+        GridTile(component_to_rgb(component), f"{share:.1%}")
         for component, share in zip(filters.components, filters.explained, strict=True)
     ]
-    rows = [tiles[start : start + ACROSS] for start in range(0, len(tiles), ACROSS)]
+    rows = [tiles[start : start + MOSAIC_COLUMNS] for start in range(0, len(tiles), MOSAIC_COLUMNS)]
     grey = "" if filters.components.shape[3] == 3 else " The mean over the channels, in grey."
     caption = (
-        f"The first {plural(len(tiles), 'principal component')} of the {filters.count} filters of "
+        f"The first {pluralise(len(tiles), 'principal component')} of the {filters.count} filters of "
         f"the {filters.of}, each with its share of their variance (together "
         f"{filters.explained.sum():.0%}). Mid-grey is 0, each on its own scale; the sign is "
         "arbitrary. They show what the first layer can tell apart, not what the model makes of "
         f"it.{grey}"
     )
-    return draw_sheet(rows, caption, "filters", side=0.95)
+    return draw_image_grid(rows, caption, "filters", side=0.95)
 
 
-def draw_positions(similarity: PositionSimilarity, structures: Sequence[Structure]) -> Figures:
+def draw_position_similarity(
+    similarity: PositionSimilarity, structures: Sequence[PositionStructure]
+) -> FigureFiles:
     """positions.png and .svg; of many tables the first, the middle and the last"""
     count = len(similarity.values)
     chosen = sorted({0, count // 2, count - 1}) if count > 1 else [0]
     _, h, w = similarity.values.shape[:3]
-    figure = blank(0.4 + 4.1 * len(chosen), 4.2 * min(1.5, max(0.6, h / w)))
+    figure = new_figure(0.4 + 4.1 * len(chosen), 4.2 * min(1.5, max(0.6, h / w)))
     low = min(0.0, float(np.nanmin(similarity.values)))
     for axes, table in zip(figure.subplots(1, len(chosen), squeeze=False)[0], chosen, strict=True):
-        mosaic, rows, columns = tiles_of(similarity.values[table])
-        image = axes.imshow(mosaic, cmap=COLOURS, vmin=low, vmax=1, interpolation="nearest")
-        axes.set_yticks((np.arange(len(rows)) + 0.5) * (h + GAP) - 0.5, rows)
-        axes.set_xticks((np.arange(len(columns)) + 0.5) * (w + GAP) - 0.5, columns)
+        mosaic, rows, columns = make_position_mosaic(similarity.values[table])
+        image = axes.imshow(mosaic, cmap=COLOUR_MAP, vmin=low, vmax=1, interpolation="nearest")
+        axes.set_yticks((np.arange(len(rows)) + 0.5) * (h + MOSAIC_GAP) - 0.5, rows)
+        axes.set_xticks((np.arange(len(columns)) + 0.5) * (w + MOSAIC_GAP) - 0.5, columns)
         axes.set(xlabel="column of the patch", ylabel="row of the patch")
-        axes.set_title(title_of(similarity, structures, table), fontsize=8)
+        axes.set_title(format_position_title(similarity, structures, table), fontsize=8)
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
     figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.8)
@@ -73,10 +80,12 @@ def draw_positions(similarity: PositionSimilarity, structures: Sequence[Structur
         f"falling function of their distance.{every} No image takes part: it shows what positions "
         "tell the model, not what it does with them."
     )
-    return captioned(figure, caption, "positions")
+    return encode_captioned_figure(figure, caption, "positions")
 
 
-def title_of(similarity: PositionSimilarity, structures: Sequence[Structure], table: int) -> str:
+def format_position_title(
+    similarity: PositionSimilarity, structures: Sequence[PositionStructure], table: int
+) -> str:
     found = structures[table]
     layer = f"layer {similarity.layers[table]}: " if len(similarity.values) > 1 else ""
     return (
@@ -85,12 +94,14 @@ def title_of(similarity: PositionSimilarity, structures: Sequence[Structure], ta
     )
 
 
-def draw_distance(distances: Distances, image_size: tuple[int, int]) -> Figures:
+def draw_attention_distance(
+    distances: AttentionDistances, image_size: tuple[int, int]
+) -> FigureFiles:
     """distance.png and .svg: a dot for every head, with its standard error"""
     from matplotlib.ticker import MaxNLocator
 
     mean, error = distances.mean, np.nan_to_num(distances.error)  # [L, K]
-    figure = blank(max(4.6, 1.4 + 0.22 * len(mean)), 3.4)
+    figure = new_figure(max(4.6, 1.4 + 0.22 * len(mean)), 3.4)
     axes = figure.subplots()
     heads = mean.shape[1]
     aside = np.linspace(-0.22, 0.22, heads) if heads > 1 else np.zeros(1)
@@ -109,14 +120,14 @@ def draw_distance(distances: Distances, image_size: tuple[int, int]) -> Figures:
     n = len(distances.pixels)
     caption = (
         f"How far each head looks: a dot is a head, averaged over the patches of "
-        f"{plural(n, 'image')} of {image_size[0]}x{image_size[1]} pixels"
+        f"{pluralise(n, 'image')} of {image_size[0]}x{image_size[1]} pixels"
         f"{', with its standard error' if n > 1 else ''}. The class token is left out. A large "
         "distance says that a head looks far, not at what, nor that it matters."
     )
-    return captioned(figure, caption, "distance")
+    return encode_captioned_figure(figure, caption, "distance")
 
 
-def draw_tokens(similarity: np.ndarray, prefix: int) -> Figures:
+def draw_token_similarity(similarity: np.ndarray, prefix: int) -> FigureFiles:
     """[n, L, h, w] -> tokens.png and .svg"""
     n, layers = similarity.shape[:2]
     flat = similarity.transpose(1, 0, 2, 3).reshape(layers, -1)
@@ -127,7 +138,7 @@ def draw_tokens(similarity: np.ndarray, prefix: int) -> Figures:
     to = "the class token" if prefix else "the mean of the patches (there is no class token)"
     caption = (
         f"Cosine similarity of patch tokens to {to} after each layer, over all patches of "
-        f"{plural(n, 'image')}; the band holds 80 % of them. Tokens that are alike point the same "
+        f"{pluralise(n, 'image')}; the band holds 80 % of them. Tokens that are alike point the same "
         "way; it does not show what they stand for."
     )
     ticks = range(0, layers, -(-layers // 12))
@@ -135,7 +146,7 @@ def draw_tokens(similarity: np.ndarray, prefix: int) -> Figures:
     return draw_panels([panel], caption, "tokens")
 
 
-def draw_truth(curves: Mapping[str, Truth], baseline: str) -> Figures:
+def draw_faithfulness(curves: Mapping[str, FaithfulnessCurves], baseline: str) -> FigureFiles:
     """truth.png and .svg"""
     n = len(next(iter(curves.values())).deletion)
     panels = []
@@ -144,7 +155,7 @@ def draw_truth(curves: Mapping[str, Truth], baseline: str) -> Figures:
         for name, truth in curves.items():
             values = truth.insertion if index else truth.deletion
             share = np.linspace(0, 1, values.shape[1])
-            mean, wide = values.mean(axis=0), band(values)
+            mean, wide = values.mean(axis=0), standard_error_band(values)
             label = f"{name} ({truth.areas[:, index].mean():.3f})"
             lines.append(
                 Curve(
@@ -160,14 +171,14 @@ def draw_truth(curves: Mapping[str, Truth], baseline: str) -> Figures:
     stands = "the mean colour of the image" if baseline == "mean" else "the blurred image"
     caption = (
         "The probability of the class that the model answered, while patches are taken away or put "
-        f"in, the most important ones by each map first; over {plural(n, 'image')}, bands are one "
+        f"in, the most important ones by each map first; over {pluralise(n, 'image')}, bands are one "
         f"standard error, areas in brackets. Where a patch is missing, {stands} stands. No model "
         "was trained on such images: read the difference from random, not the height."
     )
     return draw_panels(panels, caption, "truth")
 
 
-def band(values: np.ndarray) -> np.ndarray:
+def standard_error_band(values: np.ndarray) -> np.ndarray:
     """[n, S + 1] -> [S + 1], the standard error; 0 for a single image"""
     n = len(values)
     return values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1])

@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from patchwords.report.charts import Point, Series, line_chart
-from patchwords.report.html import Content, Markup, join, tag
-from patchwords.report.mosaic import inlined
-from patchwords.report.run import Run
-from patchwords.report.sheet import overlay
-from patchwords.report.words import SPACE, beside_chance, chance, plural
+from patchwords.report.charts import ChartPoint, ChartSeries, line_chart
+from patchwords.report.html import Content, Markup, join_markup, tag
+from patchwords.report.mosaic import inline_image
+from patchwords.report.run import RunData
+from patchwords.report.sheet import overlay_map
+from patchwords.report.words import (
+    NO_BREAK_SPACE,
+    format_against_random,
+    format_probability,
+    pluralise,
+)
 
-LOOKS = {"rollout": "first", "gradient rollout": "second", "random": "third"}
-CALLED = {"rollout": "rollout", "gradient rollout": "by gradient", "random": "random"}
+MAP_LINE_LOOKS = {"rollout": "first", "gradient rollout": "second", "random": "third"}
+MAP_LABELS = {"rollout": "rollout", "gradient rollout": "by gradient", "random": "random"}
 
 
-def maps(run: Run) -> Markup | None:
+def render_attention_maps(run: RunData) -> Markup | None:
     """Images as the model sees them, and the same through Attention Rollout"""
     found = run.insight.get("maps")
     if not found:
@@ -27,12 +32,12 @@ def maps(run: Run) -> Markup | None:
     ):
         picture = photo.astype(np.float32) / 255  # [H, W, 3]
         images = (
-            inlined(picture, f"{path}: as the model sees it", photo=True),
-            inlined(overlay(picture, numbers), f"{path}: where it looks", photo=True),
+            inline_image(picture, f"{path}: as the model sees it", photo=True),
+            inline_image(overlay_map(picture, numbers), f"{path}: where it looks", photo=True),
         )
         words: list[Content] = [tag("span", path)]
         if row := answers.get(path):
-            sure = f" {chance(row.probability)}"
+            sure = f" {format_probability(row.probability)}"
             words = [tag("b", row.prediction, class_="bad" if row.correct is False else "good")]
             words.append(
                 tag("small", f"wrong: is {row.label},{sure}" if row.correct is False else sure)
@@ -54,21 +59,28 @@ def maps(run: Run) -> Markup | None:
     )
 
 
-def truth(run: Run) -> Markup | None:
+def render_faithfulness(run: RunData) -> Markup | None:
     """Deletion and insertion curves, and what they say of each kind of map"""
     found = run.insight.get("truth")
     if not found:
         return None
-    images = plural(found["images"], "held-out image")
+    images = pluralise(found["images"], "held-out image")
     charts = []
     for kind, better in (("deletion", "lower is truer"), ("insertion", "higher is truer")):
-        lines = [line(run.arrays[f"{kind}_{name}"], name) for name in found["maps"]]
+        lines = [
+            make_faithfulness_series(run.arrays[f"{kind}_{name}"], name) for name in found["maps"]
+        ]
         alt = f"Probability under {kind} of patches: {', '.join(each.name for each in lines)}"
         over = "% of patches taken away" if kind == "deletion" else "% of patches put in"
-        chart = line_chart(lines, alt, lambda y: f"{100 * y:.3g}{SPACE}%", over=over)
+        chart = line_chart(lines, alt, lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", over=over)
         charts.append(tag("figure", tag("figcaption", f"{kind.capitalize()}: {better}"), chart))
     verdicts = [
-        tag("li", tag("b", f"{name.capitalize()}: "), beside_chance(areas["beside_random"]), ".")
+        tag(
+            "li",
+            tag("b", f"{name.capitalize()}: "),
+            format_against_random(areas["beside_random"]),
+            ".",
+        )
         for name, areas in found["maps"].items()
         if "beside_random" in areas
     ]
@@ -82,20 +94,20 @@ def truth(run: Run) -> Markup | None:
         "div",
         tag("h3", "Whether its maps explain its answers"),
         tag("p", "Area under insertion less deletion, beside random maps of the same images:"),
-        tag("ul", join(*verdicts), class_="notes"),
+        tag("ul", join_markup(*verdicts), class_="notes"),
         tag("div", *charts, class_="charts"),
         tag("p", words, class_="small"),
     )
 
 
-def line(values: np.ndarray, name: str) -> Series:
+def make_faithfulness_series(values: np.ndarray, name: str) -> ChartSeries:
     """[n, S + 1] -> the mean, and one standard error around it"""
     n = len(values)
     mean = values.mean(axis=0, dtype=np.float64)
     wide = values.std(axis=0, ddof=1, dtype=np.float64) / n**0.5 if n > 1 else np.zeros(len(mean))
     share = np.linspace(0, 100, len(mean))
     points = [
-        Point(float(x), float(y), float(max(0.0, y - w)), float(min(1.0, y + w)), n)
+        ChartPoint(float(x), float(y), float(max(0.0, y - w)), float(min(1.0, y + w)), n)
         for x, y, w in zip(share, mean, wide, strict=True)
     ]
-    return Series(CALLED[name], points, LOOKS[name])
+    return ChartSeries(MAP_LABELS[name], points, MAP_LINE_LOOKS[name])

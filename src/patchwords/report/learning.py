@@ -6,24 +6,30 @@ import statistics
 from collections.abc import Callable
 from typing import Any
 
-from patchwords.report.blocks import note, number, section, table
-from patchwords.report.charts import line_chart, training_lines
+from patchwords.report.blocks import html_table, note, number_cell, section
+from patchwords.report.charts import collect_training_charts, line_chart
 from patchwords.report.html import Content, Markup, tag
-from patchwords.report.run import Run
-from patchwords.report.words import SPACE, count, percent, plural, rate
+from patchwords.report.run import RunData
+from patchwords.report.words import (
+    NO_BREAK_SPACE,
+    format_count,
+    format_learning_rate,
+    format_percent,
+    pluralise,
+)
 
-MOST_SPIKES = 8  # named; the rest are counted
+MAX_NAMED_SPIKES = 8  # named; the rest are counted
 
 # chart -> how a value is written, and the highest that there can be
-SHOWN: dict[str, tuple[Callable[[float], str], float | None]] = {
+CHART_FORMATS: dict[str, tuple[Callable[[float], str], float | None]] = {
     "Loss": (lambda y: f"{y:.3g}", None),
-    "Accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
-    "Learning rate": (rate, None),
-    "Few-shot accuracy": (lambda y: f"{100 * y:.3g}{SPACE}%", 1.0),
+    "Accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
+    "Learning rate": (format_learning_rate, None),
+    "Few-shot accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
 }
 
 
-def curves(run: Run) -> Markup:
+def render_training_curves(run: RunData) -> Markup:
     """Loss, accuracy, learning rate and, where it was measured, few-shot accuracy."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     title = "How it learned"
@@ -33,52 +39,54 @@ def curves(run: Run) -> Markup:
     if not train and not evaluations:
         return section("curves", title, note("metrics.jsonl has no rows: there are no curves."))
     figures = []
-    for name, lines in training_lines(run):
+    for name, lines in collect_training_charts(run):
         alt = f"{name} over the training steps: {', '.join(line.name for line in lines)}"
-        show, ceiling = SHOWN[name]
+        show, ceiling = CHART_FORMATS[name]
         chart = line_chart(lines, alt, show, ceiling)
         figures.append(tag("figure", tag("figcaption", name), chart))
     return section(
         "curves",
         title,
-        tag("p", *training_story(train, evaluations), class_="lede"),
+        tag("p", *describe_training(train, evaluations), class_="lede"),
         tag("div", *figures, class_="charts"),
-        fewshot_story(run.rows("fewshot")),
-        spikes(run.rows("note")),
-        evaluation_table(evaluations),
+        render_fewshot_note(run.rows("fewshot")),
+        render_loss_spikes(run.rows("note")),
+        render_evaluation_table(evaluations),
     )
 
 
-def training_story(train: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> list[Content]:
+def describe_training(
+    train: list[dict[str, Any]], evaluations: list[dict[str, Any]]
+) -> list[Content]:
     """How long, how good at best, how fast: a sentence each, where the rows tell it."""
     last = max([*train, *evaluations], key=lambda row: row["step"])
     epochs = f" ({last['epoch']:.3g} epochs)" if last.get("epoch") else ""
-    story: list[Content] = [f"{plural(last['step'], 'step')}{epochs}. "]
+    story: list[Content] = [f"{pluralise(last['step'], 'step')}{epochs}. "]
     scored = [row for row in evaluations if row.get("accuracy") is not None]
     if scored:
         best = max(scored, key=lambda row: row["accuracy"])
         story.append(
-            f"Best {best.get('split', 'validation')} accuracy {percent(best['accuracy'])} at step "
-            f"{count(best['step'])}. "
+            f"Best {best.get('split', 'validation')} accuracy {format_percent(best['accuracy'])} at step "
+            f"{format_count(best['step'])}. "
         )
     speeds = [row["images_per_second"] for row in train if row.get("images_per_second")]
     waits = [row["data_wait"] for row in train if row.get("data_wait") is not None]
     if speeds:
-        story.append(f"Median speed {count(statistics.median(speeds))} images per second")
-        if used := utilisation(train):
-            story.append(f", {percent(used, 0)} of what the device's matrix products reach")
-        waited = f", {percent(statistics.mean(waits), 0)} of the time waiting for images"
+        story.append(f"Median speed {format_count(statistics.median(speeds))} images per second")
+        if used := median_utilisation(train):
+            story.append(f", {format_percent(used, 0)} of what the device's matrix products reach")
+        waited = f", {format_percent(statistics.mean(waits), 0)} of the time waiting for images"
         story.append(f"{waited if waits else ''}.")
     return story
 
 
-def utilisation(train: list[dict[str, Any]]) -> float | None:
+def median_utilisation(train: list[dict[str, Any]]) -> float | None:
     """The usual share of the device's peak; None where it was not measured."""
     shares = [row["utilisation"] for row in train if row.get("utilisation")]
     return statistics.median(shares) if shares else None
 
 
-def fewshot_story(probes: list[dict[str, Any]]) -> Markup | None:
+def render_fewshot_note(probes: list[dict[str, Any]]) -> Markup | None:
     """What the last chart says: how good the representation is, whatever the head has learnt."""
     told = [row for row in probes if {"shots", "images", "accuracy"} <= row.keys()]
     if not told:
@@ -86,19 +94,19 @@ def fewshot_story(probes: list[dict[str, Any]]) -> Markup | None:
     last = told[-1]
     return note(
         "Few-shot accuracy: a linear classifier, fitted in closed form to what the frozen model "
-        f"makes of {plural(last['shots'], 'training image')} of each class, judged by "
-        f"{plural(last['images'], 'validation image')}. At the end {percent(last['accuracy'])}.",
+        f"makes of {pluralise(last['shots'], 'training image')} of each class, judged by "
+        f"{pluralise(last['images'], 'validation image')}. At the end {format_percent(last['accuracy'])}.",
         look="small",
     )
 
 
-def spikes(notes: list[dict[str, Any]]) -> Markup | None:
+def render_loss_spikes(notes: list[dict[str, Any]]) -> Markup | None:
     """Where the loss jumped."""
-    steps = [count(row["step"]) for row in notes if row.get("about") == "loss spike"]
+    steps = [format_count(row["step"]) for row in notes if row.get("about") == "loss spike"]
     if not steps:
         return None
-    named = ", ".join(steps[:MOST_SPIKES])
-    more = f" and {len(steps) - MOST_SPIKES} more" if len(steps) > MOST_SPIKES else ""
+    named = ", ".join(steps[:MAX_NAMED_SPIKES])
+    more = f" and {len(steps) - MAX_NAMED_SPIKES} more" if len(steps) > MAX_NAMED_SPIKES else ""
     return note(
         f"The loss jumped more than 4 robust deviations above the median of the rows before it "
         f"{'once' if len(steps) == 1 else f'{len(steps)} times'}, at "
@@ -107,25 +115,25 @@ def spikes(notes: list[dict[str, Any]]) -> Markup | None:
     )
 
 
-def evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
+def render_evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
     """The numbers behind the dots, for those who cannot see them or want them."""
     if not evaluations:
         return None
     rows = [
         tag(
             "tr",
-            number(count(row["step"])),
-            number(written(row.get("epoch"), ".2f")),
+            number_cell(format_count(row["step"])),
+            number_cell(format_optional(row.get("epoch"), ".2f")),
             tag("td", row.get("split", "validation")),
-            number(written(row.get("loss"), ".4f")),
-            number(percent(row.get("accuracy"))),
-            number(written(row.get("images"), ",d")),
+            number_cell(format_optional(row.get("loss"), ".4f")),
+            number_cell(format_percent(row.get("accuracy"))),
+            number_cell(format_optional(row.get("images"), ",d")),
         )
         for row in evaluations
     ]
     head = ("Step", "Epoch", "Split", "Loss", "Accuracy", "Images")
-    return tag("details", tag("summary", "The evaluations as numbers"), table(head, rows))
+    return tag("details", tag("summary", "The evaluations as numbers"), html_table(head, rows))
 
 
-def written(value: float | None, form: str) -> str | None:
+def format_optional(value: float | None, form: str) -> str | None:
     return None if value is None else format(value, form)

@@ -6,29 +6,31 @@ import base64
 import io
 from dataclasses import dataclass
 
-from patchwords.data.decode import decode
-from patchwords.data.examples import Examples
+from patchwords.data.decode import decode_image
+from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError
-from patchwords.report.blocks import note, number, section, table
+from patchwords.report.blocks import html_table, note, number_cell, section
 from patchwords.report.html import Content, Markup, tag
-from patchwords.report.run import Prediction, Run
-from patchwords.report.words import chance, count, plural
+from patchwords.report.run import PredictionRow, RunData
+from patchwords.report.words import format_count, format_probability, pluralise
 
-SIDE = 240  # pixels of a thumbnail's longer side: sharp at 160 CSS pixels on a dense screen
-TINY = 64  # images up to this size are kept as they are, and shown with hard pixels
-MOST_MISTAKES = 24
-MOST_RIGHT = 20
+REPORT_THUMBNAIL_SIDE = (
+    240  # pixels of a thumbnail's longer side: sharp at 160 CSS pixels on a dense screen
+)
+LOSSLESS_SIDE = 64  # images up to this size are kept as they are, and shown with hard pixels
+MAX_MISTAKES = 24
+MAX_RIGHT_ANSWERS = 20
 
 
 @dataclass(frozen=True)
-class Album:
+class RunImages:
     """Finds the images of a run by the names that predictions.csv gives them."""
 
-    examples: Examples | None
+    examples: ImageDataset | None
     places: dict[str, int]
 
     @classmethod
-    def of(cls, examples: Examples | None) -> Album:
+    def of(cls, examples: ImageDataset | None) -> RunImages:
         keys = examples.keys if examples is not None else []
         return cls(examples, {key: place for place, key in enumerate(keys)})
 
@@ -37,15 +39,17 @@ class Album:
         if self.examples is None or path not in self.places:
             return "not among the images given"
         try:
-            image = decode(self.examples.read(self.places[path]), smallest=SIDE)
+            image = decode_image(
+                self.examples.read(self.places[path]), smallest=REPORT_THUMBNAIL_SIDE
+            )
         except (OSError, DataError) as error:
             return " ".join(str(error).split())
-        tiny = max(image.size) <= TINY
+        tiny = max(image.size) <= LOSSLESS_SIDE
         file = io.BytesIO()
         if tiny:
             image.save(file, "PNG")
         else:
-            image.thumbnail((SIDE, SIDE))
+            image.thumbnail((REPORT_THUMBNAIL_SIDE, REPORT_THUMBNAIL_SIDE))
             image.save(file, "JPEG", quality=82)
         kind = "png" if tiny else "jpeg"
         source = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
@@ -61,7 +65,7 @@ class Album:
         )
 
 
-def mistakes(run: Run, album: Album) -> Markup:
+def render_mistakes(run: RunData, album: RunImages) -> Markup:
     """The wrong answers that the model was surest of."""
     title = "The most confident mistakes"
     if not run.predictions:
@@ -69,47 +73,49 @@ def mistakes(run: Run, album: Album) -> Markup:
     wrong = [row for row in run.predictions if row.correct is False]
     if not wrong:
         return section("mistakes", title, note("None: every held-out image was answered right."))
-    shown = sorted(wrong, key=lambda row: -row.probability)[:MOST_MISTAKES]
+    shown = sorted(wrong, key=lambda row: -row.probability)[:MAX_MISTAKES]
     lede = tag(
         "p",
-        f"{plural(len(shown), 'mistake')} of {count(len(wrong))}, the surest first. Some may be "
+        f"{pluralise(len(shown), 'mistake')} of {format_count(len(wrong))}, the surest first. Some may be "
         "wrong labels rather than wrong answers. Under each picture: the answer and how sure it "
         "was, then what the image is and the chance that the model gave that.",
         class_="lede",
     )
-    return section("mistakes", title, lede, gallery(shown, album))
+    return section("mistakes", title, lede, render_gallery(shown, album))
 
 
-def right_answers(run: Run, album: Album) -> Markup | None:
+def render_right_answers(run: RunData, album: RunImages) -> Markup | None:
     """For each class the right answers that the model was surest of: what it thinks is typical."""
     right = sorted((row for row in run.predictions if row.correct), key=lambda r: -r.probability)
     if not right or album.examples is None:
         return None
-    classes = sorted({row.label for row in right})[:MOST_RIGHT]
-    each = max(1, MOST_RIGHT // len(classes)) if len(classes) > 4 else 4
+    classes = sorted({row.label for row in right})[:MAX_RIGHT_ANSWERS]
+    each = max(1, MAX_RIGHT_ANSWERS // len(classes)) if len(classes) > 4 else 4
     shown = [row for name in classes for row in [r for r in right if r.label == name][:each]]
     lede = tag("p", "The right answers it was surest of, class by class.", class_="lede")
-    return section("typical", "What it finds typical", lede, gallery(shown, album))
+    return section("typical", "What it finds typical", lede, render_gallery(shown, album))
 
 
-def gallery(rows: list[Prediction], album: Album) -> Markup:
+def render_gallery(rows: list[PredictionRow], album: RunImages) -> Markup:
     """Cards with pictures; a table where no picture can be had."""
     pictures = [album.picture(row.path, f"{row.label}, answered {row.prediction}") for row in rows]
     if not any(isinstance(picture, Markup) for picture in pictures):
-        return listing(rows, pictures[0], album)
-    cards = [card(row, picture) for row, picture in zip(rows, pictures, strict=True)]
+        return render_prediction_table(rows, pictures[0], album)
+    cards = [
+        render_prediction_card(row, picture) for row, picture in zip(rows, pictures, strict=True)
+    ]
     return tag("div", *cards, class_="gallery")
 
 
-def card(row: Prediction, picture: Markup | str) -> Markup:
+def render_prediction_card(row: PredictionRow, picture: Markup | str) -> Markup:
     if not isinstance(picture, Markup):
         picture = tag("span", f"No picture: {picture}", class_="gone")
-    sure = chance(row.probability)
+    sure = format_probability(row.probability)
     lines: list[Content]
     if row.correct:
         lines = [tag("p", tag("b", row.prediction), tag("small", sure), class_="good")]
     else:
-        own = chance(row.own) if row.own is not None else None
+        own = format_probability(row.own) if row.own is not None else None
         lines = [
             tag("p", tag("b", row.prediction), tag("small", sure), class_="bad"),
             tag("p", tag("span", "is ", tag("b", row.label)), tag("small", own)),
@@ -118,7 +124,7 @@ def card(row: Prediction, picture: Markup | str) -> Markup:
     return tag("figure", frame, tag("figcaption", *lines), title=row.path, class_="card")
 
 
-def listing(rows: list[Prediction], reason: str, album: Album) -> Markup:
+def render_prediction_table(rows: list[PredictionRow], reason: str, album: RunImages) -> Markup:
     """The same without pictures, and why there are none."""
     if album.examples is None:
         reason = "the images were not at hand when this report was written"
@@ -128,9 +134,9 @@ def listing(rows: list[Prediction], reason: str, album: Album) -> Markup:
             tag("td", row.path),
             tag("td", row.label),
             tag("td", row.prediction),
-            number(chance(row.probability)),
+            number_cell(format_probability(row.probability)),
         )
         for row in rows
     ]
     head = ("Image", "True class", "Answer", "Sure")
-    return tag("div", note(f"No pictures: {reason}."), table(head, named, look="paths"))
+    return tag("div", note(f"No pictures: {reason}."), html_table(head, named, look="paths"))

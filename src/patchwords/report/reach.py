@@ -6,27 +6,27 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.report.charts import Frame, drawing, text_at, ticks
+from patchwords.report.charts import ChartFrame, choose_ticks, svg_drawing, svg_text
 from patchwords.report.html import Markup, tag
 
-MOST_NAMED = 12  # layers with a number below
+MAX_NUMBERED_LAYERS = 12  # layers with a number below
 
 
-def reach_chart(found: dict[str, Any]) -> Markup:
+def head_distance_chart(found: dict[str, Any]) -> Markup:
     """`found` has pixels and standard_error, [layers][heads], and uniform"""
     pixels, errors, alike = found["pixels"], found["standard_error"], float(found["uniform"])
     layers, top = len(pixels), max(*map(max, pixels), alike) * 1.1 or 1.0
-    frame = Frame((-0.5, layers - 0.5), (0.0, top), width=520, height=250, top=14)
+    frame = ChartFrame((-0.5, layers - 0.5), (0.0, top), width=520, height=250, top=14)
     end = frame.width - frame.right
     parts = []
-    for value in ticks(*frame.y):
+    for value in choose_ticks(*frame.y):
         y = frame.down(value)
         parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
-        parts.append(text_at(frame.left - 8, y + 4, f"{value:g}", class_="end"))
+        parts.append(svg_text(frame.left - 8, y + 4, f"{value:g}", class_="end"))
     floor = frame.height - frame.bottom
-    for layer in range(0, layers, -(-layers // MOST_NAMED)):
-        parts.append(text_at(frame.across(layer), floor + 18, layer, class_="middle"))
-    parts.append(text_at(end, frame.height - 5, "layer; pixels upwards", class_="end"))
+    for layer in range(0, layers, -(-layers // MAX_NUMBERED_LAYERS)):
+        parts.append(svg_text(frame.across(layer), floor + 18, layer, class_="middle"))
+    parts.append(svg_text(end, frame.height - 5, "layer; pixels upwards", class_="end"))
     y = frame.down(alike)
     parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="diagonal"))
     for layer, (row, spread) in enumerate(zip(pixels, errors, strict=True)):
@@ -44,4 +44,4 @@ def reach_chart(found: dict[str, Any]) -> Markup:
             parts.append(dot)
     ends = f"{min(pixels[0]):.3g} to {max(pixels[0]):.3g} in the first layer"
     alt = f"Attention distance of every head, {ends}, everywhere alike {alike:.3g} pixels"
-    return drawing(frame.width, frame.height, alt, *parts)
+    return svg_drawing(frame.width, frame.height, alt, *parts)

@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from patchwords.report.curves import LOOKS, plain, saved
-from patchwords.report.figures import blank
-from patchwords.report.html import plain as printable
-from patchwords.report.words import clip
+from patchwords.report.curves import LINE_STYLES, encode_figure, escape_mathtext
+from patchwords.report.figures import new_figure
+from patchwords.report.html import replace_surrogates as printable
+from patchwords.report.words import truncate_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_CLASSES = 30  # those with the largest differences; results.csv has them all
-ROW, FRAME = 0.26, 1.3  # inches of a class, and of title and axis
+MAX_RECALL_CLASSES = 30  # those with the largest differences; results.csv has them all
+RECALL_ROW_HEIGHT, RECALL_FRAME_HEIGHT = 0.26, 1.3  # inches of a class, and of title and axis
 
 
-def draw_recalls(rows: Sequence[dict[str, Any]], a: str, b: str) -> dict[str, bytes]:
+def draw_recall_comparison(rows: Sequence[dict[str, Any]], a: str, b: str) -> dict[str, bytes]:
     """Rows of `compare`'s per_class -> {"recall.png": ..., "recall.svg": ...}.
 
     On the left both recalls, told apart by colour and marker; on the right their difference with
@@ -27,19 +27,19 @@ def draw_recalls(rows: Sequence[dict[str, Any]], a: str, b: str) -> dict[str, by
     """
     import matplotlib
 
-    widest = sorted(rows, key=lambda row: -abs(row["difference"]))[:MOST_CLASSES]
+    widest = sorted(rows, key=lambda row: -abs(row["difference"]))[:MAX_RECALL_CLASSES]
     drawn = sorted(widest, key=lambda row: row["difference"])  # the first is at the bottom
-    figure = blank(9.0, FRAME + ROW * len(drawn))
+    figure = new_figure(9.0, RECALL_FRAME_HEIGHT + RECALL_ROW_HEIGHT * len(drawn))
     left, right = figure.subplots(1, 2, sharey=True)
     y = np.arange(len(drawn))
     for side, name, (colour, marker, _), shift in zip(
-        "ab", (a, b), LOOKS, (0.12, -0.12), strict=False
+        "ab", (a, b), LINE_STYLES, (0.12, -0.12), strict=False
     ):
         recall = np.array([row[f"recall_{side}"] for row in drawn])
-        label = named(name, 40)
+        label = format_class_name(name, 40)
         left.plot(recall, y + shift, marker, color=colour, markersize=5, label=label)
     left.set(xlabel="recall", xlim=(-0.02, 1.02), ylim=(-0.8, len(drawn) - 0.2))
-    left.set_yticks(y, [named(row["class"], 28) for row in drawn])
+    left.set_yticks(y, [format_class_name(row["class"], 28) for row in drawn])
     left.legend(frameon=False, fontsize=8, loc="lower center", bbox_to_anchor=(0.5, 1.0), ncols=2)
     difference, low, high = (
         np.array([row[key] for row in drawn])
@@ -50,15 +50,15 @@ def draw_recalls(rows: Sequence[dict[str, Any]], a: str, b: str) -> dict[str, by
     right.axvline(0, color="grey", linewidth=1)
     right.set(xlabel="difference of recall, second less first (95 % interval)")
     for axes in (left, right):
-        tidy(axes)
+        style_axes(axes)
     with matplotlib.rc_context({"svg.hashsalt": "patchwords"}):
-        return {f"recall.{kind}": saved(figure, kind) for kind in ("png", "svg")}
+        return {f"recall.{kind}": encode_figure(figure, kind) for kind in ("png", "svg")}
 
 
-def named(name: str, length: int) -> str:
-    return plain(clip(printable(name), length))
+def format_class_name(name: str, length: int) -> str:
+    return escape_mathtext(truncate_name(printable(name), length))
 
 
-def tidy(axes: Axes) -> None:
+def style_axes(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(alpha=0.3)

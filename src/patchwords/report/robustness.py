@@ -5,35 +5,38 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.evaluate.robustness.disturbance import Disturbance
+from patchwords.evaluate.robustness.disturbance import Perturbation
 from patchwords.report.curves import Curve, Panel, draw_panels
 
-Point = Mapping[str, Any]
-BAND = "Lines are means over seeds; bands reach from the lowest to the highest."
+RobustnessPoint = Mapping[str, Any]
+SEED_BAND_CAPTION = "Lines are means over seeds; bands reach from the lowest to the highest."
 
 
 def draw_robustness(
-    disturbances: Sequence[Disturbance], points: Sequence[Point]
+    disturbances: Sequence[Perturbation], points: Sequence[RobustnessPoint]
 ) -> dict[str, bytes]:
     """Points of `summarise_seeds` -> {"occlusion.png": ..., "occlusion.svg": ...} by family."""
     files: dict[str, bytes] = {}
     for family in dict.fromkeys(each.family for each in disturbances):
         members = [each for each in disturbances if each.family == family]
         panels = [
-            draw_one(each, [point for point in points if point["disturbance"] == each.name])
+            make_robustness_panel(
+                each, [point for point in points if point["disturbance"] == each.name]
+            )
             for each in members
         ]
         published = dict.fromkeys(each.published for each in members)
-        files |= draw_panels(panels, " ".join([BAND, *published]), family)
+        files |= draw_panels(panels, " ".join([SEED_BAND_CAPTION, *published]), family)
     return files
 
 
-def draw_one(disturbance: Disturbance, points: Sequence[Point]) -> Panel:
+def make_robustness_panel(disturbance: Perturbation, points: Sequence[RobustnessPoint]) -> Panel:
     """Accuracy in percent over the levels."""
     curves = []
-    for name in dict.fromkeys(curve_of(point) for point in points):
+    for name in dict.fromkeys(robustness_curve_name(point) for point in points):
         mine = sorted(
-            (point for point in points if curve_of(point) == name), key=lambda p: p["level"]
+            (point for point in points if robustness_curve_name(point) == name),
+            key=lambda p: p["level"],
         )
         mean, lowest, highest = (
             [100 * point[key] for point in mine] for key in ("mean", "lowest", "highest")
@@ -50,7 +53,7 @@ def draw_one(disturbance: Disturbance, points: Sequence[Point]) -> Panel:
     )
 
 
-def curve_of(point: Point) -> str:
+def robustness_curve_name(point: RobustnessPoint) -> str:
     """What a curve is called: the model, and whose weakness was learned, if another's."""
     maker = point["prepared_on"]
     return (
@@ -58,7 +61,7 @@ def curve_of(point: Point) -> str:
     )
 
 
-def draw_translation(rows: Sequence[Point]) -> dict[str, bytes]:
+def draw_equivariance(rows: Sequence[RobustnessPoint]) -> dict[str, bytes]:
     """Rows of `measure_translation` -> {"translation.png": ..., "translation.svg": ...}."""
     titles = {
         "stem": "Stem",
@@ -68,14 +71,16 @@ def draw_translation(rows: Sequence[Point]) -> dict[str, bytes]:
     panels = []
     for place, title in titles.items():
         curves = [
-            Curve(str(model), *mean_of_axes(rows, str(model), place))
+            Curve(str(model), *mean_shift_error(rows, str(model), place))
             for model in dict.fromkeys(row["model"] for row in rows)
         ]
         panels.append(Panel(title, "shift, pixels", "relative error", curves))
-    return draw_panels(panels, TRANSLATION, "translation")
+    return draw_panels(panels, EQUIVARIANCE_CAPTION, "translation")
 
 
-def mean_of_axes(rows: Sequence[Point], model: str, place: str) -> tuple[list[float], list[float]]:
+def mean_shift_error(
+    rows: Sequence[RobustnessPoint], model: str, place: str
+) -> tuple[list[float], list[float]]:
     """Pixels, and the mean error of shifts down and to the right, where it is known."""
     errors: dict[float, list[float]] = {}
     for row in rows:
@@ -84,7 +89,7 @@ def mean_of_axes(rows: Sequence[Point], model: str, place: str) -> tuple[list[fl
     return [*errors], [sum(found) / len(found) for found in errors.values()]
 
 
-TRANSLATION = (
+EQUIVARIANCE_CAPTION = (
     "f(g(x)) against g(f(x)) for shifts g, down and to the right, in a circle. 0: f commutes with "
     "the shift (the logits: are not changed by it); 1.41: as unlike as if they had nothing to do "
     "with one another. A convolution commutes at multiples of its stride, a patch embedding at "

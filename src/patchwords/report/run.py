@@ -14,7 +14,7 @@ import numpy as np
 
 from patchwords.errors import DataError
 
-FILES = {  # file -> what the report lacks without it
+RUN_FILES = {  # file -> what the report lacks without it
     "config.yaml": "the settings",
     "environment.json": "the command and versions",
     "data.json": "the summary of the data",
@@ -22,12 +22,12 @@ FILES = {  # file -> what the report lacks without it
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }
-WITHOUT_CLASSES = {"masked.json": "the held-out results"}  # in place of the last two
-INSIGHT = {  # of the runs that have it
+MASKED_RUN_FILES = {"masked.json": "the held-out results"}  # in place of the last two
+INSIGHT_FILES = {  # of the runs that have it
     "insight.json": "what the model learned",
     "insight.npz": "the pictures of what it learned",
 }
-NEEDED = {
+REQUIRED_KEYS = {
     "evaluation.json": (
         *("images", "accuracy", "loss", "per_class", "macro", "weighted", "confusion"),
         *("balanced_accuracy", "calibration", "baseline"),
@@ -40,7 +40,7 @@ NEEDED = {
 
 
 @dataclass(frozen=True)
-class Prediction:
+class PredictionRow:
     """A row of predictions.csv."""
 
     path: str
@@ -52,7 +52,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunData:
     """What training and evaluation left in a run folder."""
 
     folder: Path
@@ -61,7 +61,7 @@ class Run:
     data: dict[str, Any] = field(default_factory=dict)
     metrics: list[dict[str, Any]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
-    predictions: list[Prediction] = field(default_factory=list)
+    predictions: list[PredictionRow] = field(default_factory=list)
     masked: dict[str, Any] = field(default_factory=dict)  # results of a run without classes
     insight: dict[str, Any] = field(default_factory=dict)  # what `evaluate.insight` found
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # and the arrays of it
@@ -78,14 +78,16 @@ class Run:
         return sorted(latest.values(), key=lambda row: row["step"])
 
 
-def read_run(folder: Path) -> Run:
+def read_run_data(folder: Path) -> RunData:
     """A run folder -> its contents; raises DataError only where there is nothing to report on."""
     if not folder.is_dir():
         raise DataError(f"no run folder {str(folder)!r}; give the --output of a training run")
-    if not any((folder / name).is_file() for name in FILES):
-        raise DataError(f"{str(folder)!r} is not a run folder: it has none of {', '.join(FILES)}")
+    if not any((folder / name).is_file() for name in RUN_FILES):
+        raise DataError(
+            f"{str(folder)!r} is not a run folder: it has none of {', '.join(RUN_FILES)}"
+        )
     missing: list[str] = []
-    lacks = FILES | WITHOUT_CLASSES | INSIGHT
+    lacks = RUN_FILES | MASKED_RUN_FILES | INSIGHT_FILES
 
     def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
         path = folder / name
@@ -101,39 +103,41 @@ def read_run(folder: Path) -> Run:
 
     # A run that learned by masks has no classes, and so no results or predictions of them.
     without_classes = (folder / "masked.json").is_file()
-    masked = read("masked.json", read_json, {}) if without_classes else {}
-    evaluation = {} if without_classes else read("evaluation.json", read_json, {})
+    masked = read("masked.json", read_json_object, {}) if without_classes else {}
+    evaluation = {} if without_classes else read("evaluation.json", read_json_object, {})
     looked = (folder / "insight.json").is_file()
     trains = not evaluation.get("of")  # else the training is told of in another folder
-    return Run(
+    return RunData(
         folder=folder,
-        config=read("config.yaml", read_yaml, {}) if trains else {},
-        environment=read("environment.json", read_json, {}),
-        data=read("data.json", read_json, {}),
+        config=read("config.yaml", read_yaml_mapping, {}) if trains else {},
+        environment=read("environment.json", read_json_object, {}),
+        data=read("data.json", read_json_object, {}),
         metrics=(
-            read("metrics.jsonl", lambda path: read_rows(path, missing), []) if trains else []
+            read("metrics.jsonl", lambda path: read_metrics_rows(path, missing), [])
+            if trains
+            else []
         ),
         evaluation=evaluation,
-        predictions=[] if without_classes else read("predictions.csv", read_predictions, []),
+        predictions=[] if without_classes else read("predictions.csv", read_predictions_csv, []),
         masked=masked,
-        insight=read("insight.json", read_json, {}) if looked else {},
-        arrays=read("insight.npz", read_arrays, {}) if looked else {},
+        insight=read("insight.json", read_json_object, {}) if looked else {},
+        arrays=read("insight.npz", read_npz_arrays, {}) if looked else {},
         missing=missing,
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     """An object with what the report cannot do without."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"a {type(content).__name__} where an object is due")
-    lacking = [key for key in NEEDED.get(path.name, ()) if key not in content]
+    lacking = [key for key in REQUIRED_KEYS.get(path.name, ()) if key not in content]
     if lacking:
         raise ValueError(f"it has no {', '.join(lacking)}")
     return content
 
 
-def read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml_mapping(path: Path) -> dict[str, Any]:
     import yaml
 
     try:
@@ -145,7 +149,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return content
 
 
-def read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
+def read_metrics_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     """The rows of a jsonl file; a torn line (a run killed while it wrote) is skipped and told."""
     rows = []
     torn = []
@@ -165,7 +169,7 @@ def read_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
     return rows
 
 
-def read_arrays(path: Path) -> dict[str, np.ndarray]:
+def read_npz_arrays(path: Path) -> dict[str, np.ndarray]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
@@ -173,10 +177,10 @@ def read_arrays(path: Path) -> dict[str, np.ndarray]:
         raise ValueError(str(error)) from error
 
 
-def read_predictions(path: Path) -> list[Prediction]:
+def read_predictions_csv(path: Path) -> list[PredictionRow]:
     with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
         return [
-            Prediction(
+            PredictionRow(
                 path=row["path"],
                 label=row["label"],
                 prediction=row["prediction"],

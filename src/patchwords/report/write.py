@@ -10,25 +10,25 @@ from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
-from patchwords.data.examples import Examples
-from patchwords.files import explain, write_atomically
+from patchwords.data.examples import ImageDataset
+from patchwords.files import explain_write_error, write_atomically
 from patchwords.report import masked
-from patchwords.report.appendix import reading, settings
-from patchwords.report.beside import beside
-from patchwords.report.calibration import calibration
-from patchwords.report.classes import confusion, per_class
-from patchwords.report.data import data
-from patchwords.report.figures import draw_figures
-from patchwords.report.headline import headline
-from patchwords.report.html import Markup, join, tag, whole_page
-from patchwords.report.learned import learned
-from patchwords.report.learning import curves
-from patchwords.report.pictures import Album, mistakes, right_answers
-from patchwords.report.run import Run, read_run
+from patchwords.report.appendix import render_reading_guide, render_settings
+from patchwords.report.beside import render_other_runs
+from patchwords.report.calibration import render_calibration
+from patchwords.report.classes import render_class_scores, render_confusion_matrix
+from patchwords.report.data import render_data
+from patchwords.report.figures import draw_run_figures
+from patchwords.report.headline import render_headline
+from patchwords.report.html import Markup, html_document, join_markup, tag
+from patchwords.report.learned import render_insight
+from patchwords.report.learning import render_training_curves
+from patchwords.report.pictures import RunImages, render_mistakes, render_right_answers
+from patchwords.report.run import RunData, read_run_data
 
 # nothing may be loaded from anywhere, whatever a class or a file is called
-POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
-CONTENTS = {
+PAGE_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+PAGE_CONTENTS = {
     "results": "Results",
     "curves": "Learning",
     "classes": "Classes",
@@ -42,7 +42,7 @@ CONTENTS = {
 
 
 def write_report(
-    run: Path | str, examples: Examples | None = None, others: Sequence[Run] = ()
+    run: Path | str, examples: ImageDataset | None = None, others: Sequence[RunData] = ()
 ) -> Path:
     """Write RUN/report.html and RUN/figures/*.png; gives the path of the page.
 
@@ -50,42 +50,44 @@ def write_report(
     the page says that it has no pictures. `others` are runs to set beside this one.
     """
     folder = Path(run)
-    contents = read_run(folder)
+    contents = read_run_data(folder)
     page = folder / "report.html"
-    write_atomically(page, render(contents, Album.of(examples), others))
+    write_atomically(page, render_report(contents, RunImages.of(examples), others))
     figures = folder / "figures"
     try:
         figures.mkdir(exist_ok=True)
     except OSError as error:
-        raise explain(error, figures) from error
-    for name, png in draw_figures(contents).items():
+        raise explain_write_error(error, figures) from error
+    for name, png in draw_run_figures(contents).items():
         write_atomically(figures / name, png)
     return page
 
 
-def render(run: Run, album: Album, others: Sequence[Run] = ()) -> str:
+def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()) -> str:
     """The page as text."""
     name = run.folder.resolve().name
     contents, sections = (
         (masked.CONTENTS, masked_sections(run))
         if run.masked
-        else (CONTENTS, sections_of(run, album, others))
+        else (PAGE_CONTENTS, classifier_sections(run, album, others))
     )
     if run.insight:
-        contents = with_insight(contents)
+        contents = add_insight_link(contents)
     if others:
         contents = {"results": contents["results"], "beside": "Beside others", **contents}
     body = tag(
         "body",
-        tag("header", emblem(), tag("div", tag("h1", name), tag("p", subtitle(run)))),
+        tag("header", draw_logo(), tag("div", tag("h1", name), tag("p", report_subtitle(run)))),
         tag("nav", *(tag("a", word, href=f"#{place}") for place, word in contents.items())),
         tag("main", *sections),
-        tag("footer", footer(run)),
+        tag("footer", report_footer(run)),
     )
-    return whole_page(f"{name}: patchwords report", style(), POLICY, body)
+    return html_document(
+        f"{name}: patchwords report", read_stylesheet(), PAGE_SECURITY_POLICY, body
+    )
 
 
-def with_insight(contents: dict[str, str]) -> dict[str, str]:
+def add_insight_link(contents: dict[str, str]) -> dict[str, str]:
     """The same with a link to what the model learned, after the mistakes, or the patches."""
     after = "mistakes" if "mistakes" in contents else "patches"
     linked = {}
@@ -96,44 +98,46 @@ def with_insight(contents: dict[str, str]) -> dict[str, str]:
     return linked
 
 
-def sections_of(run: Run, album: Album, others: Sequence[Run]) -> list[Markup | None]:
+def classifier_sections(
+    run: RunData, album: RunImages, others: Sequence[RunData]
+) -> list[Markup | None]:
     """The page of a classifier."""
     return [
-        headline(run),
-        absences(run),
-        beside(run, others),
-        curves(run),
-        per_class(run),
-        confusion(run),
-        mistakes(run, album),
-        learned(run),
-        right_answers(run, album),
-        calibration(run),
-        data(run),
-        settings(run),
-        reading(run),
+        render_headline(run),
+        render_missing_files(run),
+        render_other_runs(run, others),
+        render_training_curves(run),
+        render_class_scores(run),
+        render_confusion_matrix(run),
+        render_mistakes(run, album),
+        render_insight(run),
+        render_right_answers(run, album),
+        render_calibration(run),
+        render_data(run),
+        render_settings(run),
+        render_reading_guide(run),
     ]
 
 
-def masked_sections(run: Run) -> list[Markup | None]:
+def masked_sections(run: RunData) -> list[Markup | None]:
     """The page of a run without classes."""
     return [
         masked.headline(run),
-        absences(run),
-        curves(run),
+        render_missing_files(run),
+        render_training_curves(run),
         masked.pictures(run),
-        learned(run),
-        data(run),
-        settings(run),
+        render_insight(run),
+        render_data(run),
+        render_settings(run),
         masked.reading(run),
     ]
 
 
-def style() -> str:
+def read_stylesheet() -> str:
     return files("patchwords.report").joinpath("style.css").read_text(encoding="utf-8")
 
 
-def emblem() -> Markup:
+def draw_logo() -> Markup:
     """An image cut into patches."""
     shades = (0.25, 0.5, 0.9, 0.6, 0.55, 1.0, 0.7, 0.35, 0.8, 0.65, 0.3, 0.95, 0.4, 0.85, 0.5, 0.2)
     patches = (
@@ -143,7 +147,7 @@ def emblem() -> Markup:
     return tag("svg", *patches, viewBox="0 0 50 50", aria_hidden="true")
 
 
-def subtitle(run: Run) -> str:
+def report_subtitle(run: RunData) -> str:
     model = (run.evaluation or run.masked).get("model") or run.config.get("model")
     source = run.data.get("source")
     started = str(run.environment.get("started") or "")[:10]
@@ -151,20 +155,20 @@ def subtitle(run: Run) -> str:
     return " · ".join(word for word in (trained, started, "patchwords report") if word)
 
 
-def absences(run: Run) -> Markup | None:
+def render_missing_files(run: RunData) -> Markup | None:
     """What the folder lacks, so that nobody takes an empty place for good news."""
     if not run.missing:
         return None
     return tag(
         "div",
         tag("b", "This report is not complete. "),
-        join(*(f"{line} " for line in run.missing)),
+        join_markup(*(f"{line} " for line in run.missing)),
         class_="warn missing",
         role="note",
     )
 
 
-def footer(run: Run) -> str:
+def report_footer(run: RunData) -> str:
     version = (run.environment.get("versions") or {}).get("patchwords")
     made = f"patchwords {version}" if version else "patchwords"
     return f"Made by {made}. This page is one file and loads nothing from anywhere."

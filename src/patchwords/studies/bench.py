@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from patchwords.device import DeviceName, PrecisionName
-from patchwords.studies.study import ENCODER, Cell, Scale
+from patchwords.studies.study import ENCODER, Scale, Trial
 from patchwords.train.run_folder import RunFolder
 
-MEASURED, JUDGED = "result.json", "judged.json"  # in the folder of a cell
+RESULT_FILE, TEST_RESULT_FILE = "result.json", "judged.json"  # in the folder of a cell
 
 
 @dataclass(frozen=True)
-class Bench:
+class StudyContext:
     """What a cell needs beside itself; it travels to other processes."""
 
     folder: Path  # of the study
@@ -23,18 +23,18 @@ class Bench:
     device: DeviceName = "auto"
     precision: PrecisionName = "auto"
 
-    def place(self, cell: Cell) -> Path:
+    def place(self, cell: Trial) -> Path:
         """The folder of a cell."""
         return self.folder / ("shared" if cell.shared else "cells") / cell.folder
 
-    def run(self, cell: Cell) -> Path:
+    def run(self, cell: Trial) -> Path:
         """The run folder of a cell that is a training."""
         return self.place(cell) / "run"
 
-    def encoder(self, cell: Cell) -> Path:
+    def encoder(self, cell: Trial) -> Path:
         """The model of the pre-training that a cell starts from."""
         name = cell.settings[ENCODER]
-        return RunFolder(self.run(Cell(name, cell.seed, {}, shared=True))).model
+        return RunFolder(self.run(Trial(name, cell.seed, {}, shared=True))).model
 
     @property
     def shared(self) -> Path:

@@ -6,25 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from patchwords.duration import duration
-from patchwords.report.words import big, count, plural
+from patchwords.duration import format_duration
+from patchwords.report.words import format_compact, format_count, pluralise
 from patchwords.studies.study import Study
 
-NONE = "N/A"
+NOT_AVAILABLE = "N/A"
 
 
 @dataclass(frozen=True)
-class Heading:
+class PageHeading:
     text: str
 
 
 @dataclass(frozen=True)
-class Text:
+class PageText:
     text: str
 
 
 @dataclass(frozen=True)
-class Rows:
+class PageTable:
     """A table; the first column names its rows."""
 
     head: Sequence[str]
@@ -32,59 +32,61 @@ class Rows:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PageFigure:
     name: str  # of the figure's files, without ending
     alt: str
 
 
 @dataclass(frozen=True)
-class Command:
+class PageCommand:
     text: str
 
 
-Piece = Heading | Text | Rows | Picture | Command
+PageBlock = PageHeading | PageText | PageTable | PageFigure | PageCommand
 
 
-def contents(
+def build_page_blocks(
     study: Study, results: Mapping[str, Any], pictures: Sequence[str], command: str
-) -> list[Piece]:
+) -> list[PageBlock]:
     """The whole page; every number on it is in the results."""
     return [
-        Text(f"{results['question']} {results['source']}; scale: {results['scale']}."),
-        Heading("Claims"),
-        Rows(("claim", "paper", "here", "decided by", "verdict"), claims(results)),
-        Text(RULE),
-        Heading("Numbers"),
-        *numbers(study, results),
-        *(Picture(name, f"{results['title']}: {results['quantity']}") for name in pictures),
+        PageText(f"{results['question']} {results['source']}; scale: {results['scale']}."),
+        PageHeading("Claims"),
+        PageTable(("claim", "paper", "here", "decided by", "verdict"), build_claim_rows(results)),
+        PageText(DECISION_RULE),
+        PageHeading("Numbers"),
+        *build_number_blocks(study, results),
+        *(PageFigure(name, f"{results['title']}: {results['quantity']}") for name in pictures),
         *study.tables(results),
-        Heading("How"),
-        *(Text(note) for note in results["notes"]),
-        Text(how(study, results)),
-        *tabled(("pre-training", "its settings"), grid(results["encoders"])),
-        *tabled(("setting of every cell", "value"), settings(results)),
-        Rows(("cell", "what is its own"), grid(results["grid"])),
-        Heading("Compute"),
-        Text(compute(results)),
-        Command(command),
+        PageHeading("How"),
+        *(PageText(note) for note in results["notes"]),
+        PageText(format_method(study, results)),
+        *build_optional_table(
+            ("pre-training", "its settings"), build_grid_rows(results["encoders"])
+        ),
+        *build_optional_table(("setting of every cell", "value"), build_setting_rows(results)),
+        PageTable(("cell", "what is its own"), build_grid_rows(results["grid"])),
+        PageHeading("Compute"),
+        PageText(format_compute_spent(results)),
+        PageCommand(command),
     ]
 
 
-RULE = (
+DECISION_RULE = (
     "The rule was fixed before the run: a claim agrees, or disagrees, where the 95 % interval of "
     "its difference lies to one side; else this scale cannot tell. Differences are paired by seed, "
     "intervals are Student's t over the seeds. A margin holds for claims that two things are alike."
 )
 
 
-def claims(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def build_claim_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
-        (one["text"], one["paper"], difference(one), one["rule"], one["verdict"])
+        (one["text"], one["paper"], format_difference(one), one["rule"], one["verdict"])
         for one in results["claims"]
     ]
 
 
-def difference(claim: Mapping[str, Any]) -> str:
+def format_difference(claim: Mapping[str, Any]) -> str:
     """In its unit, with its interval; and the seeds that are missing."""
     found, unit = claim["difference"], claim["unit"]
     if found is None:
@@ -102,39 +104,43 @@ def difference(claim: Mapping[str, Any]) -> str:
     return f"{said}; diverged: seed {lost}" if lost else said
 
 
-def numbers(study: Study, results: Mapping[str, Any]) -> list[Piece]:
+def build_number_blocks(study: Study, results: Mapping[str, Any]) -> list[PageBlock]:
     """The paper's beside ours: in the form of its table, where that has rows and columns."""
     by_label = {one["label"]: one for one in results["labels"]}
-    said = Text(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
+    said = PageText(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
     if study.layout is None:
-        rows = [(label, *beside(one)) for label, one in by_label.items()]
-        return [said, *with_paper(study, rows)]
+        rows = [(label, *format_ours_and_paper(one)) for label, one in by_label.items()]
+        return [said, *build_comparison_table(study, rows)]
     every, all_columns = study.layout  # of every scale
     names = [name for name in every if any(f"{name}, {one}" in by_label for one in all_columns)]
     columns = [one for one in all_columns if any(f"{name}, {one}" in by_label for name in names)]
     inside = {name: [f"{name}, {column}" for column in columns] for name in names}
-    table = [(name, *(matrix_cell(by_label.get(one)) for one in inside[name])) for name in names]
+    table = [
+        (name, *(format_matrix_cell(by_label.get(one)) for one in inside[name])) for name in names
+    ]
     beyond = by_label.keys() - {one for row in inside.values() for one in row}
-    rows = [(label, *beside(one)) for label, one in by_label.items() if label in beyond]
+    rows = [
+        (label, *format_ours_and_paper(one)) for label, one in by_label.items() if label in beyond
+    ]
     head = "here (paper)" if study.paper else "here"
-    return [said, Rows((head, *columns), table), *with_paper(study, rows)]
+    return [said, PageTable((head, *columns), table), *build_comparison_table(study, rows)]
 
 
-def with_paper(study: Study, rows: Sequence[Sequence[str]]) -> list[Piece]:
+def build_comparison_table(study: Study, rows: Sequence[Sequence[str]]) -> list[PageBlock]:
     """A label, ours, and the paper's where it prints any."""
     if study.paper:
-        return tabled(("", "here", "paper"), rows)
-    return tabled(("", "here"), [row[:2] for row in rows])
+        return build_optional_table(("", "here", "paper"), rows)
+    return build_optional_table(("", "here"), [row[:2] for row in rows])
 
 
-def matrix_cell(label: Mapping[str, Any] | None) -> str:
+def format_matrix_cell(label: Mapping[str, Any] | None) -> str:
     if label is None:
-        return NONE
-    ours, paper = beside(label)
+        return NOT_AVAILABLE
+    ours, paper = format_ours_and_paper(label)
     return ours if label["paper"] is None else f"{ours} ({paper})"
 
 
-def beside(label: Mapping[str, Any]) -> tuple[str, str]:
+def format_ours_and_paper(label: Mapping[str, Any]) -> tuple[str, str]:
     """Ours with the standard deviation of a seed, and the paper's."""
     over, paper, unit = label["over_seeds"], label["paper"], label["unit"]
 
@@ -150,12 +156,14 @@ def beside(label: Mapping[str, Any]) -> tuple[str, str]:
     return ours, "-" if paper is None else told(paper)
 
 
-def how(study: Study, results: Mapping[str, Any]) -> str:
+def format_method(study: Study, results: Mapping[str, Any]) -> str:
     judged = next((one for one in results["cells"] if "test images" in one), None)
     places = " and ".join(filter(None, (results["data"], results["transfer"])))
     if not places:
-        return f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'repeat')}."
-    by = f", judged by {count(judged['test images'])} images" if judged else ""
+        return (
+            f"{pluralise(len(results['grid']), 'cell')} x {pluralise(results['seeds'], 'repeat')}."
+        )
+    by = f", judged by {format_count(judged['test images'])} images" if judged else ""
     chosen = {one["cell"] for one in results["labels"]} - {None}
     asked = any(one.get("validation") is not None for one in results["cells"])
     some = asked and 0 < len(chosen) < len(results["grid"]) and study.judge is not None
@@ -163,43 +171,43 @@ def how(study: Study, results: Mapping[str, Any]) -> str:
         " Only the cells that validation images chose were asked about them, once." if some else ""
     )
     return (
-        f"{plural(len(results['grid']), 'cell')} x {plural(results['seeds'], 'seed')} on "
+        f"{pluralise(len(results['grid']), 'cell')} x {pluralise(results['seeds'], 'seed')} on "
         f"{places}{by}.{first} ± is the standard deviation of a seed. "
         "Cells of one seed see the same images in the same order."
     )
 
 
-def settings(results: Mapping[str, Any]) -> list[tuple[str, str]]:
-    return [(name, said(value)) for name, value in results["settings"].items()]
+def build_setting_rows(results: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(name, format_setting_value(value)) for name, value in results["settings"].items()]
 
 
-def grid(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def build_grid_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [
-        (name, ", ".join(f"{key} {said(value)}" for key, value in own.items()))
+        (name, ", ".join(f"{key} {format_setting_value(value)}" for key, value in own.items()))
         for name, own in cells.items()
     ]
 
 
-def tabled(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[Piece]:
+def build_optional_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[PageBlock]:
     """Nothing where there are no rows."""
-    return [Rows(head, rows)] if rows else []
+    return [PageTable(head, rows)] if rows else []
 
 
-def compute(results: Mapping[str, Any]) -> str:
+def format_compute_spent(results: Mapping[str, Any]) -> str:
     spent = results["compute"]
     if not spent["trainings"]:
         return "Nothing was trained. The command:"
-    lost = f"; {count(spent['diverged'])} of them diverged" if spent["diverged"] else ""
+    lost = f"; {format_count(spent['diverged'])} of them diverged" if spent["diverged"] else ""
     return (
-        f"{plural(spent['trainings'], 'training')}{lost}: {big(spent['images'])} images seen, "
-        f"{flops(spent['flops'])} (6 x MACs x images, as Table 6 counts), "
-        f"{duration(spent['seconds'])} of training in all processes together. The command:"
+        f"{pluralise(spent['trainings'], 'training')}{lost}: {format_compact(spent['images'])} images seen, "
+        f"{format_flops(spent['flops'])} (6 x MACs x images, as Table 6 counts), "
+        f"{format_duration(spent['seconds'])} of training in all processes together. The command:"
     )
 
 
-def flops(number: float) -> str:
+def format_flops(number: float) -> str:
     """
-    >>> flops(4.15e14), flops(1.2e16), flops(6.69e20)
+    >>> format_flops(4.15e14), format_flops(1.2e16), format_flops(6.69e20)
     ('415 TFLOPs', '12 PFLOPs', '669 exaFLOPs')
     """
     for size, unit in ((1e18, "exa"), (1e15, "P"), (1e12, "T"), (1e9, "G")):
@@ -210,9 +218,9 @@ def flops(number: float) -> str:
     return f"{number:,.0f} FLOPs"
 
 
-def said(value: Any) -> str:
+def format_setting_value(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return " ".join(map(said, value))
+        return " ".join(map(format_setting_value, value))
     if isinstance(value, float):
         return f"{value:g}"
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

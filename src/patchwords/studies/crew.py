@@ -18,53 +18,55 @@ from multiprocessing.context import SpawnProcess
 from typing import Any
 
 from patchwords.errors import Interrupted, PatchwordsError, ProcessLost
-from patchwords.train.signals import stop_signals
+from patchwords.train.signals import catch_stop_signals
 
-PATIENCE = 60.0  # seconds that a process has for its checkpoint
-LOOK = 0.2  # seconds between two looks at whether all are alive
+CHECKPOINT_PATIENCE = 60.0  # seconds that a process has for its checkpoint
+POLL_SECONDS = 0.2  # seconds between two looks at whether all are alive
 
-Tell = Callable[[Any], None]
-Work = Callable[[Tell], None]  # what each of them does; it travels by pickle
+MessageCallback = Callable[[Any], None]
+WorkerTask = Callable[[MessageCallback], None]  # what each of them does; it travels by pickle
 
 
 @dataclass(frozen=True)
-class Fault:
+class WorkerFailure:
     """What a process could not do, in place of an answer."""
 
     error: BaseException
 
 
-def work_together(work: Work, jobs: int, threads: int, tell: Tell) -> None:
+def run_workers(work: WorkerTask, jobs: int, threads: int, tell: MessageCallback) -> None:
     """Do `work` in so many processes, of so many threads each; `tell` gets what they tell.
 
     One job is done in this process. Raises what any of them raises that is the user's, Interrupted
     after a signal, ProcessLost where one was killed.
     """
     if jobs == 1:
-        with threaded(threads):
+        with limit_torch_threads(threads):
             return work(tell)
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
-    crew = [context.Process(target=_job, args=(work, threads, answers)) for _ in range(jobs)]
-    with stop_signals() as stop:
+    crew = [
+        context.Process(target=_worker_main, args=(work, threads, answers)) for _ in range(jobs)
+    ]
+    with catch_stop_signals() as stop:
         try:
             for process in crew:
                 process.start()
             while any(process.is_alive() for process in crew):
-                _hear(answers, tell)
-                _refuse_lost(crew)
+                _forward_message(answers, tell)
+                _raise_if_lost(crew)
                 if (code := stop()) is not None:
                     raise Interrupted("stopped", code)
-            while _hear(answers, tell):
+            while _forward_message(answers, tell):
                 pass
-            _refuse_lost(crew)
+            _raise_if_lost(crew)
         finally:
-            _dismiss(crew)
+            _terminate_workers(crew)
             answers.close()
 
 
 @contextmanager
-def threaded(threads: int) -> Iterator[None]:
+def limit_torch_threads(threads: int) -> Iterator[None]:
     """Inside, torch computes with so many threads."""
     import torch
 
@@ -76,19 +78,19 @@ def threaded(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _hear(answers: Any, tell: Tell) -> bool:
+def _forward_message(answers: Any, tell: MessageCallback) -> bool:
     """Pass one answer on, if one comes."""
     try:
-        answer = answers.get(timeout=LOOK)
+        answer = answers.get(timeout=POLL_SECONDS)
     except queue.Empty:
         return False
-    if isinstance(answer, Fault):
+    if isinstance(answer, WorkerFailure):
         raise answer.error
     tell(answer)
     return True
 
 
-def _refuse_lost(crew: list[SpawnProcess]) -> None:
+def _raise_if_lost(crew: list[SpawnProcess]) -> None:
     for process in crew:
         if process.exitcode not in {None, 0}:
             if process.exitcode == 1:
@@ -99,29 +101,29 @@ def _refuse_lost(crew: list[SpawnProcess]) -> None:
             )
 
 
-def _dismiss(crew: list[SpawnProcess]) -> None:
+def _terminate_workers(crew: list[SpawnProcess]) -> None:
     """Tell those at work to stop, and wait for their checkpoints."""
     for process in crew:
         if process.is_alive():
             process.terminate()
     for process in crew:
         if process.pid is not None:
-            process.join(PATIENCE)
+            process.join(CHECKPOINT_PATIENCE)
             if process.is_alive():
                 process.kill()
 
 
-def _job(work: Work, threads: int, answers: Any) -> None:
+def _worker_main(work: WorkerTask, threads: int, answers: Any) -> None:
     """In a process of its own."""
     os.setsid()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
-        with threaded(threads):
+        with limit_torch_threads(threads):
             work(answers.put)
     except Interrupted:
         return  # it was told to
     except PatchwordsError as error:
-        answers.put(Fault(error))
+        answers.put(WorkerFailure(error))
 
 
 def _stop_with_parent() -> None:

@@ -20,11 +20,11 @@ from patchwords.files import write_atomically
 from patchwords.studies.study import ScaleName, Study
 from patchwords.train.run_folder import write_json
 
-FILE = "study.json"
+MANIFEST_FILE = "study.json"
 
 
 @dataclass(frozen=True)
-class Record:
+class StudyManifest:
     """What was begun in a folder."""
 
     study: str
@@ -40,10 +40,10 @@ class Record:
     notes: tuple[str, ...] = ()  # on what was trimmed, for a person
 
     def write(self, folder: Path) -> None:
-        write_json(folder / FILE, asdict(self))
+        write_json(folder / MANIFEST_FILE, asdict(self))
 
 
-def digest(study: Study, scale: ScaleName) -> str:
+def compute_study_digest(study: Study, scale: ScaleName) -> str:
     """Of all that decides what a cell computes."""
     one = study.scales[scale]
     about = {
@@ -57,28 +57,28 @@ def digest(study: Study, scale: ScaleName) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
-def read_record(folder: Path) -> Record | None:
+def read_study_manifest(folder: Path) -> StudyManifest | None:
     """None where the folder is new. Raises ConfigError where it holds something else."""
     if not folder.exists():
         return None
     if not folder.is_dir():
         raise ConfigError(f"--output {folder} is a file; choose a folder")
-    if not (folder / FILE).is_file():
+    if not (folder / MANIFEST_FILE).is_file():
         if any(not path.name.startswith(".") for path in folder.iterdir()):
             raise ConfigError(
-                f"--output {folder} exists and holds no study (no {FILE}); choose another"
+                f"--output {folder} exists and holds no study (no {MANIFEST_FILE}); choose another"
             )
         return None
     try:
-        found: dict[str, Any] = json.loads((folder / FILE).read_text(encoding="utf-8"))
-        return Record(**{**found, "notes": tuple(found["notes"])})
+        found: dict[str, Any] = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return StudyManifest(**{**found, "notes": tuple(found["notes"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
-            f"{folder / FILE} is damaged ({error}); choose another --output"
+            f"{folder / MANIFEST_FILE} is damaged ({error}); choose another --output"
         ) from error
 
 
-def refuse_other(folder: Path, begun: Record, now: Record) -> None:
+def require_same_study(folder: Path, begun: StudyManifest, now: StudyManifest) -> None:
     """Raise ConfigError where the folder holds what this command would not have made."""
     elsewhere = "choose another --output"
     if (begun.study, begun.scale) != (now.study, now.scale):
@@ -105,11 +105,13 @@ def refuse_other(folder: Path, begun: Record, now: Record) -> None:
         ("--precision", begun.precision, now.precision),
     ):
         if was != wanted:
-            began = f"with {flag} {_said(was)}" if was is not None else f"without {flag}"
+            began = (
+                f"with {flag} {_format_flag_value(was)}" if was is not None else f"without {flag}"
+            )
             raise ConfigError(f"{folder} was begun {began}; say the same, or {elsewhere}")
 
 
-def read_numbers(path: Path) -> dict[str, float | None] | None:
+def read_trial_metrics(path: Path) -> dict[str, float | None] | None:
     """The numbers of a cell; None where it is not done."""
     if not path.is_file():
         return None
@@ -117,10 +119,10 @@ def read_numbers(path: Path) -> dict[str, float | None] | None:
     return found
 
 
-def write_numbers(path: Path, numbers: dict[str, float | None]) -> None:
+def write_trial_metrics(path: Path, numbers: dict[str, float | None]) -> None:
     """All of them or none: a cell with this file is done."""
     write_atomically(path, json.dumps(numbers, indent=1) + "\n")
 
 
-def _said(value: object) -> str:
+def _format_flag_value(value: object) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -8,27 +8,34 @@ from dataclasses import asdict
 from typing import Any
 
 from patchwords.device import choose_device
-from patchwords.evaluate.spread import spread
-from patchwords.studies.bench import Bench
-from patchwords.studies.grid import collect, labels_of
-from patchwords.studies.record import Record
-from patchwords.studies.study import Cell, Numbers, Study, Table
-from patchwords.studies.verdict import judge, rule
+from patchwords.evaluate.spread import compute_seed_statistics
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.grid import choose_labelled_trials, collect_trial_metrics
+from patchwords.studies.record import StudyManifest
+from patchwords.studies.study import Study, Trial, TrialMetrics, ValuesByLabel
+from patchwords.studies.verdict import format_claim_rule, judge_claim
 from patchwords.version import __version__
 
-Found = Mapping[tuple[str, int], Numbers]  # (cell, seed) -> its numbers
+MetricsByTrial = Mapping[tuple[str, int], TrialMetrics]  # (cell, seed) -> its numbers
 
 
-def assemble(
-    study: Study, record: Record, encoders: Sequence[Cell], cells: Sequence[Cell], bench: Bench
+def assemble_results(
+    study: Study,
+    record: StudyManifest,
+    encoders: Sequence[Trial],
+    cells: Sequence[Trial],
+    bench: StudyContext,
 ) -> dict[str, Any]:
     """The results of a study whose cells are all done."""
-    labels = labels_of(study, cells, bench)
-    measured, judged = collect(cells, bench, "measure"), collect(cells, bench, "judge")
-    pretrained = collect(encoders, bench, "measure")
+    labels = choose_labelled_trials(study, cells, bench)
+    measured, judged = (
+        collect_trial_metrics(cells, bench, "measure"),
+        collect_trial_metrics(cells, bench, "judge"),
+    )
+    pretrained = collect_trial_metrics(encoders, bench, "measure")
     whole = {key: {**numbers, **judged.get(key, {})} for key, numbers in measured.items()}
-    table = read(study, labels, whole, record.seeds)
-    verdicts = [judge(claim, table) for claim in study.claims]
+    table = compute_values_by_label(study, labels, whole, record.seeds)
+    verdicts = [judge_claim(claim, table) for claim in study.claims]
     return {
         "study": study.name,
         "version": study.version,
@@ -45,13 +52,15 @@ def assemble(
         "seeds": record.seeds,
         "notes": list(record.notes),
         # as a budget has left them; what a cell sets for itself is in none of the others
-        "settings": plain({name: cells[0].settings[name] for name in bench.scale.settings}),
-        "grid": {name: plain(own) for name, own in bench.scale.grid.items()},
-        "encoders": {name: plain(own) for name, own in bench.scale.encoders.items()},
+        "settings": convert_tuples(
+            {name: cells[0].settings[name] for name in bench.scale.settings}
+        ),
+        "grid": {name: convert_tuples(own) for name, own in bench.scale.grid.items()},
+        "encoders": {name: convert_tuples(own) for name, own in bench.scale.encoders.items()},
         "labels": [
             {
                 "cell": labels.get(label),
-                **summary(label, values, study.paper.get(label)),
+                **summarise_label(label, values, study.paper.get(label)),
                 "unit": asdict(study.unit(label)),
             }
             for label, values in table.items()
@@ -60,7 +69,7 @@ def assemble(
             {
                 "text": one.claim.text,
                 "paper": one.claim.paper,
-                "rule": rule(one.claim, study.unit(one.claim.more[0])),
+                "rule": format_claim_rule(one.claim, study.unit(one.claim.more[0])),
                 "unit": asdict(study.unit(one.claim.more[0])),
                 "margin": one.claim.margin,
                 "values": list(one.values),
@@ -70,13 +79,15 @@ def assemble(
             }
             for one in verdicts
         ],
-        "compute": compute([*pretrained.values(), *measured.values()]),
-        "pretrainings": [row(cell, pretrained, bench) for cell in encoders],
-        "cells": [row(cell, whole, bench) for cell in cells],
+        "compute": sum_training_compute([*pretrained.values(), *measured.values()]),
+        "pretrainings": [build_trial_row(cell, pretrained, bench) for cell in encoders],
+        "cells": [build_trial_row(cell, whole, bench) for cell in cells],
     }
 
 
-def read(study: Study, labels: Mapping[str, str], whole: Found, seeds: int) -> Table:
+def compute_values_by_label(
+    study: Study, labels: Mapping[str, str], whole: MetricsByTrial, seeds: int
+) -> ValuesByLabel:
     """Label -> seed -> what the study reads off the cells of that seed."""
     table: dict[str, dict[int, float | None]] = {}
     for seed in range(seeds):
@@ -86,17 +97,19 @@ def read(study: Study, labels: Mapping[str, str], whole: Found, seeds: int) -> T
     return table
 
 
-def row(cell: Cell, found: Found, bench: Bench) -> dict[str, Any]:
+def build_trial_row(cell: Trial, found: MetricsByTrial, bench: StudyContext) -> dict[str, Any]:
     """A cell with its numbers, and where its files are."""
     place = bench.place(cell).relative_to(bench.folder)
     about = {"name": cell.name, "seed": cell.seed, "folder": str(place)}
     return {**about, **found[cell.name, cell.seed]}
 
 
-def summary(label: str, values: Mapping[int, float | None], paper: float | None) -> dict[str, Any]:
+def summarise_label(
+    label: str, values: Mapping[int, float | None], paper: float | None
+) -> dict[str, Any]:
     """A label's values over the seeds that did not diverge, beside the paper's number."""
     alive = [value for value in values.values() if value is not None]
-    over = asdict(spread(alive)) if alive else None
+    over = asdict(compute_seed_statistics(alive)) if alive else None
     return {
         "label": label,
         "values": list(values.values()),
@@ -105,7 +118,7 @@ def summary(label: str, values: Mapping[int, float | None], paper: float | None)
     }
 
 
-def compute(measured: Sequence[Numbers]) -> dict[str, float]:
+def sum_training_compute(measured: Sequence[TrialMetrics]) -> dict[str, float]:
     """What all trainings together have taken; those that diverged are not in it."""
     trained = [one for one in measured if "flops" in one or one.get("diverged")]
     whole = [numbers for numbers in trained if not numbers.get("diverged")]
@@ -116,5 +129,5 @@ def compute(measured: Sequence[Numbers]) -> dict[str, float]:
     return {**total, "trainings": len(trained), "diverged": len(trained) - len(whole)}
 
 
-def plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+def convert_tuples(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {n: list(v) if isinstance(v, tuple) else v for n, v in settings.items()}

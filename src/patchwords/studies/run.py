@@ -10,32 +10,37 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from patchwords.data.examples import TEST, Data
+from patchwords.data.examples import TEST, DatasetSplits
 from patchwords.data.open import open_data
-from patchwords.data.shard_cache import locked
-from patchwords.data.split import fingerprint
+from patchwords.data.shard_cache import file_lock
+from patchwords.data.split import fingerprint_dataset
 from patchwords.device import DeviceName, PrecisionName, choose_device
-from patchwords.distributed import world
+from patchwords.distributed import get_world
 from patchwords.errors import ConfigError, DataError, Interrupted
-from patchwords.files import explain
-from patchwords.studies.bench import Bench
-from patchwords.studies.budget import Work, trim
-from patchwords.studies.cost import cost_of
-from patchwords.studies.crew import work_together
-from patchwords.studies.grid import carry_out, chosen, collect
-from patchwords.studies.record import Record, digest, read_record, refuse_other
-from patchwords.studies.results import assemble
-from patchwords.studies.speed import SCRATCH, measure_speed
-from patchwords.studies.study import VERB, Cell, Scale, ScaleName, Study
-from patchwords.studies.training import config_of, data_of
-from patchwords.train.job import load_data
-from patchwords.train.run_folder import refuse_harm
+from patchwords.files import explain_write_error
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.budget import StudyWorkload, trim_workload
+from patchwords.studies.cost import estimate_trial_cost
+from patchwords.studies.crew import run_workers
+from patchwords.studies.grid import collect_trial_metrics, list_chosen_trials, run_trials
+from patchwords.studies.record import (
+    StudyManifest,
+    compute_study_digest,
+    read_study_manifest,
+    require_same_study,
+)
+from patchwords.studies.results import assemble_results
+from patchwords.studies.speed import SCRATCH_PREFIX, measure_trial_timing
+from patchwords.studies.study import VERB, Scale, ScaleName, Study, Trial
+from patchwords.studies.training import build_training_config, select_trial_data
+from patchwords.train.job import load_dataset_splits
+from patchwords.train.run_folder import check_output_overlap
 
-Tell = Callable[[str], None]
+StatusCallback = Callable[[str], None]
 
 
 @dataclass(frozen=True)
-class Asked:
+class StudyRequest:
     """What a command asks for."""
 
     study: Study
@@ -62,65 +67,67 @@ class Asked:
         return jobs, max(1, cores // jobs)
 
 
-def run(asked: Asked, tell: Tell, going_on: str) -> dict[str, Any]:
+def execute_study(asked: StudyRequest, tell: StatusCallback, going_on: str) -> dict[str, Any]:
     """Do what is left of the study; -> its results, which lie in its folder, too.
 
     Raises ConfigError and DataError before the first cell, Interrupted with `going_on`, the
     command that goes on.
     """
-    bench, record = make_ready(asked, tell)
+    bench, record = prepare_study(asked, tell)
     cells = asked.at.cells(record.seeds, record.share)
     encoders = asked.at.pretrainings(record.seeds, record.share)
-    done = len(collect(cells, bench, "measure"))
+    done = len(collect_trial_metrics(cells, bench, "measure"))
     first = f"{len(encoders)} pre-trainings, then " if encoders else ""
     tell(f"{first}{len(cells)} cells" + (f", {done} of them done" if done else ""))
     jobs, threads = asked.crew
     try:
-        if not is_done(asked.study, cells, bench):
-            work = partial(carry_out, asked.study, encoders, cells, bench)
-            work_together(work, min(jobs, len(cells)), threads, tell)
-        if not is_done(asked.study, cells, bench):
+        if not is_study_done(asked.study, cells, bench):
+            work = partial(run_trials, asked.study, encoders, cells, bench)
+            run_workers(work, min(jobs, len(cells)), threads, tell)
+        if not is_study_done(asked.study, cells, bench):
             raise Interrupted("a process was told to stop", 143)
     except (Interrupted, KeyboardInterrupt) as error:
-        done = len(collect(cells, bench, "measure"))
+        done = len(collect_trial_metrics(cells, bench, "measure"))
         code = error.exit_code if isinstance(error, Interrupted) else 130
         raise Interrupted(
             f"stopped with {done} of {len(cells)} cells done; go on with: {going_on}", code
         ) from error
-    return {**assemble(asked.study, record, encoders, cells, bench), "command": going_on}
+    return {**assemble_results(asked.study, record, encoders, cells, bench), "command": going_on}
 
 
-def is_done(study: Study, cells: list[Cell], bench: Bench) -> bool:
+def is_study_done(study: Study, cells: list[Trial], bench: StudyContext) -> bool:
     """Whether every cell is measured, and every chosen one judged."""
-    if len(collect(cells, bench, "measure")) < len(cells):
+    if len(collect_trial_metrics(cells, bench, "measure")) < len(cells):
         return False
-    picked = chosen(study, cells, bench)
-    return len(collect(picked, bench, "judge")) == len(picked)
+    picked = list_chosen_trials(study, cells, bench)
+    return len(collect_trial_metrics(picked, bench, "judge")) == len(picked)
 
 
-def make_ready(asked: Asked, tell: Tell) -> tuple[Bench, Record]:
+def prepare_study(asked: StudyRequest, tell: StatusCallback) -> tuple[StudyContext, StudyManifest]:
     """Refuse what cannot be done; claim the folder, or find it as this command left it."""
-    refuse(asked)
-    begun = read_record(asked.output)
+    validate_study_request(asked)
+    begun = read_study_manifest(asked.output)
     if begun is not None:  # before the data are opened, which may take a while
-        now = record_of(asked, begun.data, begun.transfer)
-        refuse_other(asked.output, begun, now)
+        now = build_manifest(asked, begun.data, begun.transfer)
+        require_same_study(asked.output, begun, now)
     for place in filter(None, (asked.data, asked.transfer)):
-        refuse_harm(asked.output, Path(place), None)
-    bench = Bench(asked.output, asked.at, asked.data, asked.transfer, asked.device, asked.precision)
-    record = record_of(asked, *fingerprints(asked, bench))
+        check_output_overlap(asked.output, Path(place), None)
+    bench = StudyContext(
+        asked.output, asked.at, asked.data, asked.transfer, asked.device, asked.precision
+    )
+    record = build_manifest(asked, *fingerprint_study_data(asked, bench))
     try:
         asked.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explain(error, asked.output) from error
-    with locked(asked.output / ".study.lock"):
-        return bench, settled(asked, bench, record, tell)
+        raise explain_write_error(error, asked.output) from error
+    with file_lock(asked.output / ".study.lock"):
+        return bench, load_or_create_manifest(asked, bench, record, tell)
 
 
-def refuse(asked: Asked) -> None:
+def validate_study_request(asked: StudyRequest) -> None:
     """Raise ConfigError for what needs no look at the folder or the data."""
     scale, name = asked.at, f"{asked.study.name} at scale {asked.scale}"
-    if world().size > 1:
+    if get_world().size > 1:
         raise ConfigError(
             "a study shares its cells out among separate processes: leave torchrun out, say "
             "--jobs, or start the command several times with the same --output"
@@ -139,7 +146,7 @@ def refuse(asked: Asked) -> None:
             raise ConfigError(f"--{flag} {value:g} must be greater than 0")
     if asked.study.timed and asked.crew[0] > 1:
         raise ConfigError(f"--jobs {asked.jobs}: {name} measures time, one cell after the other")
-    if asked.budget is not None and not trainings(scale):
+    if asked.budget is not None and not list_training_trials(scale):
         raise ConfigError(f"--budget {asked.budget:g}: {name} trains nothing that it could trim")
     if asked.budget is not None and not can_be_trimmed(scale):
         raise ConfigError(
@@ -148,39 +155,45 @@ def refuse(asked: Asked) -> None:
         )
 
 
-def fingerprints(asked: Asked, bench: Bench) -> tuple[str | None, str | None]:
+def fingerprint_study_data(
+    asked: StudyRequest, bench: StudyContext
+) -> tuple[str | None, str | None]:
     """Of the images that are learned from, and of those to judge by; both are opened."""
     if asked.data is None:
         return None, None
     cells = asked.at.cells(1)
     judged = asked.study.judge is not None and asked.at.shots is None
-    data = {place: opened(place, bench, cells) for place in (asked.data, asked.transfer) if place}
+    data = {
+        place: load_study_data(place, bench, cells)
+        for place in (asked.data, asked.transfer)
+        if place
+    }
     learned = data[asked.transfer if asked.at.tuned and asked.transfer else asked.data]
     if judged and not len(learned.splits.get(TEST, ())):
         raise DataError(
             f"{learned.source} has no test images, by which {asked.study.name} is judged: "
             f"it needs {asked.at.learned.what}"
         )
-    transfer = None if asked.transfer is None else fingerprint(data[asked.transfer])
-    return fingerprint(data[asked.data]), transfer
+    transfer = None if asked.transfer is None else fingerprint_dataset(data[asked.transfer])
+    return fingerprint_dataset(data[asked.data]), transfer
 
 
-def opened(place: str, bench: Bench, cells: list[Cell]) -> Data:
+def load_study_data(place: str, bench: StudyContext, cells: list[Trial]) -> DatasetSplits:
     """The data as the trainings on it divide them; as they are, where there are none."""
     there = [*bench.scale.pretrainings(1), *cells]
     for cell in there:
-        if cell.settings[VERB] != "none" and data_of(cell, bench) == place:
-            return load_data(config_of(cell, bench))
+        if cell.settings[VERB] != "none" and select_trial_data(cell, bench) == place:
+            return load_dataset_splits(build_training_config(cell, bench))
     return open_data(place)
 
 
-def record_of(asked: Asked, data: str | None, transfer: str | None) -> Record:
+def build_manifest(asked: StudyRequest, data: str | None, transfer: str | None) -> StudyManifest:
     """What this command would begin, but for what a budget leaves of it."""
-    return Record(
+    return StudyManifest(
         asked.study.name,
         asked.scale,
         asked.study.version,
-        digest(asked.study, asked.scale),
+        compute_study_digest(asked.study, asked.scale),
         data,
         transfer,
         asked.precision,
@@ -189,38 +202,42 @@ def record_of(asked: Asked, data: str | None, transfer: str | None) -> Record:
     )
 
 
-def settled(asked: Asked, bench: Bench, record: Record, tell: Tell) -> Record:
+def load_or_create_manifest(
+    asked: StudyRequest, bench: StudyContext, record: StudyManifest, tell: StatusCallback
+) -> StudyManifest:
     """With the folder's lock held: what was begun there, or what now begins."""
-    begun = read_record(asked.output)
+    begun = read_study_manifest(asked.output)
     if begun is not None:
-        refuse_other(asked.output, begun, record)
+        require_same_study(asked.output, begun, record)
         if asked.budget is not None:
             return begun
         record = replace(begun, seeds=record.seeds)  # more of them, or fewer, change no cell
     elif asked.budget is not None:
-        record = trimmed(asked, bench, record, tell)
+        record = trim_manifest(asked, bench, record, tell)
     record.write(asked.output)
     for note in record.notes:
         tell(note)
     return record
 
 
-def trimmed(asked: Asked, bench: Bench, record: Record, tell: Tell) -> Record:
+def trim_manifest(
+    asked: StudyRequest, bench: StudyContext, record: StudyManifest, tell: StatusCallback
+) -> StudyManifest:
     """As much as fits into the budget, by a measured speed."""
     assert asked.budget is not None
-    for left in asked.output.glob(f"{SCRATCH}*"):
+    for left in asked.output.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     jobs, threads = asked.crew
     tell("measuring how long the dearest cell takes")
-    cells = trainings(asked.at)
-    speed = measure_speed(cells, bench, jobs, threads)
+    cells = list_training_trials(asked.at)
+    speed = measure_trial_timing(cells, bench, jobs, threads)
     steps = tuple(cell.settings["steps"] for cell in cells)
-    shares = tuple(cost_of(cell, bench).share for cell in cells)
-    found = trim(Work(steps, record.seeds, jobs, shares), speed, asked.budget)
+    shares = tuple(estimate_trial_cost(cell, bench).share for cell in cells)
+    found = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, asked.budget)
     return replace(record, seeds=found.seeds, share=found.share, notes=found.notes)
 
 
-def trainings(scale: Scale) -> list[Cell]:
+def list_training_trials(scale: Scale) -> list[Trial]:
     """All that is trained for one seed."""
     every = [*scale.pretrainings(1), *scale.cells(1)]
     return [cell for cell in every if cell.settings[VERB] != "none"]
@@ -228,4 +245,4 @@ def trainings(scale: Scale) -> list[Cell]:
 
 def can_be_trimmed(scale: Scale) -> bool:
     """Whether it says itself how many steps its trainings take."""
-    return all("steps" in cell.settings for cell in trainings(scale))
+    return all("steps" in cell.settings for cell in list_training_trials(scale))

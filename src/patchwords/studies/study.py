@@ -13,17 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
-    from patchwords.studies.bench import Bench
-    from patchwords.studies.contents import Piece
+    from patchwords.studies.contents import PageBlock
 
 ScaleName = Literal["mini", "full"]
 SCALES: tuple[ScaleName, ...] = ("mini", "full")
 Verb = Literal["finetune", "pretrain", "none"]  # what a cell is: a training of a kind, or none
 
-Settings = Mapping[str, Any]  # of a training, flat, by the names of the flags
-Numbers = Mapping[str, float | None]  # what a cell comes to; None: it diverged
-Grid = Mapping[str, Settings]  # cell -> what is its own
-Table = Mapping[str, Mapping[int, float | None]]  # label -> seed -> value
+TrialSettings = Mapping[str, Any]  # of a training, flat, by the names of the flags
+TrialMetrics = Mapping[str, float | None]  # what a cell comes to; None: it diverged
+TrialGrid = Mapping[str, TrialSettings]  # cell -> what is its own
+ValuesByLabel = Mapping[str, Mapping[int, float | None]]  # label -> seed -> value
 
 # Settings of a cell that no flag has: the pre-training that it starts from, and what it is where
 # it is not what the others are. A cell that is no training may have any others.
@@ -31,18 +30,18 @@ ENCODER, VERB = "encoder", "verb"
 
 
 @dataclass(frozen=True)
-class Cell:
+class Trial:
     """One training, or one measurement."""
 
     name: str
     seed: int
-    settings: Settings  # all of them
+    settings: TrialSettings  # all of them
     shared: bool = False  # a pre-training that others start from
 
     @property
     def folder(self) -> str:
         """The name of its folder: `2-D, every layer` with seed 1 is 2-d-every-layer-1."""
-        return f"{slug(self.name)}-{self.seed}"
+        return f"{slugify(self.name)}-{self.seed}"
 
     @property
     def words(self) -> str:
@@ -50,7 +49,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Images:
+class DatasetSpec:
     """What a study learns from or is judged by, as its author meant it."""
 
     what: str  # in words
@@ -62,62 +61,66 @@ class Images:
 class Scale:
     """The grid at one size: on which data, and how each cell is trained."""
 
-    data: Images | None  # what --data has to be; None: nothing is learned
+    data: DatasetSpec | None  # what --data has to be; None: nothing is learned
     verb: Verb  # of every cell that does not say its own
-    settings: Settings  # of every cell
-    grid: Grid
+    settings: TrialSettings  # of every cell
+    grid: TrialGrid
     seeds: int
     time: str  # how long that takes, in words
-    transfer: Images | None = None  # what --transfer has to be
+    transfer: DatasetSpec | None = None  # what --transfer has to be
     tuned: bool = False  # cells are trained on --transfer, and only their encoders on --data
     shots: int | None = None  # judged by so many images of each class of --transfer; None: by test
-    encoders: Grid = field(default_factory=dict)  # pre-trainings that cells start from, by name
+    encoders: TrialGrid = field(
+        default_factory=dict
+    )  # pre-trainings that cells start from, by name
 
     @property
-    def learned(self) -> Images:
+    def learned(self) -> DatasetSpec:
         """What cells are trained on."""
         found = self.transfer if self.tuned and self.transfer is not None else self.data
         assert found is not None, "a scale without data trains nothing"
         return found
 
-    def cells(self, seeds: int, share: float = 1.0) -> list[Cell]:
+    def cells(self, seeds: int, share: float = 1.0) -> list[Trial]:
         """All cells of the first seed, then of the next: a study that is cut off has whole ones.
 
         With a share of their steps.
         """
         return [
-            Cell(name, seed, shortened({VERB: self.verb, **self.settings, **own}, share))
+            Trial(name, seed, scale_step_settings({VERB: self.verb, **self.settings, **own}, share))
             for seed in range(seeds)
             for name, own in self.grid.items()
         ]
 
-    def pretrainings(self, seeds: int, share: float = 1.0) -> list[Cell]:
+    def pretrainings(self, seeds: int, share: float = 1.0) -> list[Trial]:
         """What has to be there before the cells, in the same order."""
         return [
-            Cell(name, seed, shortened({VERB: "pretrain", **own}, share), shared=True)
+            Trial(name, seed, scale_step_settings({VERB: "pretrain", **own}, share), shared=True)
             for seed in range(seeds)
             for name, own in self.encoders.items()
         ]
 
 
 # What a run does every so many steps, or for so many: its share of the run stays.
-BY_STEP = ("steps", "warmup_steps", "log_every", "eval_every", "save_every")
+STEP_SETTINGS = ("steps", "warmup_steps", "log_every", "eval_every", "save_every")
 
 
-def shortened(settings: Settings, share: float) -> Settings:
+def scale_step_settings(settings: TrialSettings, share: float) -> TrialSettings:
     """With this share of the steps.
 
-    >>> shortened({"steps": 3000, "warmup_steps": 300, "lr": 0.1}, 0.25)
+    >>> scale_step_settings({"steps": 3000, "warmup_steps": 300, "lr": 0.1}, 0.25)
     {'steps': 750, 'warmup_steps': 75, 'lr': 0.1}
     """
     if share == 1:
         return settings
-    fewer = {name: max(1, round(settings[name] * share)) for name in BY_STEP if settings.get(name)}
+    fewer = {
+        name: max(1, round(settings[name] * share)) for name in STEP_SETTINGS if settings.get(name)
+    }
     return {**settings, **fewer}
 
 
 @dataclass(frozen=True)
-class Unit:
+class DisplayUnit:
     """How a number is told to a person."""
 
     name: str  # of a value
@@ -126,7 +129,7 @@ class Unit:
     digits: int = 1
 
 
-ACCURACY = Unit("%", "points", 100.0)
+ACCURACY_UNIT = DisplayUnit("%", "points", 100.0)
 
 
 @dataclass(frozen=True)
@@ -146,31 +149,37 @@ class Claim:
 
 
 # (grid, cell -> validation accuracy of its seeds) -> label -> cell
-Choose = Callable[[Grid, Mapping[str, Sequence[float | None]]], dict[str, str]]
+ChooseTrials = Callable[[TrialGrid, Mapping[str, Sequence[float | None]]], dict[str, str]]
 # (cell, where) -> its numbers
-Measure = Callable[[Cell, "Bench"], Numbers]
+MeasureTrial = Callable[[Trial, "Bench"], TrialMetrics]
 
 
 # (label -> cell, cell -> its numbers, of one seed) -> label -> value
-Read = Callable[[Mapping[str, str], Mapping[str, Numbers]], Mapping[str, float | None]]
+ComputeValues = Callable[
+    [Mapping[str, str], Mapping[str, TrialMetrics]], Mapping[str, float | None]
+]
 
 
-def everything(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
+def choose_every_trial(
+    grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
+) -> dict[str, str]:
     """Every cell under its own name: nothing is chosen."""
     return {name: name for name in grid}
 
 
-def accuracies(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def collect_accuracies(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """The accuracy of every label's cell."""
     return {label: found[name].get("accuracy") for label, name in labels.items()}
 
 
-def nothing_kept(folder: Path, results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_no_stored_figures(folder: Path, results: Mapping[str, Any]) -> dict[str, bytes]:
     """A study all of whose figures are drawn from its numbers."""
     return {}
 
 
-def none_of_its_own(results: Mapping[str, Any]) -> Sequence[Piece]:
+def build_no_tables(results: Mapping[str, Any]) -> Sequence[PageBlock]:
     """A study whose page has no other tables than every page."""
     return ()
 
@@ -190,27 +199,29 @@ class Study:
     paper_quantity: str  # what the paper's numbers are, or why there are none
     scales: Mapping[ScaleName, Scale]
     claims: tuple[Claim, ...]
-    measure: Measure
+    measure: MeasureTrial
     draw: Callable[[Mapping[str, Any]], dict[str, bytes]]  # results.json -> files
     # (folder of the study, results.json) -> files: pictures of what cells keep in their folders
-    draw_kept: Callable[[Path, Mapping[str, Any]], dict[str, bytes]] = nothing_kept
-    judge: Measure | None = None  # by images that chose nothing
+    draw_kept: Callable[[Path, Mapping[str, Any]], dict[str, bytes]] = draw_no_stored_figures
+    judge: MeasureTrial | None = None  # by images that chose nothing
     timed: bool = False  # what it measures is time: one cell after the other, in one process
-    choose: Choose = everything
-    read: Read = accuracies  # what claims are about
-    units: Mapping[str, Unit] = field(default_factory=dict)  # of labels that are no accuracies
-    tables: Callable[[Mapping[str, Any]], Sequence[Piece]] = none_of_its_own
+    choose: ChooseTrials = choose_every_trial
+    read: ComputeValues = collect_accuracies  # what claims are about
+    units: Mapping[str, DisplayUnit] = field(
+        default_factory=dict
+    )  # of labels that are no accuracies
+    tables: Callable[[Mapping[str, Any]], Sequence[PageBlock]] = build_no_tables
     # Rows and columns of the paper's table, where the labels are `ROW, COLUMN`.
     layout: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
-    def unit(self, label: str) -> Unit:
-        return self.units.get(label, ACCURACY)
+    def unit(self, label: str) -> DisplayUnit:
+        return self.units.get(label, ACCURACY_UNIT)
 
 
-def slug(name: str) -> str:
+def slugify(name: str) -> str:
     """A name as a file can have it.
 
-    >>> slug("2-D, every layer"), slug("GAP, lr 0.0003")
+    >>> slugify("2-D, every layer"), slugify("GAP, lr 0.0003")
     ('2-d-every-layer', 'gap-lr-0.0003')
     """
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")

@@ -26,7 +26,7 @@ STUDIES = (
 )
 
 
-def find(name: str) -> Study:
+def load_study(name: str) -> Study:
     """Raises ConfigError for a name that is none."""
     if name not in STUDIES:
         near = did_you_mean(name, STUDIES)

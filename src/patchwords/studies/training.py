@@ -14,32 +14,37 @@ from rich.console import Console
 from patchwords.data.examples import VALIDATION
 from patchwords.errors import Diverged
 from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import measure
-from patchwords.evaluate.pretraining import evaluator_of
-from patchwords.evaluate.series import finish, or_go_on, read_evaluation
-from patchwords.model.cost import FLOPS_PER_MAC, macs, parameters, training_flops
-from patchwords.studies.bench import Bench
-from patchwords.studies.study import ENCODER, VERB, Cell, Numbers
+from patchwords.evaluate.held_out import evaluate_classifier
+from patchwords.evaluate.pretraining import choose_evaluator
+from patchwords.evaluate.series import evaluate_and_report, read_evaluation, resume_if_started
+from patchwords.model.cost import (
+    TRAINING_FLOPS_PER_MAC,
+    compute_training_flops,
+    count_macs,
+    count_parameters,
+)
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.study import ENCODER, VERB, Trial, TrialMetrics
 from patchwords.train import finetune, pretrain
-from patchwords.train.config import FinetuneConfig, train_layers
-from patchwords.train.job import Job
-from patchwords.train.journal import read_rows
-from patchwords.train.named_recipe import preset
+from patchwords.train.config import FinetuneConfig, parse_train_layers
+from patchwords.train.job import TrainingRun
+from patchwords.train.journal import read_metrics
+from patchwords.train.named_recipe import apply_recipe
 from patchwords.train.pretrain_config import PretrainConfig
 from patchwords.train.progress import Display
 from patchwords.train.run_folder import RunFolder
-from patchwords.train.settings import unflatten
+from patchwords.train.settings import unflatten_config
 
-DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
+FEWSHOT_DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
 
 
-def config_of(cell: Cell, bench: Bench) -> FinetuneConfig:
+def build_training_config(cell: Trial, bench: StudyContext) -> FinetuneConfig:
     """The settings of the run. Raises ConfigError for one that training does not know."""
     blank = PretrainConfig() if cell.settings[VERB] == "pretrain" else FinetuneConfig()
     if "recipe" in cell.settings:
-        blank = preset(blank, cell.settings["recipe"])
+        blank = apply_recipe(blank, cell.settings["recipe"])
     place: dict[str, Any] = {
-        "data": data_of(cell, bench),
+        "data": select_trial_data(cell, bench),
         "output": str(bench.run(cell)),
         "seed": cell.seed,
         "device": bench.device,
@@ -48,41 +53,41 @@ def config_of(cell: Cell, bench: Bench) -> FinetuneConfig:
     if ENCODER in cell.settings:
         place["weights"] = str(bench.encoder(cell))
     settings = {name: v for name, v in cell.settings.items() if name not in (ENCODER, VERB)}
-    return unflatten(blank, {**settings, **place})
+    return unflatten_config(blank, {**settings, **place})
 
 
-def data_of(cell: Cell, bench: Bench) -> str | None:
+def select_trial_data(cell: Trial, bench: StudyContext) -> str | None:
     """What a training learns from."""
     return bench.transfer if bench.scale.tuned and not cell.shared else bench.data
 
 
-def train(cell: Cell, bench: Bench) -> Job:
+def train_trial(cell: Trial, bench: StudyContext) -> TrainingRun:
     """The cell's run, from wherever it is to its end; what it says goes to log.txt."""
-    config, folder = config_of(cell, bench), RunFolder(bench.run(cell))
+    config, folder = build_training_config(cell, bench), RunFolder(bench.run(cell))
     if folder.path.exists() and not folder.config.is_file():
         shutil.rmtree(folder.path)  # killed before it was a run
     with (bench.place(cell) / "log.txt").open("a", encoding="utf-8") as log:
         display = Display(Console(file=log, width=100))
-        going = or_go_on(config)
+        going = resume_if_started(config)
         if isinstance(going, PretrainConfig):
-            return pretrain.run(going, evaluator_of, display, measure_fewshot)
-        return finetune.run(going, measure, display, measure_fewshot)
+            return pretrain.run(going, choose_evaluator, display, measure_fewshot)
+        return finetune.run(going, evaluate_classifier, display, measure_fewshot)
 
 
-def measure_training(cell: Cell, bench: Bench) -> Numbers:
+def train_and_measure(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Train; -> what it took, and the validation accuracy at the end and on the way.
 
     A training that diverges is a result, too: its accuracy is None.
     """
     try:
-        job = train(cell, bench)
+        job = train_trial(cell, bench)
     except Diverged:
         return {"validation": None, "diverged": 1.0}
     seen = job.plan.steps * job.plan.batch_size
     shape = job.start.model.config
     rows = [
         row
-        for row in read_rows(job.folder.metrics)
+        for row in read_metrics(job.folder.metrics)
         if row["kind"] == "evaluation" and row["split"] == VALIDATION
     ]
     return {
@@ -90,31 +95,31 @@ def measure_training(cell: Cell, bench: Bench) -> Numbers:
         **{f"validation at {row['step'] / job.plan.steps:.4g}": row["accuracy"] for row in rows},
         "steps": job.plan.steps,
         "images": seen,
-        "parameters": parameters(shape),
-        "flops": flops_of(job.config, macs(shape), seen, job.plan.images),
+        "parameters": count_parameters(shape),
+        "flops": count_training_flops(job.config, count_macs(shape), seen, job.plan.images),
         "seconds": job.state.seconds,
     }
 
 
-def flops_of(config: FinetuneConfig, macs: int, seen: int, images: int) -> float:
+def count_training_flops(config: FinetuneConfig, macs: int, seen: int, images: int) -> float:
     """Of a training that sees so many of its images, each as often as it comes.
 
     Where the head alone learns, 2 for each multiplication of a forward pass in place of 6, of every
     view that is computed; the head's own weights cost nothing beside.
     """
-    if train_layers(config.recipe.train) != 0:
-        return training_flops(macs, seen)
+    if parse_train_layers(config.recipe.train) != 0:
+        return compute_training_flops(macs, seen)
     views = config.augment.views if config.machine.frozen != "compute" else None
     computed = seen if views is None else min(seen, views * images)
-    return FLOPS_PER_MAC / 3 * macs * computed
+    return TRAINING_FLOPS_PER_MAC / 3 * macs * computed
 
 
-def judge_training(cell: Cell, bench: Bench) -> Numbers:
+def evaluate_on_test(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """The model that the cell ended with, by images that nothing was chosen by."""
     if bench.scale.shots is not None:
-        return judge_fewshot(cell, bench, bench.scale.shots)
-    job = train(cell, bench)  # which is done, and loaded
-    finish(job, None)
+        return evaluate_by_fewshot(cell, bench, bench.scale.shots)
+    job = train_trial(cell, bench)  # which is done, and loaded
+    evaluate_and_report(job, None)
     evaluation = read_evaluation(job.folder)
     return {
         "accuracy": evaluation["accuracy"]["value"],
@@ -123,17 +128,23 @@ def judge_training(cell: Cell, bench: Bench) -> Numbers:
     }
 
 
-def judge_fewshot(cell: Cell, bench: Bench, shots: int) -> Numbers:
+def evaluate_by_fewshot(cell: Trial, bench: StudyContext, shots: int) -> TrialMetrics:
     """Few-shot linear accuracy of the frozen model on --transfer, the mean of three draws."""
-    from patchwords.commands.evaluator import Images, Where
-    from patchwords.commands.frozen import Cache, opened
-    from patchwords.evaluate.fewshot_table import draw, fewshot_table, freeze_drawn
+    from patchwords.commands.evaluator import DataOptions, DeviceOptions
+    from patchwords.commands.frozen import CacheOptions, open_probe_inputs
+    from patchwords.evaluate.fewshot_table import (
+        build_fewshot_table,
+        draw_probe_shots,
+        extract_drawn_features,
+    )
 
     assert bench.transfer is not None, "asked for before the first cell"
-    where, cache = Where(bench.device), Cache(str(bench.shared / "features"))
+    where, cache = DeviceOptions(bench.device), CacheOptions(str(bench.shared / "features"))
     model = str(RunFolder(bench.run(cell)).model)
-    with opened(model, bench.transfer, where, Images(), cache, seed=0) as found:
-        drawn = draw(found.pair, (shots,), DRAWS)
-        frozen, draws = freeze_drawn(found.ask, found.pair, drawn, 0.01, found.whole_is_kept)
-    [row] = fewshot_table(frozen, draws)["table"]
+    with open_probe_inputs(model, bench.transfer, where, DataOptions(), cache, seed=0) as found:
+        drawn = draw_probe_shots(found.pair, (shots,), FEWSHOT_DRAWS)
+        frozen, draws = extract_drawn_features(
+            found.ask, found.pair, drawn, 0.01, found.whole_is_kept
+        )
+    [row] = build_fewshot_table(frozen, draws)["table"]
     return {"accuracy": row["mean"], "test images": len(frozen.test.labels)}

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from patchwords.evaluate.spread import Spread, spread
-from patchwords.studies.study import Claim, Table, Unit
+from patchwords.evaluate.spread import SeedStatistics, compute_seed_statistics
+from patchwords.studies.study import Claim, DisplayUnit, ValuesByLabel
 
-Word = Literal["agrees", "disagrees", "cannot tell at this scale"]
-UNKNOWN: Word = "cannot tell at this scale"
+VerdictName = Literal["agrees", "disagrees", "cannot tell at this scale"]
+CANNOT_TELL: VerdictName = "cannot tell at this scale"
 
 
 @dataclass(frozen=True)
@@ -25,37 +25,42 @@ class Verdict:
     claim: Claim
     values: tuple[float, ...]  # the difference, seed by seed
     lost: tuple[int, ...]  # seeds of which a cell diverged
-    found: Spread | None  # None: no seed is left
-    word: Word
+    found: SeedStatistics | None  # None: no seed is left
+    word: VerdictName
 
 
-def judge(claim: Claim, table: Table) -> Verdict:
+def judge_claim(claim: Claim, table: ValuesByLabel) -> Verdict:
     """The verdict on one claim, from the values of its labels."""
     labels = (*claim.more, *claim.less)
     seeds = sorted(set.intersection(*(set(table[label]) for label in labels)))
     lost = tuple(s for s in seeds if any(table[label][s] is None for label in labels))
     whole = [seed for seed in seeds if seed not in lost]
-    values = tuple(_mean(claim.more, table, s) - _mean(claim.less, table, s) for s in whole)
-    found = spread(values) if values else None
-    return Verdict(claim, values, lost, found, decide(found, claim.margin))
+    values = tuple(
+        _mean_of_labels(claim.more, table, s) - _mean_of_labels(claim.less, table, s) for s in whole
+    )
+    found = compute_seed_statistics(values) if values else None
+    return Verdict(claim, values, lost, found, decide_verdict(found, claim.margin))
 
 
-def decide(found: Spread | None, margin: float | None) -> Word:
+def decide_verdict(found: SeedStatistics | None, margin: float | None) -> VerdictName:
     """The rule: where the interval lies against zero, or against the margin around it."""
     if found is None or found.low is None or found.high is None:
-        return UNKNOWN
+        return CANNOT_TELL
     if margin is None:
         if found.low > 0:
             return "agrees"
-        return "disagrees" if found.high < 0 else UNKNOWN
+        return "disagrees" if found.high < 0 else CANNOT_TELL
     if -margin <= found.low and found.high <= margin:
         return "agrees"
-    return "disagrees" if found.low > margin or found.high < -margin else UNKNOWN
+    return "disagrees" if found.low > margin or found.high < -margin else CANNOT_TELL
 
 
-def rule(claim: Claim, unit: Unit) -> str:
+def format_claim_rule(claim: Claim, unit: DisplayUnit) -> str:
     """What decides, for a person."""
-    more, less = (" and ".join(labels) for labels in (_few(claim.more), _few(claim.less)))
+    more, less = (
+        " and ".join(labels)
+        for labels in (_abbreviate_labels(claim.more), _abbreviate_labels(claim.less))
+    )
     what = f"{more} less {less}" if less else more
     if claim.margin is None:
         return f"{what}: the 95 % interval lies above 0"
@@ -64,11 +69,11 @@ def rule(claim: Claim, unit: Unit) -> str:
     return f"{what}: the 95 % interval lies within {margin} of 0"
 
 
-def _few(labels: Sequence[str]) -> Sequence[str]:
+def _abbreviate_labels(labels: Sequence[str]) -> Sequence[str]:
     return labels if len(labels) <= 3 else (f"mean of {len(labels)} cells",)
 
 
-def _mean(labels: Sequence[str], table: Table, seed: int) -> float:
+def _mean_of_labels(labels: Sequence[str], table: ValuesByLabel, seed: int) -> float:
     if not labels:
         return 0.0
     values = [table[label][seed] for label in labels]

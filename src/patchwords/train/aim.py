@@ -6,22 +6,22 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from torch import Tensor, nn
 
-from patchwords.data.examples import Data
-from patchwords.train.choice import Choice
+from patchwords.data.examples import DatasetSplits
+from patchwords.train.choice import ResolvedSetting
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.start import Start
+from patchwords.train.start import InitialModel
 from patchwords.train.task import Objective
 from patchwords.weights.pretrained import Pretrained
 
 if TYPE_CHECKING:
-    from patchwords.data.loader import Batch
-    from patchwords.train.job import Job
+    from patchwords.data.loader import ImageBatch
+    from patchwords.train.job import TrainingRun
 
 
 class Prepares(Protocol):
     """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
 
-    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Any]: ...
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Any]: ...
 
 
 class Aim(Protocol):
@@ -30,22 +30,22 @@ class Aim(Protocol):
     @property
     def objective_name(self) -> Literal["supervised", "masked"]: ...
 
-    def classes(self, data: Data) -> tuple[str, ...]:
+    def classes(self, data: DatasetSplits) -> tuple[str, ...]:
         """What the model's head tells apart; nothing where the head is not trained."""
         ...
 
     def settle(
-        self, config: FinetuneConfig, data: Data, origin: Pretrained | None
-    ) -> tuple[FinetuneConfig, list[Choice]]:
+        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
         """Decide what the recipe leaves open in the config."""
         ...
 
-    def learner(self, start: Start, config: FinetuneConfig) -> nn.Module:
+    def learner(self, start: InitialModel, config: FinetuneConfig) -> nn.Module:
         """What is trained: the model, or a module around it that has more to learn."""
         ...
 
-    def preparation(self, job: Job) -> Prepares: ...
+    def preparation(self, job: TrainingRun) -> Prepares: ...
 
-    def objective(self, job: Job, learner: nn.Module) -> Objective:
+    def objective(self, job: TrainingRun, learner: nn.Module) -> Objective:
         """`learner` may have been compiled or wrapped."""
         ...

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from patchwords.train.sharding import share
+from patchwords.train.sharding import to_local_tensor
 
 
-class Average:
+class EMA:
     """average <- decay * average + (1 - decay) * weights, after every step, in float32.
 
     In the first steps the decay is held at (1 + t) / (10 + t), so that the initial weights are
@@ -25,6 +25,6 @@ class Average:
     def update(self, model: nn.Module, step: int) -> None:
         """Take in the weights after update number `step`, counted from 0."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        ours = [share(value) for value in self.weights.values()]
-        theirs = [share(value.detach()).float() for value in model.state_dict().values()]
+        ours = [to_local_tensor(value) for value in self.weights.values()]
+        theirs = [to_local_tensor(value.detach()).float() for value in model.state_dict().values()]
         torch._foreach_lerp_(ours, theirs, 1.0 - decay)

@@ -12,19 +12,19 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from patchwords.distributed import Group, own_group
+from patchwords.distributed import ProcessGroup, thread_process_group
 from patchwords.errors import CheckpointError, PatchwordsError
 
 
-class Writer:
+class AsyncWriter:
     """The thread, and what became of its last write."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
 
-    def begin(self, write: Callable[[Group], None]) -> None:
+    def begin(self, write: Callable[[ProcessGroup], None]) -> None:
         """Call `write` with the threads' group, and do not wait for it.
 
         All processes begin together, each after it has called `finish`. What is to be written must
@@ -66,13 +66,13 @@ class Writer:
 
 
 @contextmanager
-def behind() -> Iterator[Writer]:
+def open_async_writer() -> Iterator[AsyncWriter]:
     """Inside, one write at a time may go on; the last is waited for, also where an error ends it.
 
     KeyboardInterrupt alone does not wait: it is of a person who has asked twice.
     """
-    with own_group() as group:
-        writer = Writer(group)
+    with thread_process_group() as group:
+        writer = AsyncWriter(group)
         try:
             yield writer
         except Exception as error:

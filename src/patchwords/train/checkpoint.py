@@ -28,21 +28,27 @@ import torch
 
 from patchwords.errors import CheckpointError
 
-KEEP = 2
-DAMAGE = (OSError, ValueError, IndexError, RuntimeError, pickle.UnpicklingError)  # met in reading
+KEEP_LATEST = 2
+DAMAGE_ERRORS = (
+    OSError,
+    ValueError,
+    IndexError,
+    RuntimeError,
+    pickle.UnpicklingError,
+)  # met in reading
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
+def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write the state of `step` and drop the oldest; raises CheckpointError, losing nothing."""
     try:
-        part = begin(folder, step)
-        write(part / "state.pt", state)
-        return put_in_place(part, step, {"state.pt": checksum(part / "state.pt")})
+        part = begin_checkpoint(folder, step)
+        write_state_file(part / "state.pt", state)
+        return commit_checkpoint(part, step, {"state.pt": compute_checksum(part / "state.pt")})
     except (OSError, RuntimeError) as error:  # torch reports a failed write as RuntimeError
-        raise give_up(error, folder, step) from error
+        raise abandon_checkpoint(error, folder, step) from error
 
 
-def begin(folder: Path, step: int) -> Path:
+def begin_checkpoint(folder: Path, step: int) -> Path:
     """An empty folder for the checkpoint, under the name that it has until it is whole."""
     for left in folder.glob(".step-*.part"):  # by a process that was killed while it wrote
         shutil.rmtree(left, ignore_errors=True)
@@ -51,14 +57,14 @@ def begin(folder: Path, step: int) -> Path:
     return part
 
 
-def write(path: Path, state: dict[str, Any]) -> None:
+def write_state_file(path: Path, state: dict[str, Any]) -> None:
     with open(path, "wb") as file:
         torch.save(state, file)
         file.flush()
         os.fsync(file.fileno())
 
 
-def put_in_place(part: Path, step: int, sums: dict[str, str]) -> Path:
+def commit_checkpoint(part: Path, step: int, sums: dict[str, str]) -> Path:
     """Write the checksums of the files (name -> sum), rename the folder, drop the oldest."""
     folder = part.parent
     final = folder / f"step-{step:08d}"
@@ -69,31 +75,31 @@ def put_in_place(part: Path, step: int, sums: dict[str, str]) -> Path:
     shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
     os.replace(part, final)
     _flush_folder(folder)
-    for old in sorted(folder.glob("step-*"))[:-KEEP]:
+    for old in sorted(folder.glob("step-*"))[:-KEEP_LATEST]:
         shutil.rmtree(old, ignore_errors=True)
     return final
 
 
-def give_up(error: BaseException, folder: Path, step: int) -> CheckpointError:
+def abandon_checkpoint(error: BaseException, folder: Path, step: int) -> CheckpointError:
     """Leave no half of a checkpoint; -> the error in one line."""
     shutil.rmtree(folder / f".step-{step:08d}.part", ignore_errors=True)
-    return CheckpointError(explain(error, folder, step))
+    return CheckpointError(explain_checkpoint_error(error, folder, step))
 
 
-def load_latest(
+def load_latest_checkpoint(
     folder: Path,
     warn: Callable[[str], None],
     read: Callable[[Path], dict[str, Any]] | None = None,
 ) -> dict[str, Any] | None:
     """The newest state that is whole, or None where there is none; damaged ones are named.
 
-    `read` gives what is in one checkpoint folder, as `load` does, which is taken without it.
+    `read` gives what is in one checkpoint folder, as `load_checkpoint` does, which is taken without it.
     Raises CheckpointError where there are checkpoints and every one is damaged.
     """
     found = sorted(folder.glob("step-*"), reverse=True)
     for checkpoint in found:
         try:
-            return (read or load)(checkpoint)
+            return (read or load_checkpoint)(checkpoint)
         except CheckpointError as error:
             warn(f"{error}; trying the one before")
     if found:
@@ -101,34 +107,34 @@ def load_latest(
     return None
 
 
-def load(checkpoint: Path) -> dict[str, Any]:
+def load_checkpoint(checkpoint: Path) -> dict[str, Any]:
     """The state in one checkpoint folder; raises CheckpointError where it is damaged."""
     try:
-        if read_sums(checkpoint).keys() != {"state.pt"}:
+        if read_checksums(checkpoint).keys() != {"state.pt"}:
             raise CheckpointError(f"{checkpoint} is damaged: its checksum is not that of state.pt")
-        compare(checkpoint, read_sums(checkpoint))
+        verify_checksums(checkpoint, read_checksums(checkpoint))
         state: dict[str, Any] = torch.load(
             checkpoint / "state.pt", map_location="cpu", weights_only=True
         )
         return state
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise CheckpointError(f"{checkpoint} is damaged: {error}".splitlines()[0]) from error
 
 
-def read_sums(checkpoint: Path) -> dict[str, str]:
+def read_checksums(checkpoint: Path) -> dict[str, str]:
     """File -> the checksum that it had when it was written."""
     lines = [line.split() for line in (checkpoint / "sha256").read_text().splitlines()]
     return {name: digest for digest, name in lines}
 
 
-def compare(checkpoint: Path, sums: dict[str, str]) -> None:
+def verify_checksums(checkpoint: Path, sums: dict[str, str]) -> None:
     """Raise CheckpointError where a file is not what it was."""
     for name, wanted in sums.items():
-        if checksum(checkpoint / name) != wanted:
+        if compute_checksum(checkpoint / name) != wanted:
             raise CheckpointError(f"{checkpoint / name} is damaged: its checksum differs")
 
 
-def checksum(path: Path) -> str:
+def compute_checksum(path: Path) -> str:
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
@@ -145,7 +151,7 @@ def _flush_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def explain(error: BaseException, folder: Path, step: int) -> str:
+def explain_checkpoint_error(error: BaseException, folder: Path, step: int) -> str:
     kept = sorted(path.name for path in folder.glob("step-*"))
     last = f"the last good one is {kept[-1]}" if kept else "there is none before it"
     # torch closes its archive in spite of a failed write, and then reports that instead.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Choice:
+class ResolvedSetting:
     """One line of the table that is shown before the first step."""
 
     name: str

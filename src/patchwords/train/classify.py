@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from patchwords.data.examples import TRAIN, Data
-from patchwords.train.choice import Choice
+from patchwords.data.examples import TRAIN, DatasetSplits
+from patchwords.train.choice import ResolvedSetting
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.feed import Prepare, PrepareKept
-from patchwords.train.job import Job
-from patchwords.train.start import Start
-from patchwords.train.task import Classification, balanced_weights
+from patchwords.train.feed import CachedBatchPreparer, ImageBatchPreparer
+from patchwords.train.job import TrainingRun
+from patchwords.train.start import InitialModel
+from patchwords.train.task import ClassificationLoss, compute_class_weights
 from patchwords.weights.pretrained import Pretrained
 
 
@@ -24,31 +24,31 @@ class Classify:
 
     objective_name: Literal["supervised", "masked"] = "supervised"
 
-    def classes(self, data: Data) -> tuple[str, ...]:
+    def classes(self, data: DatasetSplits) -> tuple[str, ...]:
         return data.classes
 
     def settle(
-        self, config: FinetuneConfig, data: Data, origin: Pretrained | None
-    ) -> tuple[FinetuneConfig, list[Choice]]:
+        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
         return config, []
 
-    def learner(self, start: Start, config: FinetuneConfig) -> nn.Module:
+    def learner(self, start: InitialModel, config: FinetuneConfig) -> nn.Module:
         return start.model
 
-    def preparation(self, job: Job) -> Prepare | PrepareKept:
+    def preparation(self, job: TrainingRun) -> ImageBatchPreparer | CachedBatchPreparer:
         if job.front is not None:
-            return PrepareKept(job.device)
-        return Prepare(job.config, job.device, len(job.data.classes))
+            return CachedBatchPreparer(job.device)
+        return ImageBatchPreparer(job.config, job.device, len(job.data.classes))
 
-    def objective(self, job: Job, learner: nn.Module) -> Classification:
+    def objective(self, job: TrainingRun, learner: nn.Module) -> ClassificationLoss:
         recipe, weights = job.config.recipe, None
         normalise = job.start.preprocess.normalise
         if recipe.balance == "loss":
             counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
-            weights = balanced_weights(counts).float().to(job.device.torch_device)
+            weights = compute_class_weights(counts).float().to(job.device.torch_device)
 
         def forward(images: Tensor) -> Tensor:
             return learner(normalise(images))
 
         ask = forward if job.front is None else job.front.rest
-        return Classification(ask, recipe.label_smoothing, weights)
+        return ClassificationLoss(ask, recipe.label_smoothing, weights)

@@ -9,16 +9,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
-from patchwords.data.augment import Augment
+from patchwords.data.augment import AugmentSettings
 from patchwords.data.plan import SHUFFLE_SHARDS
-from patchwords.data.split import MOST_VALIDATION
+from patchwords.data.split import MAX_VALIDATION_IMAGES
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
 from patchwords.model.config import Classifier, Mixer, Position, PositionAt
 
-Schedule = Literal["cosine", "linear", "constant", "staircase"]
-Frozen = Literal["auto", "cache", "compute"]
-Compile = Literal["auto", "yes", "no"]
+ScheduleName = Literal["cosine", "linear", "constant", "staircase"]
+FrozenMode = Literal["auto", "cache", "compute"]
+CompileMode = Literal["auto", "yes", "no"]
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class DataSettings:
     classes: tuple[str, ...] | None = None  # use only these classes, by name
     test: float = 0.2  # share held out for the report where DATA has no splits of its own
     validation: float = 0.1  # share of the training images that is cut for the curves
-    most_validation: int | None = MOST_VALIDATION  # images of it at most; None: no limit
+    most_validation: int | None = MAX_VALIDATION_IMAGES  # images of it at most; None: no limit
     split_seed: int | None = None  # of the cuts; none given: --seed
     train_images: int | None = None  # learn from so many, drawn at random; fewer are among more
     join_validation: bool = False  # train on DATA's own validation images, too: in a last run
@@ -64,7 +64,7 @@ class ModelSettings:
     drop_path: float | None = None  # stochastic depth of the last block; linear over depth
 
 
-DURATIONS = ("epochs", "steps", "examples")  # three ways to say how long a run is
+DURATION_FIELDS = ("epochs", "steps", "examples")  # three ways to say how long a run is
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class RecipeSettings:
     batch_size: int | None = None  # images per update, over all devices
     optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
     lr: float | None = None  # peak learning rate
-    schedule: Schedule | None = None  # after the warm-up
+    schedule: ScheduleName | None = None  # after the warm-up
     drops: tuple[float, ...] | None = None  # shares of the steps after which staircase falls
     warmup_steps: int | None = None  # steps of linear warm-up from 0
     weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
@@ -98,8 +98,8 @@ class MachineSettings:
 
     device: DeviceName = "auto"  # where to compute
     precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
-    frozen: Frozen = "auto"  # layers that do not learn: once, kept on disk, or in every step
-    compile: Compile = "auto"  # the layers, first: slower to start, faster steps
+    frozen: FrozenMode = "auto"  # layers that do not learn: once, kept on disk, or in every step
+    compile: CompileMode = "auto"  # the layers, first: slower to start, faster steps
     parallel: Literal["auto", "ddp", "fsdp"] = "auto"  # weights whole in each process, or in shares
     checkpoint_activations: bool = False  # compute them twice: far less memory, slower steps
     workers: int | None = None  # processes that decode images; none given: as many as are useful
@@ -125,7 +125,7 @@ class FinetuneConfig:
     overwrite: bool = False  # delete what is in --output first
     seed: int = 0  # every random choice follows from it
     data_settings: DataSettings = field(default_factory=DataSettings)
-    augment: Augment = field(default_factory=Augment)
+    augment: AugmentSettings = field(default_factory=AugmentSettings)
     resize: Literal["crop", "squash"] | None = None  # evaluation: keep the aspect and crop, or not
     crop_fraction: float | None = None  # evaluation: share of the short side that is kept
     model_settings: ModelSettings = field(default_factory=ModelSettings)
@@ -152,7 +152,7 @@ class FinetuneConfig:
                 raise ConfigError(f"{flag} lacks a value; leave it out, or say which")
         _check_recipe(recipe)
         _check_crop(self.augment)
-        train_layers(recipe.train)
+        parse_train_layers(recipe.train)
         _require_positive(
             {
                 "--epochs": recipe.epochs,
@@ -195,7 +195,7 @@ class FinetuneConfig:
             raise ConfigError("--early-stop needs validation images, and --validation is 0")
 
 
-def train_layers(train: str) -> int | None:
+def parse_train_layers(train: str) -> int | None:
     """`--train` as the number of last layers that learn: None = everything, 0 = the head only.
 
     Layers are blocks, or the residual units of a ResNet.
@@ -211,14 +211,18 @@ def train_layers(train: str) -> int | None:
 
 
 def _check_duration(recipe: RecipeSettings) -> None:
-    given = {name: getattr(recipe, name) for name in DURATIONS}
-    said = [f"--{name} {as_number(value)}" for name, value in given.items() if value is not None]
+    given = {name: getattr(recipe, name) for name in DURATION_FIELDS}
+    said = [
+        f"--{name} {format_duration_value(value)}"
+        for name, value in given.items()
+        if value is not None
+    ]
     if len(said) > 1:
         every = "both" if len(said) == 2 else "all"
         raise ConfigError(f"{' and '.join(said)} {every} say how long to train; give one of them")
 
 
-def as_number(value: float) -> str:
+def format_duration_value(value: float) -> str:
     """A whole number in all its digits, as it was given."""
     return str(value) if isinstance(value, int) else f"{value:g}"
 
@@ -242,8 +246,8 @@ def _check_recipe(recipe: RecipeSettings) -> None:
         raise ConfigError("--drops says where --schedule staircase falls; give that, too")
 
 
-def _check_crop(augment: Augment) -> None:
-    share, plain = augment.random_crop, Augment()
+def _check_crop(augment: AugmentSettings) -> None:
+    share, plain = augment.random_crop, AugmentSettings()
     for name in ("crop_area", "crop_ratio"):
         if share is not None and getattr(augment, name) != getattr(plain, name):
             raise ConfigError(

@@ -8,30 +8,30 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from patchwords.data.augment import TrainView
-from patchwords.data.bad import refuse_too_many_bad
+from patchwords.data.augment import TrainTransform
+from patchwords.data.bad import check_bad_image_share
 from patchwords.data.batch_augment import augment_batch
-from patchwords.data.examples import TRAIN, Examples
-from patchwords.data.loader import Batch, train_batches
-from patchwords.data.plan import train_plan
-from patchwords.data.prefetch import prefetch
+from patchwords.data.examples import TRAIN, ImageDataset
+from patchwords.data.loader import ImageBatch, load_batches
+from patchwords.data.plan import iterate_batch_keys
+from patchwords.data.prefetch import build_shard_prefetcher
 from patchwords.device import Device
-from patchwords.distributed import concatenate, together, world
+from patchwords.distributed import all_gather_lists, get_world, run_on_all_processes
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.front_cache import FrontCache
-from patchwords.train.job import Job
-from patchwords.train.task import balanced_weights
+from patchwords.train.front_cache import ActivationCache
+from patchwords.train.job import TrainingRun
+from patchwords.train.task import compute_class_weights
 
 
-def feed(job: Job) -> Iterator[Batch]:
+def iterate_training_batches(job: TrainingRun) -> Iterator[ImageBatch]:
     """The batches from the step that the run has reached to the last one.
 
     Where what the frozen layers give is kept, that is in them in place of images.
     """
     train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
-    weights = sample_weights(train) if config.recipe.balance == "sample" else None
-    mixed, here = config.data_settings.shuffle_shards, world()
-    order = train_plan(
+    weights = compute_sample_weights(train) if config.recipe.balance == "sample" else None
+    mixed, here = config.data_settings.shuffle_shards, get_world()
+    order = iterate_batch_keys(
         len(train),
         plan.batch_size,
         config.seed,
@@ -44,47 +44,47 @@ def feed(job: Job) -> Iterator[Batch]:
         group=mixed,
     )
     if job.front is not None:
-        batches = FrontCache(job, job.front).batches(order)
+        batches = ActivationCache(job, job.front).batches(order)
     else:
-        view = TrainView(job.start.preprocess, config.augment, config.seed)
+        view = TrainTransform(job.start.preprocess, config.augment, config.seed)
         pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
-        ahead = prefetch(train, config.seed, mixed)
-        batches = train_batches(train, view, order, job.workers, pin, ahead)
-    return refuse_bad(batches, train, state.skipped, config.data_settings.max_bad)
+        ahead = build_shard_prefetcher(train, config.seed, mixed)
+        batches = load_batches(train, view, order, job.workers, pin, ahead)
+    return record_bad_images(batches, train, state.skipped, config.data_settings.max_bad)
 
 
-def sample_weights(train: Examples) -> np.ndarray:
+def compute_sample_weights(train: ImageDataset) -> np.ndarray:
     """[n] how often each image is to be drawn, so that every class is drawn equally often."""
     import torch
 
-    weights = balanced_weights(torch.from_numpy(train.count_per_class()))
+    weights = compute_class_weights(torch.from_numpy(train.count_per_class()))
     return weights.double().numpy()[train.labels]  # float64: they are summed over all images
 
 
-def refuse_bad(
-    batches: Iterable[Batch], train: Examples, skipped: dict[str, str], max_bad: float
-) -> Iterator[Batch]:
+def record_bad_images(
+    batches: Iterable[ImageBatch], train: ImageDataset, skipped: dict[str, str], max_bad: float
+) -> Iterator[ImageBatch]:
     """Note the images that could not be read; raises DataError past the share that is allowed.
 
     All processes note those of all, so that they stop at the same one.
     """
     rest = iter(batches)
-    while (batch := together(lambda: next(rest, None))) is not None:
-        for index, reason in concatenate(batch.bad):
+    while (batch := run_on_all_processes(lambda: next(rest, None))) is not None:
+        for index, reason in all_gather_lists(batch.bad):
             skipped[train.keys[index]] = reason
-        refuse_too_many_bad(skipped.items(), len(train), "training images", max_bad)
+        check_bad_image_share(skipped.items(), len(train), "training images", max_bad)
         yield batch
 
 
 @dataclass(frozen=True)
-class Prepare:
+class ImageBatchPreparer:
     """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
 
     config: FinetuneConfig
     device: Device
     classes: int
 
-    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
         place = self.device.torch_device
         return augment_batch(
             batch.images.to(place, non_blocking=True),
@@ -98,12 +98,12 @@ class Prepare:
 
 
 @dataclass(frozen=True)
-class PrepareKept:
+class CachedBatchPreparer:
     """(batch, step) -> activations [B, ...] on the device, and their targets."""
 
     device: Device
 
-    def __call__(self, batch: Batch, step: int) -> tuple[Tensor, Tensor]:
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
         place = self.device.torch_device
         return (
             batch.images.to(place, non_blocking=True),

@@ -15,95 +15,106 @@ from typing import Any, TypeVar, cast
 import torch
 from torch import nn
 
-from patchwords.data.examples import VALIDATION, Examples
+from patchwords.data.examples import VALIDATION, ImageDataset
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.split import fingerprint
+from patchwords.data.split import fingerprint_dataset
 from patchwords.device import Device, choose_device
-from patchwords.distributed import by_main, from_main, gather, joined, together, world
-from patchwords.duration import duration
+from patchwords.distributed import (
+    all_gather_objects,
+    broadcast_from_main,
+    get_world,
+    join_process_group,
+    run_on_all_processes,
+    run_on_main_process,
+)
+from patchwords.duration import format_duration
 from patchwords.errors import Interrupted
-from patchwords.model.family import Model, build, config_to_dict
+from patchwords.model.family import Model, build_model, config_to_dict
 from patchwords.train import checkpoint, loop
-from patchwords.train.behind import behind
+from patchwords.train.behind import open_async_writer
 from patchwords.train.classify import Classify
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.feed import feed
-from patchwords.train.front_cache import FrontCache
-from patchwords.train.front_validation import validate
-from patchwords.train.job import Job, prepare
-from patchwords.train.journal import Journal, Silence, read_rows
-from patchwords.train.parallel import plain
-from patchwords.train.peak import seconds_at_peak
-from patchwords.train.probe import fewshot_images
+from patchwords.train.feed import iterate_training_batches
+from patchwords.train.front_cache import ActivationCache
+from patchwords.train.front_validation import validate_from_cache
+from patchwords.train.job import TrainingRun, prepare_training_run
+from patchwords.train.journal import MetricsLogger, NullLogger, read_metrics
+from patchwords.train.parallel import restore_plain_layers
+from patchwords.train.peak import seconds_per_image_at_peak
+from patchwords.train.probe import select_fewshot_images
 from patchwords.train.progress import Display
 from patchwords.train.run_folder import describe_data, write_json
-from patchwords.train.sharding import is_sharded, whole
-from patchwords.train.signals import StopSignal, stop_signals
-from patchwords.train.spikes import Spikes
-from patchwords.train.step import State, StepSettings
+from patchwords.train.sharding import is_sharded, to_full_tensor
+from patchwords.train.signals import StopSignal, catch_stop_signals
+from patchwords.train.spikes import LossSpikeDetector
+from patchwords.train.step import StepSettings, TrainState
 from patchwords.weights.store import save_pretrained
 
-Config = TypeVar("Config", bound=FinetuneConfig)
+FinetuneConfigT = TypeVar("Config", bound=FinetuneConfig)
 
 # (model, examples, preprocess, device, workers) -> {"split", "loss", "accuracy", "images"}
-Evaluate = Callable[[nn.Module, Examples, Preprocess, Device, int], dict[str, Any]]
+EvaluateFn = Callable[[nn.Module, ImageDataset, Preprocess, Device, int], dict[str, Any]]
 # (model, drawn, held out, preprocess, device, workers) -> {"accuracy", "images"}
-FewShot = Callable[[nn.Module, Examples, Examples, Preprocess, Device, int], dict[str, Any]]
+FewShotFn = Callable[
+    [nn.Module, ImageDataset, ImageDataset, Preprocess, Device, int], dict[str, Any]
+]
 
 
-def run(
-    config: FinetuneConfig, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
-) -> Job:
+def finetune_model(
+    config: FinetuneConfig, evaluate: EvaluateFn, display: Display, fewshot: FewShotFn | None = None
+) -> TrainingRun:
     """Train as the config says; the run folder then holds all but the final evaluation.
 
     Raises ConfigError, DataError and WeightsError before anything is written; Diverged and
     Interrupted leave a checkpoint to go on from.
     """
-    with in_all_processes(config) as settings:
-        return carry_out(prepare(settings, display, Classify()), evaluate, display, fewshot)
+    with share_config_across_processes(config) as settings:
+        return train_and_save(
+            prepare_training_run(settings, display, Classify()), evaluate, display, fewshot
+        )
 
 
 @contextmanager
-def in_all_processes(config: Config) -> Iterator[Config]:
+def share_config_across_processes(config: FinetuneConfigT) -> Iterator[FinetuneConfigT]:
     """The settings that all processes go by, which inside can talk to one another.
 
     Where torchrun starts them anew after one has died, only those of its machine may know that
     they go on with the run: then theirs are the settings.
     """
     device = choose_device(config.machine.device, config.machine.precision)
-    with joined(device.type == "cuda"):
-        configs = gather(config)
+    with join_process_group(device.type == "cuda"):
+        configs = all_gather_objects(config)
         yield next((found for found in configs if found.resume), configs[0])
 
 
-def carry_out(
-    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
-) -> Job:
-    """Train what is ready, as `run` does."""
+def train_and_save(
+    job: TrainingRun, evaluate: EvaluateFn, display: Display, fewshot: FewShotFn | None = None
+) -> TrainingRun:
+    """Train what is ready, as `finetune_model` does."""
     if job.state.step < job.plan.steps and not job.state.stopped:
         train_to_end(job, evaluate, display, fewshot)
     kept = loop.keep_final_weights(job.state)
-    job = with_whole_model(job)
-    by_main(lambda: write_model(job))
-    by_main(lambda: shutil.rmtree(job.folder.frozen, ignore_errors=True))
-    display.say(f"trained in {duration(job.state.seconds)}; the weights kept are {kept}")
+    job = gather_full_model(job)
+    run_on_main_process(lambda: write_trained_model(job))
+    run_on_main_process(lambda: shutil.rmtree(job.folder.frozen, ignore_errors=True))
+    display.say(f"trained in {format_duration(job.state.seconds)}; the weights kept are {kept}")
     return job
 
 
-def with_whole_model(job: Job) -> Job:
+def gather_full_model(job: TrainingRun) -> TrainingRun:
     """The job with a model that has all weights, and nothing done to its layers."""
     if not is_sharded(job.state.model):
-        plain(job.state.model)
+        restore_plain_layers(job.state.model)
         return job
-    weights = {name: whole(value) for name, value in job.state.model.state_dict().items()}
-    model = build(job.start.model.config).to(job.device.torch_device)
+    weights = {name: to_full_tensor(value) for name, value in job.state.model.state_dict().items()}
+    model = build_model(job.start.model.config).to(job.device.torch_device)
     start = replace(job.start, model=model)
     learner = job.aim.learner(start, job.config)
     learner.load_state_dict(weights)
     return replace(job, start=start, state=replace(job.state, model=learner))
 
 
-def write_model(job: Job) -> None:
+def write_trained_model(job: TrainingRun) -> None:
     """The trained model, and what became of the data."""
     write_json(job.folder.data, describe_data(job.data, job.state.skipped))
     save_pretrained(
@@ -116,25 +127,30 @@ def write_model(job: Job) -> None:
 
 
 def train_to_end(
-    job: Job, evaluate: Evaluate, display: Display, fewshot: FewShot | None = None
+    job: TrainingRun, evaluate: EvaluateFn, display: Display, fewshot: FewShotFn | None = None
 ) -> None:
     """Wire data, step and loop together and run them."""
     plan, learner = job.plan, job.state.forward
     gpus = [torch.cuda.current_device()] if job.device.type == "cuda" else []
-    journal = open_journal(job)
+    journal = open_metrics_logger(job)
     try:
         # The step seeds torch's generators; the caller's are given back as they were.
-        with torch.random.fork_rng(gpus), stop_signals() as stop, display, saving(job) as save:
+        with (
+            torch.random.fork_rng(gpus),
+            catch_stop_signals() as stop,
+            display,
+            open_checkpoint_saver(job) as save,
+        ):
             display.start(job.state.step, plan.steps)
             if job.front is not None:
-                FrontCache(job, job.front).fill(stop, display)
+                ActivationCache(job, job.front).fill(stop, display)
             loop.train(
                 job.state,
                 job.aim.objective(job, learner),
-                feed(job),
-                step_settings(job),
+                iterate_training_batches(job),
+                build_step_settings(job),
                 plan,
-                callbacks(job, evaluate, fewshot, journal, display, stop, save),
+                build_callbacks(job, evaluate, fewshot, journal, display, stop, save),
             )
     except Interrupted as error:
         raise Interrupted(f"{error}; go on with: {job.going_on}", error.exit_code) from error
@@ -146,56 +162,63 @@ def train_to_end(
         journal.close()
 
 
-def open_journal(job: Job) -> Journal | Silence:
+def open_metrics_logger(job: TrainingRun) -> MetricsLogger | NullLogger:
     """The main process keeps the record."""
-    return Journal(job.folder.metrics, job.resumed_at) if world().is_main else Silence()
+    return (
+        MetricsLogger(job.folder.metrics, job.resumed_at) if get_world().is_main else NullLogger()
+    )
 
 
-def step_settings(job: Job) -> StepSettings:
+def build_step_settings(job: TrainingRun) -> StepSettings:
     return StepSettings(
         device=job.device,
         seed=job.config.seed,
         rate=job.plan.rate,
         clip=job.config.recipe.clip,
-        rank=world().rank,
+        rank=get_world().rank,
     )
 
 
 @contextmanager
-def saving(job: Job) -> Iterator[Callable[[State], None]]:
+def open_checkpoint_saver(job: TrainingRun) -> Iterator[Callable[[TrainState], None]]:
     """Inside, what writes a checkpoint; shares are written behind the training, to its end."""
     folder = job.folder.checkpoints
-    about = {"architecture": config_to_dict(job.start.model.config), "data": fingerprint(job.data)}
+    about = {
+        "architecture": config_to_dict(job.start.model.config),
+        "data": fingerprint_dataset(job.data),
+    }
     if not is_sharded(job.state.model):
-        yield lambda state: by_main(
+        yield lambda state: run_on_main_process(
             lambda: checkpoint.save(folder, state.step, {**state.to_dict(), **about})
         )
         return
     from patchwords.train import shares
 
-    with behind() as writer:
+    with open_async_writer() as writer:
         yield lambda state: shares.save(folder, state, about, writer)
 
 
-def callbacks(
-    job: Job,
-    evaluate: Evaluate,
-    fewshot: FewShot | None,
+def build_callbacks(
+    job: TrainingRun,
+    evaluate: EvaluateFn,
+    fewshot: FewShotFn | None,
     journal: loop.Recorder,
     display: Display,
     stop: StopSignal,
-    save: Callable[[State], None],
+    save: Callable[[TrainState], None],
 ) -> loop.Callbacks:
     validation = job.data.splits.get(VALIDATION)
     preprocess, device = job.start.preprocess, job.device
-    spikes = Spikes(row["loss"] for row in read_rows(job.folder.metrics) if row["kind"] == "train")
-    at_peak = seconds_at_peak(job.start.model, job.device)
-    cache = None if job.front is None else FrontCache(job, job.front)
+    spikes = LossSpikeDetector(
+        row["loss"] for row in read_metrics(job.folder.metrics) if row["kind"] == "train"
+    )
+    at_peak = seconds_per_image_at_peak(job.start.model, job.device)
+    cache = None if job.front is None else ActivationCache(job, job.front)
 
     def on_validation(model: nn.Module) -> dict[str, Any]:
         assert validation is not None
         if cache is not None:
-            return {"split": VALIDATION, **validate(cache, cast(Model, model))}
+            return {"split": VALIDATION, **validate_from_cache(cache, cast(Model, model))}
         measured = evaluate(model, validation, preprocess, device, job.workers)
         return {"split": VALIDATION, **measured}
 
@@ -214,14 +237,16 @@ def callbacks(
         show_evaluation=display.evaluation,
         stop_signal=stop,
         patience=job.config.recipe.early_stop,
-        fewshot=live_fewshot(job, fewshot),
-        seconds_at_peak=at_peak / world().size if at_peak else None,
+        fewshot=build_live_fewshot(job, fewshot),
+        seconds_at_peak=at_peak / get_world().size if at_peak else None,
     )
 
 
-def live_fewshot(job: Job, fewshot: FewShot | None) -> Callable[[], dict[str, Any]] | None:
+def build_live_fewshot(
+    job: TrainingRun, fewshot: FewShotFn | None
+) -> Callable[[], dict[str, Any]] | None:
     """The few-shot accuracy of the model as it is now; None where --fewshot-every is not given."""
-    images = fewshot_images(job.config, job.data)
+    images = select_fewshot_images(job.config, job.data)
     if images is None:
         return None
     assert fewshot is not None, "the caller has to say how few-shot accuracy is measured"
@@ -229,7 +254,9 @@ def live_fewshot(job: Job, fewshot: FewShot | None) -> Callable[[], dict[str, An
     measure = partial(fewshot, start.model, *images, start.preprocess, job.device, job.workers)
 
     def by_one() -> dict[str, Any]:  # the main process, in which the model is whole, too
-        found: dict[str, Any] = together(lambda: measure() if world().is_main else {})
-        return {"shots": shots, **from_main(found)}
+        found: dict[str, Any] = run_on_all_processes(
+            lambda: measure() if get_world().is_main else {}
+        )
+        return {"shots": shots, **broadcast_from_main(found)}
 
     return by_one

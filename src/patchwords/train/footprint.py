@@ -15,37 +15,45 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from patchwords.model.config import ViTConfig
-from patchwords.model.cost import Config, parts
-from patchwords.model.cost_part import Part, peak_bytes
-from patchwords.model.trunk_config import EXPANSION
+from patchwords.model.cost import ModelConfig, list_part_costs
+from patchwords.model.cost_part import PartCost, estimate_peak_bytes
+from patchwords.model.trunk_config import BOTTLENECK_EXPANSION
 from patchwords.train.hardware import Precision
 
 Parallel = Literal["ddp", "fsdp"]
-Optimizer = Literal["adamw", "sgd"]
+OptimizerName = Literal["adamw", "sgd"]
 
-FLOAT32 = 4  # bytes
-STATE = {"adamw": 2 * FLOAT32, "sgd": FLOAT32}  # bytes a parameter: two moments; momentum
-BYTES: dict[Precision, int] = {"bf16": 2, "fp32": FLOAT32}  # of a value between two products
-USABLE = 0.9  # of a device's memory: the driver, the libraries and fragments take the rest
-MOST_IMAGES = 2**20  # on one device at a time
+FLOAT32_BYTES = 4  # bytes
+OPTIMIZER_STATE_BYTES = {
+    "adamw": 2 * FLOAT32_BYTES,
+    "sgd": FLOAT32_BYTES,
+}  # bytes a parameter: two moments; momentum
+PRECISION_BYTES: dict[Precision, int] = {
+    "bf16": 2,
+    "fp32": FLOAT32_BYTES,
+}  # of a value between two products
+USABLE_MEMORY_SHARE = (
+    0.9  # of a device's memory: the driver, the libraries and fragments take the rest
+)
+MAX_MICRO_BATCH = 2**20  # on one device at a time
 
 
 @dataclass(frozen=True)
-class Update:
+class OptimizerSpec:
     """What is kept for each parameter to change it by."""
 
-    optimizer: Optimizer
+    optimizer: OptimizerName
     average: bool  # a running average of the weights
     precision: Precision
 
     @property
     def checkpoint_bytes(self) -> int:
         """On disk, for one parameter: the weight, the state, the average."""
-        return FLOAT32 + STATE[self.optimizer] + FLOAT32 * self.average
+        return FLOAT32_BYTES + OPTIMIZER_STATE_BYTES[self.optimizer] + FLOAT32_BYTES * self.average
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """How a training is laid out over devices."""
 
     devices: int
@@ -59,7 +67,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Footprint:
+class MemoryFootprint:
     """Bytes on one device; only the activations grow with the images at a time."""
 
     weights: int
@@ -85,14 +93,16 @@ class Footprint:
 
     def most_images(self, memory: int) -> int:
         """That fit at a time into a device of `memory` bytes; 0 where not even one does."""
-        return bisect_right(range(1, MOST_IMAGES + 1), USABLE * memory, key=self.total)
+        return bisect_right(
+            range(1, MAX_MICRO_BATCH + 1), USABLE_MEMORY_SHARE * memory, key=self.total
+        )
 
 
 @dataclass(frozen=True)
-class Layer:
+class LayerParts:
     """Parts that are gathered and checkpointed together, or a part to which neither is done."""
 
-    parts: tuple[Part, ...]
+    parts: tuple[PartCost, ...]
     input: int | None = None  # values of one image that enter; None: neither is done
 
     @property
@@ -105,55 +115,63 @@ class Layer:
         return self.input is not None and not any(part.standardised for part in self.parts)
 
 
-def footprint(config: Config, layout: Layout, update: Update) -> Footprint:
+def estimate_memory_footprint(
+    config: ModelConfig, layout: ParallelLayout, update: OptimizerSpec
+) -> MemoryFootprint:
     """What a device holds at the fullest moment of a step."""
-    found = list(layers(config))
+    found = list(group_layer_parts(config))
     held = -(-sum(layer.parameters for layer in found) // layout.shares)
     several_copies = layout.devices > 1 and layout.parallel == "ddp"
-    return Footprint(
-        weights=held * FLOAT32,
-        gradients=held * FLOAT32,
+    return MemoryFootprint(
+        weights=held * FLOAT32_BYTES,
+        gradients=held * FLOAT32_BYTES,
         # torch's default, gradient_as_bucket_view=False: a second copy of all gradients
-        buckets=held * FLOAT32 if several_copies else 0,
-        state=held * STATE[update.optimizer],
-        average=held * FLOAT32 * update.average,
-        at_work=lambda images: at_work(found, images, layout, BYTES[update.precision]),
+        buckets=held * FLOAT32_BYTES if several_copies else 0,
+        state=held * OPTIMIZER_STATE_BYTES[update.optimizer],
+        average=held * FLOAT32_BYTES * update.average,
+        at_work=lambda images: estimate_step_bytes(
+            found, images, layout, PRECISION_BYTES[update.precision]
+        ),
     )
 
 
-def at_work(found: Sequence[Layer], images: int, layout: Layout, bytes_per_value: int) -> int:
+def estimate_step_bytes(
+    found: Sequence[LayerParts], images: int, layout: ParallelLayout, bytes_per_value: int
+) -> int:
     """Bytes that are there while a step lasts: activations, and weights beside the stored ones."""
     whole = 0
     if layout.parallel == "fsdp":
-        whole = gathered(found, bytes_per_value)
-        found = [not_copied(layer) if layer.rounded else layer for layer in found]
+        whole = estimate_gathered_bytes(found, bytes_per_value)
+        found = [drop_weight_copies(layer) if layer.rounded else layer for layer in found]
     if layout.checkpointing:
-        return whole + checkpointed(found, images, bytes_per_value)
+        return whole + estimate_checkpointed_bytes(found, images, bytes_per_value)
     every = [part for layer in found for part in layer.parts]
-    return whole + peak_bytes(every, images, bytes_per_value)
+    return whole + estimate_peak_bytes(every, images, bytes_per_value)
 
 
-def gathered(found: Sequence[Layer], bytes_per_value: int) -> int:
+def estimate_gathered_bytes(found: Sequence[LayerParts], bytes_per_value: int) -> int:
     """Bytes that FSDP holds whole at a time, beyond a device's share (sharding.py).
 
     A layer's weights and its gradients, and the weights of the next one, ahead of time; what is in
     no layer stays gathered in float32, weights and gradients.
     """
     sizes = [
-        layer.parameters * (bytes_per_value if layer.rounded else FLOAT32)
+        layer.parameters * (bytes_per_value if layer.rounded else FLOAT32_BYTES)
         for layer in found
         if layer.input
     ]
     outside = sum(layer.parameters for layer in found if not layer.input)
-    return 3 * max(sizes, default=0) + 2 * outside * FLOAT32
+    return 3 * max(sizes, default=0) + 2 * outside * FLOAT32_BYTES
 
 
-def not_copied(layer: Layer) -> Layer:
+def drop_weight_copies(layer: LayerParts) -> LayerParts:
     """What is gathered in the type of the products needs no copy in it."""
     return replace(layer, parts=tuple(replace(part, parameters=0) for part in layer.parts))
 
 
-def checkpointed(found: Sequence[Layer], images: int, bytes_per_value: int) -> int:
+def estimate_checkpointed_bytes(
+    found: Sequence[LayerParts], images: int, bytes_per_value: int
+) -> int:
     """Bytes of a step in which layers keep their inputs, in float32, and one at a time is at work.
 
     Autocast remembers its copies of weights until the forward pass ends, but for standardised
@@ -161,36 +179,36 @@ def checkpointed(found: Sequence[Layer], images: int, bytes_per_value: int) -> i
     """
     held = peak = copies = 0
     for layer in found:
-        inside = peak_bytes(layer.parts, images, bytes_per_value)
+        inside = estimate_peak_bytes(layer.parts, images, bytes_per_value)
         if layer.input is None:
             held += inside
             peak = max(peak, held)
             continue
-        held += images * layer.input * FLOAT32
+        held += images * layer.input * FLOAT32_BYTES
         peak = max(peak, held + inside)
         standardised = any(part.standardised for part in layer.parts)
-        if bytes_per_value < FLOAT32 and not standardised:
+        if bytes_per_value < FLOAT32_BYTES and not standardised:
             copies += layer.parameters * bytes_per_value
     return max(peak, held + copies)
 
 
-def layers(config: Config) -> Iterator[Layer]:
+def group_layer_parts(config: ModelConfig) -> Iterator[LayerParts]:
     """The parts of a model in order, those of a block together."""
-    rest = iter(parts(config))
+    rest = iter(list_part_costs(config))
     if config.trunk:
-        yield Layer((next(rest),))  # root
-        for values in unit_inputs(config):
-            yield Layer((next(rest),), values)
+        yield LayerParts((next(rest),))  # root
+        for values in count_unit_inputs(config):
+            yield LayerParts((next(rest),), values)
     if isinstance(config, ViTConfig):
-        yield Layer((next(rest),))  # embedding
-        yield Layer((next(rest),))  # positions
+        yield LayerParts((next(rest),))  # embedding
+        yield LayerParts((next(rest),))  # positions
         for _ in range(config.layers):
-            yield Layer((next(rest), next(rest)), config.tokens * config.width)  # mixer, MLP
+            yield LayerParts((next(rest), next(rest)), config.tokens * config.width)  # mixer, MLP
     for part in rest:
-        yield Layer((part,))
+        yield LayerParts((part,))
 
 
-def unit_inputs(config: Config) -> Iterator[int]:
+def count_unit_inputs(config: ModelConfig) -> Iterator[int]:
     """Values of one image that enter each residual unit of the trunk."""
     if config.trunk is None:
         return
@@ -199,4 +217,7 @@ def unit_inputs(config: Config) -> Iterator[int]:
         for _ in range(units):
             rows, columns = (-(-side // stride) for side in config.image_size)
             yield channels * rows * columns
-            channels, stride = EXPANSION * config.trunk.root_channels * 2**stage, 4 * 2**stage
+            channels, stride = (
+                BOTTLENECK_EXPANSION * config.trunk.root_channels * 2**stage,
+                4 * 2**stage,
+            )

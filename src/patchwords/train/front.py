@@ -17,11 +17,11 @@ from patchwords.device import Device
 from patchwords.model.config import ViTConfig
 from patchwords.model.family import Model
 from patchwords.model.vit import ViT
-from patchwords.train.config import train_layers
+from patchwords.train.config import parse_train_layers
 
 
 @dataclass(frozen=True)
-class Front:
+class FrozenBackbone:
     """Where `--train` cuts a model."""
 
     model: Model
@@ -71,7 +71,7 @@ class Front:
             return self.activations(preprocess.normalise(black))
 
 
-def front_of(model: Model, train: str) -> Front | None:
+def build_frozen_backbone(model: Model, train: str) -> FrozenBackbone | None:
     """By `--train`; None where everything learns."""
-    learning = train_layers(train)
-    return None if learning is None else Front(model, model.config.layers - learning)
+    learning = parse_train_layers(train)
+    return None if learning is None else FrozenBackbone(model, model.config.layers - learning)

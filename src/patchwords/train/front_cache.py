@@ -27,52 +27,54 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.augment import TrainView
-from patchwords.data.bad import refuse_too_many_bad
+from patchwords.data.augment import TrainTransform
+from patchwords.data.bad import check_bad_image_share
 from patchwords.data.batch_augment import augment_batch
-from patchwords.data.examples import TRAIN, VALIDATION, Examples
-from patchwords.data.feature_file import BLOCK, FeatureFile
-from patchwords.data.loader import Batch, EvalView, View, train_batches
-from patchwords.data.plan import Place
-from patchwords.data.split import fingerprint
+from patchwords.data.examples import TRAIN, VALIDATION, ImageDataset
+from patchwords.data.feature_file import BLOCK_ROWS, FeatureStore
+from patchwords.data.loader import EvalTransform, ImageBatch, Transform, load_batches
+from patchwords.data.plan import SampleKey
+from patchwords.data.split import fingerprint_dataset
 from patchwords.errors import Interrupted
 from patchwords.model.family import config_to_dict
-from patchwords.train.front import Front
-from patchwords.train.front_choice import views_wanted
-from patchwords.train.job import Job
+from patchwords.train.front import FrozenBackbone
+from patchwords.train.front_choice import count_augmented_views
+from patchwords.train.job import TrainingRun
 from patchwords.train.progress import Display
 from patchwords.version import __version__
-from patchwords.weights.digest import digest
+from patchwords.weights.digest import digest_tensors
 
-STORED = {torch.bfloat16: torch.int16}  # NumPy has no bfloat16: kept as numbers of as many bits
+STORAGE_DTYPES = {
+    torch.bfloat16: torch.int16
+}  # NumPy has no bfloat16: kept as numbers of as many bits
 
-Stop = Callable[[], int | None]  # -> exit code of the signal that came
+StopCheck = Callable[[], int | None]  # -> exit code of the signal that came
 
 
 @dataclass(frozen=True)
-class Part:
+class CachePart:
     """Images that are seen in one way: a view of the training images, or the validation images."""
 
     name: str  # of its folder
-    examples: Examples
-    view: View
+    examples: ImageDataset
+    view: Transform
     epoch: int | None  # of the training images: that in which they are seen so
 
 
 @dataclass(frozen=True)
-class FrontCache:
+class ActivationCache:
     """The activations of a run's training and validation images."""
 
-    job: Job
-    front: Front
+    job: TrainingRun
+    front: FrozenBackbone
 
     @property
-    def train(self) -> Examples:
+    def train(self) -> ImageDataset:
         return self.job.data.splits[TRAIN]
 
     @property
     def views(self) -> int:
-        return views_wanted(self.job.config, self.job.plan)
+        return count_augmented_views(self.job.config, self.job.plan)
 
     @cached_property
     def folder(self) -> Path:
@@ -80,8 +82,8 @@ class FrontCache:
         job, shape = self.job, config_to_dict(self.front.model.config)
         weights = {k: v for k, v in job.state.model.named_parameters() if not v.requires_grad}
         look = job.start.preprocess.to_dict(), asdict(job.config.augment), job.config.seed
-        how = job.device.describe(), self.front.first, BLOCK, __version__
-        about = repr((digest(weights), shape, fingerprint(job.data), look, how))
+        how = job.device.describe(), self.front.first, BLOCK_ROWS, __version__
+        about = repr((digest_tensors(weights), shape, fingerprint_dataset(job.data), look, how))
         name = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
         return job.folder.frozen / name
 
@@ -91,19 +93,19 @@ class FrontCache:
         return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
 
     @cached_property
-    def parts(self) -> list[Part]:
+    def parts(self) -> list[CachePart]:
         job = self.job
-        look = TrainView(job.start.preprocess, job.config.augment, job.config.seed)
-        found = [Part(f"view-{view}", self.train, look, view) for view in range(self.views)]
+        look = TrainTransform(job.start.preprocess, job.config.augment, job.config.seed)
+        found = [CachePart(f"view-{view}", self.train, look, view) for view in range(self.views)]
         held_out = job.data.splits.get(VALIDATION)
         if held_out is not None and len(held_out):
-            found.append(Part(VALIDATION, held_out, EvalView(job.start.preprocess), None))
+            found.append(CachePart(VALIDATION, held_out, EvalTransform(job.start.preprocess), None))
         return found
 
-    def file(self, name: str) -> FeatureFile:
-        return FeatureFile(self.folder / name)
+    def file(self, name: str) -> FeatureStore:
+        return FeatureStore(self.folder / name)
 
-    def fill(self, stop: Stop, display: Display) -> None:
+    def fill(self, stop: StopCheck, display: Display) -> None:
         """Compute what is not there; the time it takes is of the training.
 
         Raises Interrupted on a signal, DataError where too many images cannot be read, ConfigError
@@ -119,15 +121,15 @@ class FrontCache:
         finally:
             self.job.state.seconds += time.perf_counter() - clock
 
-    def fill_part(self, part: Part, stop: Stop, display: Display) -> None:
+    def fill_part(self, part: CachePart, stop: StopCheck, display: Display) -> None:
         """The blocks of one part that are not done."""
         job, file, count = self.job, self.file(part.name), len(part.examples)
-        file.begin(count, self.like.numel(), stored(self.like).numpy().dtype)
+        file.begin(count, self.like.numel(), to_storage_dtype(self.like).numpy().dtype)
         blocks = file.blocks_left().tolist()
-        spans = [range(b * BLOCK, min((b + 1) * BLOCK, count)) for b in blocks]
-        plan = ([Place(part.epoch or 0, sample) for sample in span] for span in spans)
+        spans = [range(b * BLOCK_ROWS, min((b + 1) * BLOCK_ROWS, count)) for b in blocks]
+        plan = ([SampleKey(part.epoch or 0, sample) for sample in span] for span in spans)
         cuda = job.device.type == "cuda"
-        batches = train_batches(part.examples, part.view, plan, job.workers, cuda)
+        batches = load_batches(part.examples, part.view, plan, job.workers, cuda)
         names = [one.name for one in self.parts]
         sizes = [len(one.examples) for one in self.parts]
         before, whole = sum(sizes[: names.index(part.name)]), sum(sizes)
@@ -137,7 +139,7 @@ class FrontCache:
             for block, span, batch in zip(blocks, spans, batches, strict=True):
                 bad.update((part.examples.keys[index], reason) for index, reason in batch.bad)
                 limit = job.config.data_settings.max_bad
-                refuse_too_many_bad(bad.items(), count, called, limit)
+                check_bad_image_share(bad.items(), count, called, limit)
                 filling.write(block, self.rows(part, span, batch), batch.bad)
                 done = before + span.stop
                 display.busy(f"frozen layers: {done:,} of {whole:,} images computed")
@@ -145,17 +147,17 @@ class FrontCache:
                     raise Interrupted("stopped while the frozen layers were computed", code)
         file.finish({"part": part.name})
 
-    def rows(self, part: Part, span: range, batch: Batch) -> np.ndarray | None:
+    def rows(self, part: CachePart, span: range, batch: ImageBatch) -> np.ndarray | None:
         """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
         if not len(batch.indices):
             return None
-        values = stored(self.compute(part, batch)).flatten(1).numpy()  # [B, R]
+        values = to_storage_dtype(self.compute(part, batch)).flatten(1).numpy()  # [B, R]
         rows = np.zeros((len(span), values.shape[1]), values.dtype)
         rows[batch.indices.numpy() - span.start] = values
         return rows
 
     @torch.no_grad()
-    def compute(self, part: Part, batch: Batch) -> Tensor:
+    def compute(self, part: CachePart, batch: ImageBatch) -> Tensor:
         """[B, ...] as a training step would have them, or an evaluation, on the device"""
         job, trains = self.job, part.epoch is not None
         images = batch.images.to(job.device.torch_device, non_blocking=True)
@@ -173,7 +175,7 @@ class FrontCache:
         with job.device.autocast():
             return self.front.activations(job.start.preprocess.normalise(images))
 
-    def batches(self, plan: Iterable[Sequence[Place]]) -> Iterator[Batch]:
+    def batches(self, plan: Iterable[Sequence[SampleKey]]) -> Iterator[ImageBatch]:
         """The batches of a plan, with activations [B, ...] for images."""
         labels, drawn_at = torch.from_numpy(self.train.labels), self.job.config.augment.drawn_at
         views = [self.kept(f"view-{view}") for view in range(self.views)]
@@ -191,11 +193,11 @@ class FrontCache:
             table = torch.tensor(good, dtype=torch.int64).reshape(-1, 3)
             epochs, samples, repeats = table.T.contiguous()  # each [B]
             values = values.pin_memory() if pin else values
-            yield Batch(values, labels[samples], samples, epochs, repeats, bad)
+            yield ImageBatch(values, labels[samples], samples, epochs, repeats, bad)
 
-    def kept(self, name: str) -> KeptView:
+    def kept(self, name: str) -> CachedView:
         """A part that is whole."""
-        return KeptView(*self.file(name).read())
+        return CachedView(*self.file(name).read())
 
     def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
         """B times [R], as they are on the disk -> [B, ...] as they were computed"""
@@ -205,7 +207,7 @@ class FrontCache:
         return values.unflatten(1, self.like.shape[1:])
 
 
-class KeptView:
+class CachedView:
     """One view of every image, and the images that could not be read."""
 
     def __init__(self, rows: np.ndarray, bad: Sequence[tuple[int, str]]) -> None:
@@ -213,6 +215,6 @@ class KeptView:
         self.reasons = dict(bad)
 
 
-def stored(values: Tensor) -> Tensor:
+def to_storage_dtype(values: Tensor) -> Tensor:
     """On the CPU, of a type that NumPy has, with the same bits."""
-    return values.cpu().contiguous().view(STORED.get(values.dtype, values.dtype))
+    return values.cpu().contiguous().view(STORAGE_DTYPES.get(values.dtype, values.dtype))

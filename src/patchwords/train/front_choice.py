@@ -12,46 +12,56 @@ from pathlib import Path
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.distributed import world
+from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
-from patchwords.train.choice import Choice
-from patchwords.train.config import FinetuneConfig, Frozen
-from patchwords.train.front import Front, front_of
-from patchwords.train.plan import Plan
+from patchwords.train.choice import ResolvedSetting
+from patchwords.train.config import FinetuneConfig, FrozenMode
+from patchwords.train.front import FrozenBackbone, build_frozen_backbone
+from patchwords.train.plan import TrainingPlan
 from patchwords.train.run_folder import RunFolder
-from patchwords.train.start import Start
+from patchwords.train.start import InitialModel
 
 GIB = 2**30
-SHARE_OF_DISK = 0.5  # of what is free there: nobody has asked for it to be taken
+MAX_DISK_SHARE = 0.5  # of what is free there: nobody has asked for it to be taken
 
 
-def settle_frozen(
-    config: FinetuneConfig, plan: Plan, start: Start, device: Device, output: Path, held: int
-) -> tuple[FinetuneConfig, list[Choice]]:
+def resolve_frozen_mode(
+    config: FinetuneConfig,
+    plan: TrainingPlan,
+    start: InitialModel,
+    device: Device,
+    output: Path,
+    held: int,
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     """Decide what `--frozen auto` comes to, where layers are frozen; `held` validation images.
 
     Raises ConfigError where it says "cache", and that cannot be.
     """
-    asked, front = config.machine.frozen, front_of(start.model, config.recipe.train)
+    asked, front = config.machine.frozen, build_frozen_backbone(start.model, config.recipe.train)
     if front is None:
         if asked == "cache":
             raise ConfigError("--frozen cache: every layer learns; add --train head, or last:2")
         return config, []
     if asked == "compute":
-        return config, [Choice("frozen", "compute", "asked for")]
-    views = views_wanted(config, plan)
+        return config, [ResolvedSetting("frozen", "compute", "asked for")]
+    views = count_augmented_views(config, plan)
     need = front.of_one(start.preprocess, device).nbytes * (views * plan.images + held)
-    why_not = changing(config, plan, front, start.preprocess) or too_large(config, need, output)
+    why_not = explain_changing_activations(
+        config, plan, front, start.preprocess
+    ) or explain_disk_shortage(config, need, output)
     if asked == "cache" and why_not is not None:
         raise ConfigError(f"--frozen cache: {why_not}; or say --frozen compute")
-    what: Frozen = "cache" if why_not is None else "compute"
+    what: FrozenMode = "cache" if why_not is None else "compute"
     seen = "for each image" if views == 1 else f"for {views} views of each image"
-    why = why_not or f"computed once {seen}: {size(need)} on the disk, until the run ends"
+    why = (
+        why_not
+        or f"computed once {seen}: {format_cache_size(need)} on the disk, until the run ends"
+    )
     config = replace(config, machine=replace(config.machine, frozen=what))
-    return config, [Choice("frozen", what, why)]
+    return config, [ResolvedSetting("frozen", what, why)]
 
 
-def views_wanted(config: FinetuneConfig, plan: Plan) -> int:
+def count_augmented_views(config: FinetuneConfig, plan: TrainingPlan) -> int:
     """Ways in which the run sees an image, as far as it comes to them."""
     views = config.augment.views or 1
     if config.recipe.balance == "sample":  # where a repetition takes the next view
@@ -60,12 +70,12 @@ def views_wanted(config: FinetuneConfig, plan: Plan) -> int:
     return min(views, epochs)
 
 
-def changing(
-    config: FinetuneConfig, plan: Plan, front: Front, preprocess: Preprocess
+def explain_changing_activations(
+    config: FinetuneConfig, plan: TrainingPlan, front: FrozenBackbone, preprocess: Preprocess
 ) -> str | None:
     """Why activations are not the same whenever an image comes, or come but once; None: they do."""
     augment = config.augment
-    if world().size > 1:
+    if get_world().size > 1:
         return "each of several processes sees other images in every epoch; start one"
     if augment.mixes:
         return "MixUp and CutMix blend images anew in every step; leave them out"
@@ -76,29 +86,29 @@ def changing(
             "crops, flips and colours are new in every epoch; --views 10 fixes ten of each image "
             "and computes them once"
         )
-    if plan.steps * plan.batch_size <= views_wanted(config, plan) * plan.images:
+    if plan.steps * plan.batch_size <= count_augmented_views(config, plan) * plan.images:
         return "no view of an image is seen twice; for more passes raise --epochs"
     return None
 
 
-def too_large(config: FinetuneConfig, need: int, output: Path) -> str | None:
+def explain_disk_shortage(config: FinetuneConfig, need: int, output: Path) -> str | None:
     """Why the disk does not hold so many bytes; None where it does."""
     bound = config.data_settings.cache_size * GIB
     if need > bound:
-        return f"it takes {size(need)}, more than --cache-size {bound / GIB:.3g} GiB; raise that"
+        return f"it takes {format_cache_size(need)}, more than --cache-size {bound / GIB:.3g} GiB; raise that"
     folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
     there = sum(file.stat().st_blocks * 512 for file in RunFolder(output).frozen.rglob("*"))
     free = shutil.disk_usage(folder).free + there
-    usable = free if config.machine.frozen == "cache" else SHARE_OF_DISK * free
+    usable = free if config.machine.frozen == "cache" else MAX_DISK_SHARE * free
     if need > usable:
-        return f"it takes {size(need)}, and of the disk {size(free)} are free; make some room"
+        return f"it takes {format_cache_size(need)}, and of the disk {format_cache_size(free)} are free; make some room"
     return None
 
 
-def size(count: float) -> str:
+def format_cache_size(count: float) -> str:
     """Bytes for a person.
 
-    >>> size(3_500_000), size(7 * 2**30)
+    >>> format_cache_size(3_500_000), format_cache_size(7 * 2**30)
     ('3.34 MiB', '7.0 GiB')
     """
     return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.2f} MiB"

@@ -9,14 +9,14 @@ import torch
 from torch.nn.functional import cross_entropy
 
 from patchwords.data.examples import VALIDATION
-from patchwords.data.feature_file import BLOCK
+from patchwords.data.feature_file import BLOCK_ROWS
 from patchwords.errors import DataError
 from patchwords.model.family import Model
-from patchwords.train.front_cache import FrontCache
+from patchwords.train.front_cache import ActivationCache
 
 
 @torch.inference_mode()
-def validate(cache: FrontCache, model: Model) -> dict[str, Any]:
+def validate_from_cache(cache: ActivationCache, model: Model) -> dict[str, Any]:
     """Loss and accuracy of a model whose frozen layers are those of the cache.
 
     Raises DataError where none of the images can be read.
@@ -29,8 +29,8 @@ def validate(cache: FrontCache, model: Model) -> dict[str, Any]:
     front = replace(cache.front, model=model)
     model.eval()
     loss = right = 0.0
-    for start in range(0, len(readable), BLOCK):
-        block = readable[start : start + BLOCK]
+    for start in range(0, len(readable), BLOCK_ROWS):
+        block = readable[start : start + BLOCK_ROWS]
         values = cache.loaded([kept.rows[index] for index in block])  # [B, ...]
         with job.device.autocast():
             logits = front.rest(values.to(job.device.torch_device)).cpu().double()  # [B, classes]

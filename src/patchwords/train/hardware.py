@@ -14,7 +14,7 @@ from typing import Literal
 from patchwords.errors import ConfigError, did_you_mean
 
 Precision = Literal["bf16", "fp32"]
-Choice = Literal["auto", "bf16", "fp32"]
+PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ HARDWARE: dict[str, Hardware] = {
     ),
 }
 
-USUAL = {"a100": "a100-80gb", "v100": "v100-32gb"}  # where a name leaves the memory open
+HARDWARE_ALIASES = {"a100": "a100-80gb", "v100": "v100-32gb"}  # where a name leaves the memory open
 
 
 def find_hardware(name: str) -> Hardware:
@@ -142,14 +142,14 @@ def find_hardware(name: str) -> Hardware:
             "--gpu cpu: no peak says how fast a CPU trains; measure images per second in a short "
             "run, and give --measured in place of --gpu"
         )
-    key = USUAL.get(key, key.removeprefix("rtx-"))
+    key = HARDWARE_ALIASES.get(key, key.removeprefix("rtx-"))
     if key not in HARDWARE:
         hint = did_you_mean(key, HARDWARE) or f"; choose from {', '.join(HARDWARE)}"
         raise ConfigError(f"--gpu {name}: not in the table of hardware{hint}")
     return HARDWARE[key]
 
 
-def choose_precision(hardware: Hardware | None, asked: Choice) -> Precision:
+def choose_hardware_precision(hardware: Hardware | None, asked: PrecisionChoice) -> Precision:
     """bf16 where the hardware has it, as in training; raises ConfigError where it has no such."""
     if asked == "auto":
         return "bf16" if hardware and hardware.bf16 else "fp32"
@@ -160,7 +160,7 @@ def choose_precision(hardware: Hardware | None, asked: Choice) -> Precision:
     return asked
 
 
-def peak_flops(hardware: Hardware, precision: Precision) -> float:
+def get_peak_flops(hardware: Hardware, precision: Precision) -> float:
     """FLOP/s; raises ConfigError where the table has none."""
     peak = hardware.bf16 if precision == "bf16" else hardware.fp32
     if peak is None:

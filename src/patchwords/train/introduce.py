@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from patchwords.data.examples import Data
+from patchwords.data.examples import DatasetSplits
 from patchwords.device import Device
-from patchwords.distributed import world
-from patchwords.model.cost import parameters
+from patchwords.distributed import get_world
+from patchwords.model.cost import count_parameters
 from patchwords.train.config import FinetuneConfig
 from patchwords.train.progress import Display
 from patchwords.train.recipes import Choice
-from patchwords.train.start import Start
+from patchwords.train.start import InitialModel
 
 
-def introduce(
+def show_run_settings(
     config: FinetuneConfig,
-    start: Start,
-    data: Data,
+    start: InitialModel,
+    data: DatasetSplits,
     device: Device,
     choices: list[Choice],
     display: Display,
@@ -27,12 +27,12 @@ def introduce(
     name, _, other = start.name.partition(" with ")  # a long value would squeeze the reasons
     changed = f"with {other}; " if other else ""
     show = [
-        Choice("model", name, f"{changed}{parameters(model):,} parameters, {origin}"),
+        Choice("model", name, f"{changed}{count_parameters(model):,} parameters, {origin}"),
         Choice("image_size", f"{size[0]}x{size[1]}", model.summary),
         *choices,
         Choice("grad_accum", config.machine.grad_accum, "parts of a batch, to fit the memory"),
     ]
-    here = world()
+    here = get_world()
     if here.size > 1:
         how = "each has all weights" if config.machine.parallel != "fsdp" else "weights in shares"
         show.append(Choice("processes", here.size, f"a share of each batch; {how}"))
@@ -43,7 +43,7 @@ def introduce(
     display.say(f"run folder: {config.output}")  # not in the table: paths are long
 
 
-def describe_splits(data: Data) -> str:
+def describe_splits(data: DatasetSplits) -> str:
     """The sizes of the splits, whole and by class."""
     lines = [f"{data.source}: {len(data.classes) or 'no'} classes"]
     for name, examples in data.splits.items():

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from patchwords.files import explain, write_atomically
+from patchwords.files import explain_write_error, write_atomically
 
 
-class Journal:
+class MetricsLogger:
     """Appends rows; rows after the checkpoint that a run goes on from are dropped first."""
 
     def __init__(self, metrics: Path, resumed_at: int | None) -> None:
@@ -18,14 +18,14 @@ class Journal:
 
         self.metrics = metrics
         step = resumed_at or 0  # None: stopped before its first checkpoint, or new
-        rows = [row for row in read_rows(metrics) if row["step"] <= step]
+        rows = [row for row in read_metrics(metrics) if row["step"] <= step]
         write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
         try:
             self.file = metrics.open("a", encoding="utf-8")
             folder = str(metrics.parent / "tensorboard")
             self.events = SummaryWriter(folder, purge_step=step + 1)
         except OSError as error:
-            raise explain(error, metrics) from error
+            raise explain_write_error(error, metrics) from error
 
     def write(self, row: Mapping[str, Any]) -> None:
         """One row: `kind` ("train", "evaluation", "fewshot" or "note"), `step`, and numbers."""
@@ -36,14 +36,14 @@ class Journal:
                 if isinstance(value, int | float) and name not in {"step", "images", "shots"}:
                     self.events.add_scalar(f"{row['kind']}/{name}", value, row["step"])
         except OSError as error:
-            raise explain(error, self.metrics) from error
+            raise explain_write_error(error, self.metrics) from error
 
     def close(self) -> None:
         self.file.close()
         self.events.close()
 
 
-class Silence:
+class NullLogger:
     """The record that a process keeps beside the main one: none."""
 
     def write(self, row: Mapping[str, Any]) -> None: ...
@@ -51,7 +51,7 @@ class Silence:
     def close(self) -> None: ...
 
 
-def read_rows(metrics: Path) -> list[dict[str, Any]]:
+def read_metrics(metrics: Path) -> list[dict[str, Any]]:
     """The rows that are whole: the last one may have been cut by a kill."""
     rows = []
     if metrics.exists():

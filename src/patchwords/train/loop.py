@@ -13,30 +13,30 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.device import peak_memory
-from patchwords.distributed import gather_numbers
+from patchwords.distributed import all_gather_integers
 from patchwords.errors import DataError, Diverged, Interrupted, StorageError
-from patchwords.train.plan import Plan
-from patchwords.train.sharding import gathered, share
-from patchwords.train.step import Measured, State, StepSettings, train_step
+from patchwords.train.plan import TrainingPlan
+from patchwords.train.sharding import gather_full_weights, to_local_tensor
+from patchwords.train.step import StepMetrics, StepSettings, TrainState, train_step
 from patchwords.train.task import Objective
 
 SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_every` is
 
 
-class Recorder(Protocol):
+class MetricsWriter(Protocol):
     """Takes the rows of metrics.jsonl."""
 
     def write(self, row: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
-class Callbacks:
+class LoopCallbacks:
     """What the loop asks of others."""
 
     prepare: Callable[[Any, int], tuple[Tensor, Any]]  # (batch, step) -> images, targets
     evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> loss, accuracy, images, split
-    save: Callable[[State], None]
-    record: Recorder
+    save: Callable[[TrainState], None]
+    record: MetricsWriter
     show_train: Callable[[Mapping[str, Any]], None]
     show_evaluation: Callable[[Mapping[str, Any]], None]
     stop_signal: Callable[[], int | None]  # exit code, once a person or the system wants an end
@@ -45,7 +45,7 @@ class Callbacks:
     seconds_at_peak: float | None = None  # of an image; see peak.py; None: not known
 
 
-class Meter:
+class TrainMeter:
     """Sums over the steps since the last row; nothing is read from the device before `row`."""
 
     def __init__(self, step: int, device: torch.device, seconds_at_peak: float | None) -> None:
@@ -54,11 +54,11 @@ class Meter:
 
     def reset(self, step: int) -> None:
         self.after = step
-        self.measured: list[Measured] = []
+        self.measured: list[StepMetrics] = []
         self.started = time.perf_counter()
         self.waited = 0.0
 
-    def row(self, state: State, plan: Plan) -> dict[str, Any]:
+    def row(self, state: TrainState, plan: TrainingPlan) -> dict[str, Any]:
         """A "train" row; raises Diverged where a loss or a gradient is not a number."""
         seconds = time.perf_counter() - self.started
         count = sum(m.images for m in self.measured)
@@ -91,22 +91,22 @@ class Meter:
         return row
 
 
-def train(
-    state: State,
+def train_loop(
+    state: TrainState,
     objective: Objective,
     batches: Iterable[Any],
     settings: StepSettings,
-    plan: Plan,
-    calls: Callbacks,
+    plan: TrainingPlan,
+    calls: LoopCallbacks,
 ) -> None:
     """Take steps until the last one, early stopping, or a signal.
 
     Raises Diverged and Interrupted; before the latter, and before what the batches raise where
     the data cannot be read any further, a checkpoint is written.
     """
-    meter = Meter(state.step, settings.device.torch_device, calls.seconds_at_peak)
+    meter = TrainMeter(state.step, settings.device.torch_device, calls.seconds_at_peak)
     last_save = time.monotonic()
-    for batch, waited in timed(saved_at_a_fault(batches, state, calls)):
+    for batch, waited in time_batches(save_on_data_error(batches, state, calls)):
         clock = time.perf_counter()
         state.model.train()
         images, targets = calls.prepare(batch, state.step)
@@ -117,7 +117,7 @@ def train(
         state.seconds += time.perf_counter() - clock + waited
         ends = state.step == plan.steps
         late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
-        stop, late = agreed(calls.stop_signal(), late)
+        stop, late = agree_on_stop(calls.stop_signal(), late)
         evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
         probes = plan.fewshot_every is not None and (state.step % plan.fewshot_every == 0 or ends)
         saves = state.step % plan.save_every == 0 or ends or late or stop is not None
@@ -127,13 +127,13 @@ def train(
             calls.record.write(row)
             calls.show_train(row)
         if evaluates:
-            evaluate(state, plan, calls)
+            run_evaluation(state, plan, calls)
             meter.reset(state.step)
         if probes:
-            probe(state, plan, calls)
+            run_fewshot_probe(state, plan, calls)
             meter.reset(state.step)
         if saves or state.stopped:
-            refuse_not_finite(state)
+            check_weights_finite(state)
             calls.save(state)
             last_save = time.monotonic()
             meter.reset(state.step)
@@ -143,34 +143,38 @@ def train(
             raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
 
 
-def agreed(stop: int | None, late: bool) -> tuple[int | None, bool]:
+def agree_on_stop(stop: int | None, late: bool) -> tuple[int | None, bool]:
     """What any process has been told, and whether a save is due, for all: they stop at one step."""
-    stops, lates = zip(*gather_numbers([stop or 0, late]), strict=True)
+    stops, lates = zip(*all_gather_integers([stop or 0, late]), strict=True)
     return max(stops) or None, bool(lates[0])
 
 
-def refuse_not_finite(state: State) -> None:
+def check_weights_finite(state: TrainState) -> None:
     """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
-    norms = torch._foreach_norm([share(value.detach()) for value in state.model.parameters()])
+    norms = torch._foreach_norm(
+        [to_local_tensor(value.detach()) for value in state.model.parameters()]
+    )
     finite = bool(torch.stack(norms).isfinite().all())
-    if not all(here for (here,) in gather_numbers([finite])):
+    if not all(here for (here,) in all_gather_integers([finite])):
         raise Diverged(
             f"the weights are not finite any more after step {state.step}; the last finite "
             "checkpoint is kept; try a lower --lr or more --warmup-steps"
         )
 
 
-def saved_at_a_fault(batches: Iterable[Any], state: State, calls: Callbacks) -> Iterator[Any]:
+def save_on_data_error(
+    batches: Iterable[Any], state: TrainState, calls: LoopCallbacks
+) -> Iterator[Any]:
     """The batches; where the next one cannot be read, the steps that were taken are kept."""
     try:
         yield from batches
     except (DataError, StorageError):
-        refuse_not_finite(state)
+        check_weights_finite(state)
         calls.save(state)
         raise
 
 
-def timed(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+def time_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
     """(batch, seconds that were spent waiting for it)."""
     iterator = iter(batches)
     while True:
@@ -182,11 +186,11 @@ def timed(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
         yield batch, time.perf_counter() - clock
 
 
-def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
+def run_evaluation(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
     """Measure the weights that would be kept now; note the best where early stopping wants it."""
     assert calls.evaluate is not None
-    with averaged(state):
-        with gathered(state.model):
+    with use_ema_weights(state):
+        with gather_full_weights(state.model):
             result = calls.evaluate(state.model)
         row = {
             "kind": "evaluation",
@@ -211,10 +215,10 @@ def evaluate(state: State, plan: Plan, calls: Callbacks) -> None:
             state.stopped = state.best["waited"] >= calls.patience
 
 
-def probe(state: State, plan: Plan, calls: Callbacks) -> None:
+def run_fewshot_probe(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
     """Measure what the weights that would be kept now have learnt to see, by few-shot accuracy."""
     assert calls.fewshot is not None
-    with averaged(state), gathered(state.model):
+    with use_ema_weights(state), gather_full_weights(state.model):
         result = calls.fewshot()
     row = {"kind": "fewshot", "step": state.step, "epoch": plan.epoch(state.step), **result}
     calls.record.write(row)
@@ -222,7 +226,7 @@ def probe(state: State, plan: Plan, calls: Callbacks) -> None:
 
 
 @contextmanager
-def averaged(state: State) -> Iterator[None]:
+def use_ema_weights(state: TrainState) -> Iterator[None]:
     """Inside, the model holds the averaged weights, where there are any."""
     if state.average is None:
         yield
@@ -236,7 +240,7 @@ def averaged(state: State) -> Iterator[None]:
 
 
 @torch.no_grad()
-def keep_final_weights(state: State) -> str:
+def load_final_weights(state: TrainState) -> str:
     """Put the weights that the run ends with into the model; -> which they are, for a person."""
     if state.best is not None:
         state.model.load_state_dict(state.best["weights"])

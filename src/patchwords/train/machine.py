@@ -6,26 +6,30 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 from patchwords.device import Device, PrecisionName
-from patchwords.train.choice import Choice
-from patchwords.train.config import Compile, FinetuneConfig
+from patchwords.train.choice import ResolvedSetting
+from patchwords.train.config import CompileMode, FinetuneConfig
 
-WORTH_COMPILING = 2_000  # steps: fewer do not make up for the minute that it takes first
+MIN_STEPS_TO_COMPILE = 2_000  # steps: fewer do not make up for the minute that it takes first
 
 
-def settle_machine(
+def resolve_machine_settings(
     config: FinetuneConfig, device: Device, steps: int
-) -> tuple[FinetuneConfig, list[Choice]]:
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     """Decide what "auto" comes to on this device, and say why."""
-    compiling, why = choose_compile(config.machine.compile, device, steps)
+    compiling, why = resolve_compile_mode(config.machine.compile, device, steps)
     choices = [
-        Choice("device", device.type, "asked for" if config.machine.device != "auto" else "found"),
-        Choice("precision", device.precision, why_precision(config.machine.precision, device)),
-        Choice("compile", compiling, why),
+        ResolvedSetting(
+            "device", device.type, "asked for" if config.machine.device != "auto" else "found"
+        ),
+        ResolvedSetting(
+            "precision", device.precision, explain_precision(config.machine.precision, device)
+        ),
+        ResolvedSetting("compile", compiling, why),
     ]
     return replace(config, machine=replace(config.machine, compile=compiling)), choices
 
 
-def why_precision(asked: PrecisionName, device: Device) -> str:
+def explain_precision(asked: PrecisionName, device: Device) -> str:
     if asked != "auto":
         return "asked for"
     where = "processor" if device.type == "cpu" else "GPU"
@@ -34,13 +38,13 @@ def why_precision(asked: PrecisionName, device: Device) -> str:
     return f"of matrix products: this {where} has no fast bfloat16"
 
 
-def choose_compile(asked: Compile, device: Device, steps: int) -> tuple[Compile, str]:
+def resolve_compile_mode(asked: CompileMode, device: Device, steps: int) -> tuple[CompileMode, str]:
     """On a GPU it fuses what lies between the products; on a CPU that is a small share."""
     if asked != "auto":
         return asked, "asked for"
     if device.type == "cpu":
         return "no", "on a CPU it gains a tenth at most, and takes up to a minute first"
-    if steps < WORTH_COMPILING:
+    if steps < MIN_STEPS_TO_COMPILE:
         return "no", f"{steps:,} steps are too few to make up for the minute that it takes first"
     if find_spec("triton") is None:
         return "no", "triton, which writes the kernels, is not installed"

@@ -8,16 +8,16 @@ much of the main memory is killed without a word, so there the parts are chosen 
 from __future__ import annotations
 
 from patchwords.device import Device, free_memory
-from patchwords.distributed import gather_numbers, world
-from patchwords.model.cost import activation_bytes
-from patchwords.model.family import Config
-from patchwords.train.footprint import checkpointed, layers
+from patchwords.distributed import all_gather_integers, get_world
+from patchwords.model.cost import estimate_activation_bytes
+from patchwords.model.family import ModelConfig
+from patchwords.train.footprint import estimate_checkpointed_bytes, group_layer_parts
 
-SHARE_OF_FREE = 0.5  # of the memory that is free before training; the rest is for all else
+FREE_MEMORY_SHARE = 0.5  # of the memory that is free before training; the rest is for all else
 
 
 def choose_micro_batch(
-    config: Config, batch: int, device: Device, asked: str | int, checkpointing: bool = False
+    config: ModelConfig, batch: int, device: Device, asked: str | int, checkpointing: bool = False
 ) -> int:
     """Images per part: the batch over `asked` parts, or what half of the free memory holds.
 
@@ -27,18 +27,18 @@ def choose_micro_batch(
     if asked != "auto":
         return -(-batch // min(int(asked), batch))
     bytes_per_value = 2 if device.bf16 else 4
-    budget = SHARE_OF_FREE * free_memory(device.torch_device)
+    budget = FREE_MEMORY_SHARE * free_memory(device.torch_device)
     if device.type == "cpu":  # the processes of this machine have one memory
-        budget /= world().local_size
-    found = list(layers(config))
+        budget /= get_world().local_size
+    found = list(group_layer_parts(config))
 
     def needed(images: int) -> int:
         if checkpointing:
-            return checkpointed(found, images, bytes_per_value)
-        return activation_bytes(config, images, None, bytes_per_value)
+            return estimate_checkpointed_bytes(found, images, bytes_per_value)
+        return estimate_activation_bytes(config, images, None, bytes_per_value)
 
     micro = batch
     while micro > 1 and needed(micro) > budget:
         micro = (micro + 1) // 2
     # The batch over a power of 2, rounded up: the number of parts gives it back.
-    return min(images for (images,) in gather_numbers([micro]))
+    return min(images for (images,) in all_gather_integers([micro]))

@@ -16,13 +16,13 @@ import torch
 from torch import nn
 
 from patchwords.errors import ConfigError
-from patchwords.model.family import Config
+from patchwords.model.family import ModelConfig
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.train.config import train_layers
-from patchwords.train.plan import Plan
+from patchwords.train.config import parse_train_layers
+from patchwords.train.plan import TrainingPlan
 from patchwords.train.sharding import is_sharded
 
-DECAY = {  # full name of a parameter -> whether weight decay falls on it
+WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls on it
     r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
     r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
     r"trunk\.(.+\.)?(rows|columns)\.qkv\.weight": True,
@@ -47,9 +47,11 @@ DECAY = {  # full name of a parameter -> whether weight decay falls on it
 }
 
 
-def decays(name: str) -> bool:
+def has_weight_decay(name: str) -> bool:
     """Whether weight decay falls on the parameter; raises where not exactly one rule matches."""
-    matches = [decay for pattern, decay in DECAY.items() if re.fullmatch(pattern, name)]
+    matches = [
+        decay for pattern, decay in WEIGHT_DECAY_RULES.items() if re.fullmatch(pattern, name)
+    ]
     if len(matches) != 1:
         raise ConfigError(
             f"parameter {name!r} is matched by {len(matches)} weight-decay rules, not by one; "
@@ -58,7 +60,7 @@ def decays(name: str) -> bool:
     return matches[0]
 
 
-def layer_of(name: str, config: Config) -> int:
+def find_layer_index(name: str, config: ModelConfig) -> int:
     """The layer that the parameter belongs to, counted from the images up.
 
     0 is all that comes before the first layer: the embedding and what is added to it, a ResNet's
@@ -75,40 +77,40 @@ def layer_of(name: str, config: Config) -> int:
     return 0 if name.startswith(before) else config.layers + 1
 
 
-def freeze(model: nn.Module, train: str, config: Config) -> None:
+def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
     """Let only the weights named by `--train` learn (all, head, or last:N layers and the head).
 
     A parameter that does not learn already stays so.
     """
-    asked, layers = train_layers(train), config.layers
+    asked, layers = parse_train_layers(train), config.layers
     if asked is not None and asked > layers:
         what = "residual units" if isinstance(config, ResNetConfig) else "blocks"
         raise ConfigError(f"--train {train}: the model has {layers} {what}")
-    for name, parameter in named_parameters(model):
-        layer = layer_of(name, config)
+    for name, parameter in iterate_named_parameters(model):
+        layer = find_layer_index(name, config)
         after = name.startswith("head.") or (asked != 0 and layer == layers + 1)
         learns = asked is None or after or layers - asked < layer <= layers
         parameter.requires_grad_(learns and parameter.requires_grad)
 
 
-def named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def iterate_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The parameters; those of a ViT inside a module that it learns by keep their own names."""
     for name, parameter in model.named_parameters():
         yield name.removeprefix("vit."), parameter
 
 
 def build_optimizer(
-    model: nn.Module, plan: Plan, config: Config, layer_decay: float = 1.0
+    model: nn.Module, plan: TrainingPlan, config: ModelConfig, layer_decay: float = 1.0
 ) -> torch.optim.Optimizer:
     """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
 
     Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
     """
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
-    for name, parameter in named_parameters(model):
-        decay = decays(name)  # also for frozen ones: the rules hold for every parameter
+    for name, parameter in iterate_named_parameters(model):
+        decay = has_weight_decay(name)  # also for frozen ones: the rules hold for every parameter
         if parameter.requires_grad:
-            groups.setdefault((decay, layer_of(name, config)), []).append(parameter)
+            groups.setdefault((decay, find_layer_index(name, config)), []).append(parameter)
     settings = [
         {
             "params": parameters,
@@ -118,14 +120,14 @@ def build_optimizer(
         for (decay, layer), parameters in sorted(groups.items(), key=lambda item: item[0])
     ]
     if layer_decay == 1.0:
-        settings = merge(settings)
+        settings = merge_param_groups(settings)
     if plan.optimizer == "adamw":
         return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
     fused = not is_sharded(model)  # torch's fused SGD does not know shares
     return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=fused)
 
 
-def merge(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def merge_param_groups(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """One group with decay and one without: fewer groups make larger fused updates."""
     merged: dict[float, dict[str, Any]] = {}
     for group in settings:

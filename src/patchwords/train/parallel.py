@@ -17,14 +17,14 @@ from torch.utils.checkpoint import checkpoint
 
 from patchwords.distributed import World
 from patchwords.model.encoder import Block
-from patchwords.model.trunk import Unit
+from patchwords.model.trunk import Bottleneck
 
-VARIANTS = 8  # of a layer's graph: training and evaluation, whole batches and smaller ones
+GRAPHS_PER_LAYER = 8  # of a layer's graph: training and evaluation, whole batches and smaller ones
 
 
-def layers_of(model: nn.Module) -> list[nn.Module]:
+def list_layers(model: nn.Module) -> list[nn.Module]:
     """Blocks and residual units, by depth; none is inside another."""
-    return [module for module in model.modules() if isinstance(module, Block | Unit)]
+    return [module for module in model.modules() if isinstance(module, Block | Bottleneck)]
 
 
 def checkpoint_activations(model: nn.Module) -> None:
@@ -32,11 +32,11 @@ def checkpoint_activations(model: nn.Module) -> None:
 
     What is drawn the second time is what was drawn the first time: the generators' states are kept.
     """
-    for layer in layers_of(model):
-        layer.forward = checkpointed(layer.forward)
+    for layer in list_layers(model):
+        layer.forward = checkpoint_forward(layer.forward)
 
 
-def checkpointed(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def checkpoint_forward(forward: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A function of its own and not a partial one, into which the compiler would not look."""
 
     def twice(*inputs: Any) -> Tensor:
@@ -54,21 +54,21 @@ def compile_layers(model: nn.Module, backend: str | Callable[..., Any] = "induct
     """
     import torch._dynamo
 
-    layers = layers_of(model)
+    layers = list_layers(model)
     limit = torch._dynamo.config.recompile_limit
-    torch._dynamo.config.recompile_limit = max(limit, VARIANTS * len(layers))
+    torch._dynamo.config.recompile_limit = max(limit, GRAPHS_PER_LAYER * len(layers))
     for layer in layers:
         layer.compile(backend=backend)
 
 
-def plain(model: nn.Module) -> None:
+def restore_plain_layers(model: nn.Module) -> None:
     """Take back what was done to the layers."""
-    for layer in layers_of(model):
+    for layer in list_layers(model):
         layer.__dict__.pop("forward", None)
         layer._compiled_call_impl = None
 
 
-def wrap(model: nn.Module, here: World) -> nn.Module:
+def wrap_ddp(model: nn.Module, here: World) -> nn.Module:
     """What a training step calls in place of the model: DDP's wrapper, in several processes.
 
     Its defaults are kept, the buckets of 25 MB among them: every weight that learns takes part in
@@ -79,12 +79,12 @@ def wrap(model: nn.Module, here: World) -> nn.Module:
     return DistributedDataParallel(model)
 
 
-def is_replicated(forward: nn.Module) -> bool:
+def is_ddp(forward: nn.Module) -> bool:
     """Whether every process has all weights, and gradients are exchanged by DDP."""
     return isinstance(forward, DistributedDataParallel)
 
 
-def held_back(forward: nn.Module) -> AbstractContextManager[object]:
+def no_gradient_sync(forward: nn.Module) -> AbstractContextManager[object]:
     """Inside, gradients are summed in this process only: DDP does not exchange them yet."""
     if isinstance(forward, DistributedDataParallel):
         return forward.no_sync()

@@ -22,8 +22,8 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.model.config import ViTConfig
 
-LEVELS = 8  # of a channel: 3 bit
-SMALL = 4  # cells to a side of the down-sized patch
+COLOUR_LEVELS = 8  # of a channel: 3 bit
+SMALL_PATCH_CELLS = 4  # cells to a side of the down-sized patch
 
 
 class PatchTarget(Protocol):
@@ -56,7 +56,7 @@ class PatchTarget(Protocol):
 
 
 @dataclass(frozen=True)
-class Colours:
+class ColourTarget:
     """The class of the mean colour of each cell, by a softmax of K classes for each.
 
     One cell is the paper's target (1), the mean colour; 4 x 4 cells are (2), the down-sized patch.
@@ -68,11 +68,11 @@ class Colours:
 
     @property
     def outputs(self) -> int:
-        return self.cells**2 * LEVELS**self.channels
+        return self.cells**2 * COLOUR_LEVELS**self.channels
 
     def wanted(self, patches: Tensor) -> Tensor:
         """-> int64 [B, R, S]"""
-        return colour_classes(patches, self.cells)
+        return compute_colour_classes(patches, self.cells)
 
     def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
         scores = self.split(predictions)  # [B, R, S, K]
@@ -88,9 +88,12 @@ class Colours:
     def paint(self, predictions: Tensor) -> Tensor:
         """Each cell in the middle of its class's levels."""
         classes = self.split(predictions).argmax(-1)  # [B, R, S]
-        digits = [classes // LEVELS**place % LEVELS for place in reversed(range(self.channels))]
+        digits = [
+            classes // COLOUR_LEVELS**place % COLOUR_LEVELS
+            for place in reversed(range(self.channels))
+        ]
         levels = torch.stack(digits, dim=2)  # [B, R, C, S]
-        colours = ((levels + 0.5) * 255 / LEVELS).round().to(torch.uint8)
+        colours = ((levels + 0.5) * 255 / COLOUR_LEVELS).round().to(torch.uint8)
         rows = torch.arange(self.patch_size, device=colours.device) * self.cells // self.patch_size
         return colours.unflatten(-1, (self.cells, self.cells))[..., rows[:, None], rows]
 
@@ -100,7 +103,7 @@ class Colours:
 
 
 @dataclass(frozen=True)
-class Pixels:
+class PixelTarget:
     """Every pixel of the patch as a number, by the mean squared error: the paper's target (3).
 
     Right is a patch whose predicted pixels have a mean in the colour class of the true ones, so
@@ -125,11 +128,13 @@ class Pixels:
 
     def right(self, predictions: Tensor, wanted: Tensor) -> Tensor:
         mean = self.pixels(predictions).mean((-2, -1))  # [B, R, C], of 0..255
-        found = join((mean * LEVELS / 255).floor().clamp(0, LEVELS - 1).long())  # [B, R]
+        found = combine_levels(
+            (mean * COLOUR_LEVELS / 255).floor().clamp(0, COLOUR_LEVELS - 1).long()
+        )  # [B, R]
         return (found == self.colours(wanted)[..., 0]).float()
 
     def colours(self, wanted: Tensor) -> Tensor:
-        return colour_classes(wanted, 1)
+        return compute_colour_classes(wanted, 1)
 
     def paint(self, predictions: Tensor) -> Tensor:
         return self.pixels(predictions).clamp(0, 255).round().to(torch.uint8)
@@ -144,32 +149,32 @@ class Pixels:
         return (predictions.unflatten(-1, shape) * std + mean) * 255
 
 
-def build_target(name: str, config: ViTConfig, preprocess: Preprocess) -> PatchTarget:
+def build_patch_target(name: str, config: ViTConfig, preprocess: Preprocess) -> PatchTarget:
     """The target by its name in `--target`; raises ConfigError for patches it does not fit."""
     size, channels = config.patch_size, config.channels
     if name == "pixels":
-        return Pixels(preprocess, size, channels)
-    if name == "small-patch" and size < SMALL:
+        return PixelTarget(preprocess, size, channels)
+    if name == "small-patch" and size < SMALL_PATCH_CELLS:
         raise ConfigError(
-            f"--target small-patch makes {SMALL}x{SMALL} of a patch, and the patches of this model "
+            f"--target small-patch makes {SMALL_PATCH_CELLS}x{SMALL_PATCH_CELLS} of a patch, and the patches of this model "
             f"are {size}x{size}: choose --target pixels or mean-colour, or larger patches"
         )
-    return Colours(SMALL if name == "small-patch" else 1, size, channels)
+    return ColourTarget(SMALL_PATCH_CELLS if name == "small-patch" else 1, size, channels)
 
 
-def cut_patches(images: Tensor, size: int) -> Tensor:
+def patchify(images: Tensor, size: int) -> Tensor:
     """[B, C, H, W] -> [B, N, C, P, P], row after row of the image"""
     x = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, H/P, P, W/P, P]
     return x.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
-def join_patches(patches: Tensor, rows: int) -> Tensor:
+def unpatchify(patches: Tensor, rows: int) -> Tensor:
     """[B, N, C, P, P], H/P -> [B, C, H, W]"""
     x = patches.unflatten(1, (rows, -1)).permute(0, 3, 1, 4, 2, 5)  # [B, C, H/P, P, W/P, P]
     return x.flatten(4, 5).flatten(2, 3)
 
 
-def colour_classes(patches: Tensor, cells: int) -> Tensor:
+def compute_colour_classes(patches: Tensor, cells: int) -> Tensor:
     """uint8 [B, R, C, P, P] -> int64 [B, R, S], the class of the mean colour of each cell.
 
     In whole numbers, so that a mean on the border of two levels falls alike on every device.
@@ -182,14 +187,14 @@ def colour_classes(patches: Tensor, cells: int) -> Tensor:
         for left, right in edges:
             cell = patches[..., top:bottom, left:right]
             brightest = 255 * cell.shape[-1] * cell.shape[-2]
-            levels = cell.sum((-2, -1), dtype=torch.int64) * LEVELS // brightest  # [B, R, C]
-            classes.append(join(levels.clamp(max=LEVELS - 1)))
+            levels = cell.sum((-2, -1), dtype=torch.int64) * COLOUR_LEVELS // brightest  # [B, R, C]
+            classes.append(combine_levels(levels.clamp(max=COLOUR_LEVELS - 1)))
     return torch.stack(classes, dim=-1)
 
 
-def join(levels: Tensor) -> Tensor:
+def combine_levels(levels: Tensor) -> Tensor:
     """int64 [..., C] levels of the channels -> [...] classes, red the most significant"""
     classes = levels[..., 0]
     for channel in range(1, levels.shape[-1]):
-        classes = classes * LEVELS + levels[..., channel]
+        classes = classes * COLOUR_LEVELS + levels[..., channel]
     return classes

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from patchwords.train.config import FinetuneConfig
-from patchwords.train.schedule import DROPS, learning_rate
+from patchwords.train.schedule import STAIRCASE_DROPS, learning_rate
 
 Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrainingPlan:
     """The numbers that the step and the loop go by; fields as in RecipeSettings."""
 
     images: int  # in the training split
@@ -27,7 +27,7 @@ class Plan:
     eval_every: int
     save_every: int
     fewshot_every: int | None = None  # None: never
-    drops: tuple[float, ...] = DROPS
+    drops: tuple[float, ...] = STAIRCASE_DROPS
 
     def rate(self, step: int) -> float:
         """The learning rate of update number `step`, counted from 0."""
@@ -45,27 +45,27 @@ class Plan:
         return round(step * self.batch_size / self.images, 4)
 
 
-def plan_of(config: FinetuneConfig, images: int) -> Plan:
+def build_training_plan(config: FinetuneConfig, images: int) -> TrainingPlan:
     """The plan in a config that `recipes.fill` has filled."""
     recipe, machine = config.recipe, config.machine
-    return Plan(
+    return TrainingPlan(
         images=images,
-        steps=decided(recipe.steps),
-        batch_size=decided(recipe.batch_size),
-        optimizer=decided(recipe.optimizer),
-        lr=decided(recipe.lr),
-        schedule=decided(recipe.schedule),
-        warmup_steps=decided(recipe.warmup_steps),
-        weight_decay=decided(recipe.weight_decay),
-        log_every=decided(machine.log_every),
-        eval_every=decided(machine.eval_every),
-        save_every=decided(machine.save_every),
+        steps=require_setting(recipe.steps),
+        batch_size=require_setting(recipe.batch_size),
+        optimizer=require_setting(recipe.optimizer),
+        lr=require_setting(recipe.lr),
+        schedule=require_setting(recipe.schedule),
+        warmup_steps=require_setting(recipe.warmup_steps),
+        weight_decay=require_setting(recipe.weight_decay),
+        log_every=require_setting(machine.log_every),
+        eval_every=require_setting(machine.eval_every),
+        save_every=require_setting(machine.save_every),
         fewshot_every=machine.fewshot_every,
-        drops=recipe.drops or DROPS,
+        drops=recipe.drops or STAIRCASE_DROPS,
     )
 
 
-def decided(value: Value | None) -> Value:
+def require_setting(value: Value | None) -> Value:
     """A setting that a person may leave open, but a run may not."""
     assert value is not None, "fill the recipe first"
     return value

@@ -11,11 +11,11 @@ from typing import ClassVar, Literal
 from patchwords.errors import ConfigError
 from patchwords.train.config import DataSettings, FinetuneConfig
 
-Target = Literal["mean-colour", "small-patch", "pixels"]
+MaskedTargetName = Literal["mean-colour", "small-patch", "pixels"]
 
 
 @dataclass(frozen=True)
-class PretrainData(DataSettings):
+class PretrainDataSettings(DataSettings):
     """Which images, and which of them are held out."""
 
     # Of pre-training data every image counts: validation, 5,000 images at most, is enough.
@@ -29,7 +29,7 @@ class ObjectiveSettings:
     objective: Literal["supervised", "masked"] = "supervised"  # masked: App. B.1.2; no labels
     loss: Literal["softmax", "sigmoid"] | None = None  # supervised; none given: softmax
     head: Literal["tanh", "linear"] | None = None  # supervised; none given: tanh (Sec. 3.1)
-    target: Target | None = None  # masked: what is predicted; none given: mean-colour
+    target: MaskedTargetName | None = None  # masked: what is predicted; none given: mean-colour
     mask_ratio: float | None = None  # masked: share of the patches corrupted; none given: 0.5
 
 
@@ -39,7 +39,7 @@ class PretrainConfig(FinetuneConfig):
 
     verb: ClassVar[str] = "pretrain"
 
-    data_settings: PretrainData = field(default_factory=PretrainData)
+    data_settings: PretrainDataSettings = field(default_factory=PretrainDataSettings)
     learn: ObjectiveSettings = field(default_factory=ObjectiveSettings)
 
     def check(self) -> None:

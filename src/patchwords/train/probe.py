@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from patchwords.data.examples import TRAIN, VALIDATION, Data, Examples
+from patchwords.data.examples import TRAIN, VALIDATION, DatasetSplits, ImageDataset
 from patchwords.data.shots import draw_shots
 from patchwords.errors import ConfigError, DataError
 from patchwords.noise import numpy_generator
 from patchwords.train.config import FinetuneConfig
 
-MOST_HELD_OUT = 2_000  # images: then the standard error of the accuracy is 1.1 % at most
+MAX_FEWSHOT_VALIDATION = 2_000  # images: then the standard error of the accuracy is 1.1 % at most
 
 
-def fewshot_images(config: FinetuneConfig, data: Data) -> tuple[Examples, Examples] | None:
+def select_fewshot_images(
+    config: FinetuneConfig, data: DatasetSplits
+) -> tuple[ImageDataset, ImageDataset] | None:
     """(a few images of each class of train, up to 2,000 of validation); None where not asked for.
 
     Raises ConfigError or DataError in one line where the data have no labels, a class has too few
@@ -33,5 +35,5 @@ def fewshot_images(config: FinetuneConfig, data: Data) -> tuple[Examples, Exampl
     except DataError as error:
         raise DataError(f"--fewshot-every: {error}") from error
     generator = numpy_generator(config.seed, "fewshot", "held out")
-    judges = np.sort(generator.permutation(len(held_out))[:MOST_HELD_OUT])
+    judges = np.sort(generator.permutation(len(held_out))[:MAX_FEWSHOT_VALIDATION])
     return train.select(drawn), held_out.select(judges)

@@ -11,12 +11,12 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
-from patchwords.duration import duration
+from patchwords.duration import format_duration
 from patchwords.train.recipes import Choice
 
 SECONDS_BETWEEN_LINES = 10.0
-MOST_COLUMNS = 100  # of a line in a file or a pipe; a terminal says how many it has
-BAR = 8  # columns that are left to it, at least
+MAX_LINE_COLUMNS = 100  # of a line in a file or a pipe; a terminal says how many it has
+MIN_BAR_COLUMNS = 8  # columns that are left to it, at least
 
 
 class Display:
@@ -37,7 +37,7 @@ class Display:
         table.add_column("value", no_wrap=True)
         table.add_column("why", style="dim")
         for choice in choices:
-            table.add_row(choice.name, _show(choice.value), choice.why)
+            table.add_row(choice.name, _format_setting(choice.value), choice.why)
         self.console.print(table)
 
     def start(self, step: int, steps: int) -> None:
@@ -64,15 +64,17 @@ class Display:
 
     def train(self, row: Mapping[str, Any]) -> None:
         """A "train" row of metrics.jsonl."""
-        left = f"{duration((self.steps - row['step']) * row['batch_seconds'])} left"
+        left = f"{format_duration((self.steps - row['step']) * row['batch_seconds'])} left"
         place = f"{row['step']:,}/{self.steps:,}"
         if self.live:
-            beside = BAR + len(f"  {place} {left}")
-            text = fitting(numbers_of(row), self.console.width - beside)
+            beside = MIN_BAR_COLUMNS + len(f"  {place} {left}")
+            text = join_fitting_parts(format_train_row(row), self.console.width - beside)
             self.live.update(self.task, completed=row["step"], description=text, left=left)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
-            text = fitting(numbers_of(row), MOST_COLUMNS - len(f"step {place}    {left}"))
+            text = join_fitting_parts(
+                format_train_row(row), MAX_LINE_COLUMNS - len(f"step {place}    {left}")
+            )
             self.say(f"step {place}  {text}  {left}")
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
@@ -107,7 +109,7 @@ class Display:
         self.stop()
 
 
-def numbers_of(row: Mapping[str, Any]) -> Iterator[str]:
+def format_train_row(row: Mapping[str, Any]) -> Iterator[str]:
     """A "train" row in words, what matters most first."""
     yield f"loss {row['loss']:.3f}"
     yield f"accuracy {row['accuracy']:.1%}"
@@ -118,10 +120,10 @@ def numbers_of(row: Mapping[str, Any]) -> Iterator[str]:
     yield f"data wait {row['data_wait']:.0%}"
 
 
-def fitting(parts: Iterable[str], room: int) -> str:
+def join_fitting_parts(parts: Iterable[str], room: int) -> str:
     """The parts in a line, without the last ones where they would not fit; the first always is.
 
-    >>> fitting(["loss 2.5", "accuracy 10.0%", "97 images/s"], room=24)
+    >>> join_fitting_parts(["loss 2.5", "accuracy 10.0%", "97 images/s"], room=24)
     'loss 2.5  accuracy 10.0%'
     """
     line, *others = parts
@@ -132,9 +134,9 @@ def fitting(parts: Iterable[str], room: int) -> str:
     return line
 
 
-def _show(value: object) -> str:
+def _format_setting(value: object) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, tuple):
-        return " ".join(_show(part) for part in value)
+        return " ".join(_format_setting(part) for part in value)
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -6,12 +6,12 @@ Names are augreg-LEVEL, for 300 epochs of ImageNet-21k with a weight decay of 0.
 
 from __future__ import annotations
 
-from patchwords.train.recipe_pretrain import ADAM, BIAS, PIXELS
-from patchwords.train.recipe_row import DATA, Row
+from patchwords.train.recipe_pretrain import ADAMW_SETTINGS, HEAD_BIAS_NOTE, IMAGE_SETTINGS_224
+from patchwords.train.recipe_row import RECIPE_DATASETS, Recipe
 
 # Level -> RandAugment's layers and magnitude, MixUp's p (arXiv 2106.10270; big_vision
 # configs/vit_i21k.py). light1 is not nothing: some operations have no magnitude.
-LEVELS: dict[str, tuple[tuple[int, float] | None, float]] = {
+AUGREG_LEVELS: dict[str, tuple[tuple[int, float] | None, float]] = {
     "none": (None, 0.0),
     "light1": ((2, 0), 0.0),
     "light2": ((2, 10), 0.2),
@@ -20,21 +20,27 @@ LEVELS: dict[str, tuple[tuple[int, float] | None, float]] = {
     "strong1": ((2, 20), 0.5),
     "strong2": ((2, 20), 0.8),
 }
-TRAININGS = (("", "imagenet21k", 300), ("-30ep", "imagenet21k", 30), ("-imagenet", "imagenet", 300))
+AUGREG_TRAININGS = (
+    ("", "imagenet21k", 300),
+    ("-30ep", "imagenet21k", 30),
+    ("-imagenet", "imagenet", 300),
+)
 AUGREG_NOTE = (
     "loss: big_vision configs/vit_i21k.py and vit_i1k.py; the article's wd 0.1 is their 0.0001, "
     "not multiplied by the rate of 0.001; the article drops the hidden layer of the head, "
-    f"vit_i1k.py keeps it; {BIAS}"
+    f"vit_i1k.py keeps it; {HEAD_BIAS_NOTE}"
 )
 
 
-def _augreg(level: str, data: tuple[str, str, int], regularised: bool, decay: float) -> Row:
-    randaugment, mixup = LEVELS[level]
+def _augreg_recipe(
+    level: str, data: tuple[str, str, int], regularised: bool, decay: float
+) -> Recipe:
+    randaugment, mixup = AUGREG_LEVELS[level]
     suffix, of, epochs = data
     rate = 0.1 if regularised else 0.0  # dropout, and stochastic depth of the last block
     settings = {
-        **PIXELS,
-        **ADAM,
+        **IMAGE_SETTINGS_224,
+        **ADAMW_SETTINGS,
         "schedule": "cosine",
         "weight_decay": decay,
         "clip": 1.0,
@@ -46,10 +52,10 @@ def _augreg(level: str, data: tuple[str, str, int], regularised: bool, decay: fl
         "mixup": mixup,
     }
     ends = f"{'-reg' if regularised else ''}{'-wd0.03' if decay == 0.03 else ''}"
-    return Row(
+    return Recipe(
         f"augreg-{level}{suffix}{ends}",
         "AugReg, arXiv 2106.10270",
-        DATA[of],
+        RECIPE_DATASETS[of],
         ("epochs", epochs),
         4096,
         1e-3,
@@ -59,10 +65,10 @@ def _augreg(level: str, data: tuple[str, str, int], regularised: bool, decay: fl
     )
 
 
-AUGREG = tuple(
-    _augreg(level, data, regularised, decay)
-    for data in TRAININGS
-    for level in LEVELS
+AUGREG_RECIPES = tuple(
+    _augreg_recipe(level, data, regularised, decay)
+    for data in AUGREG_TRAININGS
+    for level in AUGREG_LEVELS
     for regularised in (False, True)
     for decay in (0.1, 0.03)
 )

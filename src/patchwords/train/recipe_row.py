@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 
-class DataSet(NamedTuple):
+class RecipeDataset(NamedTuple):
     """What a recipe was written for."""
 
     name: str
@@ -18,20 +18,20 @@ class DataSet(NamedTuple):
 
 # Sizes: Section 4.1 ("303M" and "18k" for JFT), and the data sets' own pages for the exact ones.
 # VTAB has 1,000 images of each of 19 tasks.
-DATA = {
-    "jft": DataSet("JFT-300M", 303_000_000, 18_000),
-    "imagenet21k": DataSet("ImageNet-21k", 14_197_122, 21_843),
-    "imagenet": DataSet("ImageNet", 1_281_167, 1_000),
-    "cifar10": DataSet("CIFAR-10", 50_000, 10),
-    "cifar100": DataSet("CIFAR-100", 50_000, 100),
-    "pets": DataSet("Oxford-IIIT Pets", 3_680, 37),
-    "flowers102": DataSet("Flowers-102", 2_040, 102),
-    "vtab": DataSet("VTAB-1k", 1_000, None),
+RECIPE_DATASETS = {
+    "jft": RecipeDataset("JFT-300M", 303_000_000, 18_000),
+    "imagenet21k": RecipeDataset("ImageNet-21k", 14_197_122, 21_843),
+    "imagenet": RecipeDataset("ImageNet", 1_281_167, 1_000),
+    "cifar10": RecipeDataset("CIFAR-10", 50_000, 10),
+    "cifar100": RecipeDataset("CIFAR-100", 50_000, 100),
+    "pets": RecipeDataset("Oxford-IIIT Pets", 3_680, 37),
+    "flowers102": RecipeDataset("Flowers-102", 2_040, 102),
+    "vtab": RecipeDataset("VTAB-1k", 1_000, None),
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class Recipe:
     """One published recipe.
 
     `settings` are all of its settings but for those that `--scale` changes, by the names of the
@@ -40,7 +40,7 @@ class Row:
 
     name: str
     source: str  # table, section or file
-    data: DataSet
+    data: RecipeDataset
     length: tuple[Literal["epochs", "steps"], float]
     batch_size: int
     lr: float

@@ -13,13 +13,17 @@ import math
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from patchwords.train.choice import Choice
+from patchwords.train.choice import ResolvedSetting
 from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.train.named_recipe import fill_from_row, refuse_other_optimizer, steps_asked_for
+from patchwords.train.named_recipe import (
+    check_recipe_optimizer,
+    fill_from_named_recipe,
+    resolve_requested_steps,
+)
 
 
 @dataclass(frozen=True)
-class Recipe:
+class DefaultRecipe:
     """One row: the settings, and the amount of training that the paper gave it."""
 
     source: str
@@ -36,7 +40,7 @@ class Recipe:
 
 # "from scratch" is Table 3's ImageNet row: 300 epochs of 1.28 million images in batches of 4,096
 # are 93,750 steps, 10,000 of them warm-up. Its dropout of 0.1 is in `dropout`.
-SCRATCH = Recipe(
+SCRATCH_DEFAULT = DefaultRecipe(
     source="Table 3, ViT-* on ImageNet",
     optimizer="adamw",
     schedule="cosine",
@@ -50,7 +54,7 @@ SCRATCH = Recipe(
 
 # 90 epochs of 1.28 million images. Its weight decay of 1e-4 * 4096 / 256 is not multiplied by the
 # learning rate of 0.1 * 4096 / 256 there; ours is, so it is the quotient, at every batch.
-SCRATCH_RESNET = Recipe(
+SCRATCH_RESNET_DEFAULT = DefaultRecipe(
     source="big_vision configs/bit_i1k.py",
     optimizer="sgd",
     schedule="cosine",
@@ -65,7 +69,7 @@ SCRATCH_RESNET = Recipe(
 
 
 # 14 epochs of 303 million images. The weight decay is not given there: that of Table 3 for JFT.
-MASKED = Recipe(
+MASKED_DEFAULT = DefaultRecipe(
     source="Appendix B.1.2, masked patches",
     optimizer="adamw",
     schedule="cosine",
@@ -78,16 +82,16 @@ MASKED = Recipe(
 )
 
 
-def _finetune(data: str, steps: int, images: int, warmup: float) -> Recipe:
+def _finetune_default(data: str, steps: int, images: int, warmup: float) -> DefaultRecipe:
     # 0.01 stands in the learning-rate grid of every row of Table 4.
-    return Recipe(f"Table 4, {data}", "sgd", "cosine", 0.01, 512, 0.0, warmup, steps, images)
+    return DefaultRecipe(f"Table 4, {data}", "sgd", "cosine", 0.01, 512, 0.0, warmup, steps, images)
 
 
 # Smallest data first; a data set takes the first row that is at least as large, else the last.
-FINETUNE = (
-    _finetune("Pets and Flowers-102", 500, 20_000, 0.2),
-    _finetune("CIFAR", 10_000, 500_000, 0.05),
-    _finetune("ImageNet", 20_000, 1_281_167, 0.025),
+FINETUNE_DEFAULTS = (
+    _finetune_default("Pets and Flowers-102", 500, 20_000, 0.2),
+    _finetune_default("CIFAR", 10_000, 500_000, 0.05),
+    _finetune_default("ImageNet", 20_000, 1_281_167, 0.025),
 )
 
 # Table 3's dropout from scratch; of fine-tuning, that of the official vit_jax/configs/models.py.
@@ -108,24 +112,26 @@ FINETUNE_DROPOUT = {
 # epochs are our compromise between accuracy and patience (docs/results.md has what they bring).
 FINETUNE_EPOCHS = 20
 SCRATCH_EPOCHS = 100
-LARGE_DATA = 1_000_000  # from here on, as many images in all as the paper's row
+LARGE_DATA_IMAGES = 1_000_000  # from here on, as many images in all as the paper's row
 
-SMALLEST_BATCH = 32
-STEPS_PER_EPOCH = {"finetune": 5, "scratch": 100}  # the batch shrinks until an epoch has these
+MIN_DEFAULT_BATCH = 32
+MIN_STEPS_PER_EPOCH = {"finetune": 5, "scratch": 100}  # the batch shrinks until an epoch has these
 
 
-def choose_recipe(
+def choose_default_recipe(
     from_weights: bool, images: int, family: str = "vit", objective: str = "supervised"
-) -> Recipe:
+) -> DefaultRecipe:
     """The row for this start and this size of data; only from scratch do ResNets have their own."""
     if objective == "masked":
-        return MASKED
+        return MASKED_DEFAULT
     if not from_weights:
-        return SCRATCH_RESNET if family == "resnet" else SCRATCH
-    return next((row for row in FINETUNE if images <= row.paper_images), FINETUNE[-1])
+        return SCRATCH_RESNET_DEFAULT if family == "resnet" else SCRATCH_DEFAULT
+    return next(
+        (row for row in FINETUNE_DEFAULTS if images <= row.paper_images), FINETUNE_DEFAULTS[-1]
+    )
 
 
-def fill(
+def fill_recipe_settings(
     config: FinetuneConfig,
     *,
     images: int,
@@ -133,7 +139,7 @@ def fill(
     model: str,
     family: str = "vit",
     objective: str = "supervised",
-) -> tuple[FinetuneConfig, list[Choice]]:
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     """The config with every `None` of its recipe replaced, and the reasons.
 
     Args:
@@ -144,31 +150,31 @@ def fill(
         objective: "supervised" or "masked"; Appendix B.1.2 has a row of its own for masked patches.
     """
     if config.recipe.recipe is not None:
-        done, choices = fill_from_row(config, images, from_weights, family)
+        done, choices = fill_from_named_recipe(config, images, from_weights, family)
     else:
-        row = choose_recipe(from_weights, images, family, objective)
-        done, choices = _shrink(row, config, images, from_weights)
+        row = choose_default_recipe(from_weights, images, family, objective)
+        done, choices = _shrink_default(row, config, images, from_weights)
     steps, batch = done.recipe.steps, done.recipe.batch_size
     assert steps is not None
     assert batch is not None
-    done = replace(done, machine=_intervals(config.machine, steps, batch, images))
+    done = replace(done, machine=_fill_intervals(config.machine, steps, batch, images))
     said = "dropout" in {choice.name for choice in choices}
     if said or family == "resnet":  # it has no place for dropout
         return done, choices
-    dropout, why = _dropout(config, from_weights, model, objective)
-    choices.append(Choice("dropout", dropout, why))
+    dropout, why = _default_dropout(config, from_weights, model, objective)
+    choices.append(ResolvedSetting("dropout", dropout, why))
     return replace(done, model_settings=replace(done.model_settings, dropout=dropout)), choices
 
 
-def _shrink(
-    row: Recipe, config: FinetuneConfig, images: int, from_weights: bool
-) -> tuple[FinetuneConfig, list[Choice]]:
+def _shrink_default(
+    row: DefaultRecipe, config: FinetuneConfig, images: int, from_weights: bool
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     """The row for as many images as there are."""
     asked = config.recipe
-    refuse_other_optimizer(asked, row.optimizer, row.source)
-    batch = asked.batch_size or _batch_size(row, images, from_weights)
-    steps, why_steps = _steps(row, asked, images, batch, from_weights)
-    scale, shrunk = _scale(row, batch)
+    check_recipe_optimizer(asked, row.optimizer, row.source)
+    batch = asked.batch_size or _default_batch_size(row, images, from_weights)
+    steps, why_steps = _default_steps(row, asked, images, batch, from_weights)
+    scale, shrunk = _scale_learning_rate(row, batch)
     filled = replace(
         asked,
         batch_size=batch,
@@ -184,8 +190,8 @@ def _shrink(
         weight_decay=asked.weight_decay if asked.weight_decay is not None else row.weight_decay,
     )
     reasons = {
-        "batch_size": f"{row.source}: {row.batch_size:,}, halved down to {SMALLEST_BATCH} until an "
-        f"epoch has {STEPS_PER_EPOCH[_kind(from_weights)]} steps",
+        "batch_size": f"{row.source}: {row.batch_size:,}, halved down to {MIN_DEFAULT_BATCH} until an "
+        f"epoch has {MIN_STEPS_PER_EPOCH[_start_kind(from_weights)]} steps",
         "steps": why_steps,
         "optimizer": row.source,
         "schedule": row.source,
@@ -194,7 +200,7 @@ def _shrink(
         "weight_decay": f"{row.source}; decoupled, kernels only",
     }
     choices = [
-        Choice(
+        ResolvedSetting(
             name, getattr(filled, name), "asked for" if getattr(asked, name) is not None else why
         )
         for name, why in reasons.items()
@@ -202,19 +208,22 @@ def _shrink(
     return replace(config, recipe=filled), choices
 
 
-def _kind(from_weights: bool) -> str:
+def _start_kind(from_weights: bool) -> str:
     return "finetune" if from_weights else "scratch"
 
 
-def _batch_size(row: Recipe, images: int, from_weights: bool) -> int:
+def _default_batch_size(row: DefaultRecipe, images: int, from_weights: bool) -> int:
     """The paper's batch, halved until an epoch has a few steps; never more than there are."""
     batch = row.batch_size
-    while batch > SMALLEST_BATCH and batch * STEPS_PER_EPOCH[_kind(from_weights)] > images:
+    while (
+        batch > MIN_DEFAULT_BATCH
+        and batch * MIN_STEPS_PER_EPOCH[_start_kind(from_weights)] > images
+    ):
         batch //= 2
     return min(batch, images)
 
 
-def _scale(row: Recipe, batch: int) -> tuple[float, str]:
+def _scale_learning_rate(row: DefaultRecipe, batch: int) -> tuple[float, str]:
     """The factor on the row's learning rate for another batch than the row's, and in words."""
     ratio = batch / row.batch_size
     if ratio == 1:
@@ -225,20 +234,20 @@ def _scale(row: Recipe, batch: int) -> tuple[float, str]:
     return root, f"; x{root:.3g}, the root of {batch}/{row.batch_size}"
 
 
-def _steps(
-    row: Recipe, asked: RecipeSettings, images: int, batch: int, from_weights: bool
+def _default_steps(
+    row: DefaultRecipe, asked: RecipeSettings, images: int, batch: int, from_weights: bool
 ) -> tuple[int, str]:
-    asked_for = steps_asked_for(asked, images, batch)
+    asked_for = resolve_requested_steps(asked, images, batch)
     if asked_for is not None:
         return asked_for
-    if images >= LARGE_DATA:
+    if images >= LARGE_DATA_IMAGES:
         return math.ceil(row.paper_steps * row.batch_size / batch), row.source
     epochs = FINETUNE_EPOCHS if from_weights else SCRATCH_EPOCHS
     paper = f"{row.source}: {row.paper_steps:,} of {row.batch_size:,}"
     return max(1, math.ceil(epochs * images / batch)), f"{epochs} epochs ({paper})"
 
 
-def _dropout(
+def _default_dropout(
     config: FinetuneConfig, from_weights: bool, model: str, objective: str
 ) -> tuple[float, str]:
     if config.model_settings.dropout is not None:
@@ -246,12 +255,14 @@ def _dropout(
     if objective == "masked":
         return 0.0, "Table 3, JFT-300M; Appendix B.1.2 gives none"
     if not from_weights:
-        return SCRATCH_DROPOUT, SCRATCH.source
+        return SCRATCH_DROPOUT, SCRATCH_DEFAULT.source
     dropout = FINETUNE_DROPOUT.get(model.split(" with ", maxsplit=1)[0], 0.0)
     return dropout, "the official fine-tuning code (vit_jax/configs/models.py)"
 
 
-def _intervals(machine: MachineSettings, steps: int, batch: int, images: int) -> MachineSettings:
+def _fill_intervals(
+    machine: MachineSettings, steps: int, batch: int, images: int
+) -> MachineSettings:
     """When to log, to evaluate and to save, where nobody said."""
     epoch = max(1, images // batch)
     evaluate = machine.eval_every or min(steps, max(epoch, math.ceil(steps / 30)))

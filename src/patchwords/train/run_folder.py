@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from patchwords.data.examples import Data
+from patchwords.data.examples import DatasetSplits
 from patchwords.errors import ConfigError
-from patchwords.files import explain, write_atomically
+from patchwords.files import explain_write_error, write_atomically
 
 REPORTED_PACKAGES = (
     *("patchwords", "torch", "numpy", "pillow", "simplejpeg", "safetensors", "scikit-learn"),
@@ -70,10 +70,10 @@ class RunFolder:
         return self.path / "evaluation.json"
 
 
-def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
+def claim_run_folder(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
     """Make the folder this run's own; raises ConfigError where something else is in the way."""
     run = RunFolder(path)
-    refuse_taken(run, resume=resume, overwrite=overwrite)
+    check_run_folder_available(run, resume=resume, overwrite=overwrite)
     if resume:
         return run
     try:
@@ -84,11 +84,11 @@ def claim(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise explain(error, path) from error
+        raise explain_write_error(error, path) from error
     return run
 
 
-def refuse_taken(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
+def check_run_folder_available(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
     """Raise ConfigError where the folder is not one that a run may go on in, replace or fill."""
     if resume:
         if not run.config.is_file():
@@ -100,7 +100,7 @@ def refuse_taken(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
         if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unborn):
             return
     except OSError as error:
-        raise explain(error, run.path) from error
+        raise explain_write_error(error, run.path) from error
     if not overwrite:
         raise ConfigError(
             f"{run.path} exists: go on with it by --resume, replace it by --overwrite, "
@@ -113,7 +113,7 @@ def refuse_taken(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
         )
 
 
-def read_asked(run: RunFolder) -> dict[str, Any]:
+def read_requested_settings(run: RunFolder) -> dict[str, Any]:
     """The settings that the run was started with, as they were said; {} where that is lost."""
     try:
         return dict(json.loads(run.environment.read_text(encoding="utf-8"))["asked"])
@@ -121,7 +121,7 @@ def read_asked(run: RunFolder) -> dict[str, Any]:
         return {}  # then only the settings as they were resolved can be said again
 
 
-def read_launch(run: RunFolder) -> str | None:
+def read_launch_command(run: RunFolder) -> str | None:
     """The start of torchrun that the run began in (`distributed.launch`), if any."""
     try:
         return json.loads(run.environment.read_text(encoding="utf-8")).get("launch")
@@ -129,7 +129,7 @@ def read_launch(run: RunFolder) -> str | None:
         return None
 
 
-def refuse_harm(output: Path, data: Path, weights: Path | None) -> None:
+def check_output_overlap(output: Path, data: Path, weights: Path | None) -> None:
     """Raise ConfigError where the run folder would destroy or disturb what the run is made from."""
     place = output.resolve()
     if data.exists() and place in data.resolve().parents:
@@ -146,7 +146,7 @@ def refuse_harm(output: Path, data: Path, weights: Path | None) -> None:
         )
 
 
-def free_name(wanted: Path) -> Path:
+def find_free_path(wanted: Path) -> Path:
     """`wanted`, or `wanted-2`, `wanted-3`, ...: the first that does not exist."""
     path, number = wanted, 1
     while path.exists():
@@ -160,7 +160,7 @@ def write_json(path: Path, table: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
 
 
-def describe_data(data: Data, skipped: Mapping[str, str]) -> dict[str, Any]:
+def describe_data(data: DatasetSplits, skipped: Mapping[str, str]) -> dict[str, Any]:
     """data.json: classes and counts of every split, notes, and the images that were left out."""
     return {
         "source": data.source,

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import math
 
-DROPS = (0.3, 0.6, 0.9)  # where the staircase falls: bit_hyperrule.py, from 20,000 images on
+STAIRCASE_DROPS = (
+    0.3,
+    0.6,
+    0.9,
+)  # where the staircase falls: bit_hyperrule.py, from 20,000 images on
 LINEAR_END = 1e-5  # where the linear schedule ends: create_learning_rate_schedule, vit_jax/utils.py
 
 
@@ -15,7 +19,7 @@ def learning_rate(
     steps: int,
     warmup_steps: int,
     schedule: str = "cosine",
-    drops: tuple[float, ...] = DROPS,
+    drops: tuple[float, ...] = STAIRCASE_DROPS,
 ) -> float:
     """The rate of update number `step`, counted from 0.
 

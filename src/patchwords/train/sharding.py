@@ -22,10 +22,10 @@ from torch import Tensor, nn
 from patchwords.device import Device
 from patchwords.distributed import World
 from patchwords.model.encoder import Block
-from patchwords.train.parallel import layers_of
+from patchwords.train.parallel import list_layers
 
 
-def shard(model: nn.Module, device: Device, here: World) -> None:
+def shard_model(model: nn.Module, device: Device, here: World) -> None:
     """Divide the weights among all processes, in place; names and optimizer rules stay."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
@@ -35,7 +35,7 @@ def shard(model: nn.Module, device: Device, here: World) -> None:
     rounded = MixedPrecisionPolicy(
         param_dtype=torch.bfloat16, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
-    for layer in layers_of(model):
+    for layer in list_layers(model):
         if device.bf16 and isinstance(layer, Block):
             for part in (layer.attention, layer.mlp):
                 fully_shard(part, mesh=mesh, mp_policy=rounded, reshard_after_forward=True)
@@ -51,7 +51,7 @@ def is_sharded(model: nn.Module) -> bool:
 
 
 @contextmanager
-def gathered(model: nn.Module) -> Iterator[None]:
+def gather_full_weights(model: nn.Module) -> Iterator[None]:
     """Inside, all weights are in every process, so that each may call the model as often as it is
     due: evaluation need not keep step."""
     modules: list[Any] = [module for module in model.modules() if is_sharded(module)]
@@ -62,28 +62,28 @@ def gathered(model: nn.Module) -> Iterator[None]:
         yield
     finally:
         for module in modules:
-            # As `shard` has it: the root stays gathered from the forward to the backward pass.
+            # As `shard_model` has it: the root stays gathered from the forward to the backward pass.
             module.set_reshard_after_forward(module is not model, recurse=False)
             module.reshard()
 
 
-def is_divided(tensor: Any) -> bool:
+def is_dtensor(tensor: Any) -> bool:
     return hasattr(tensor, "to_local")
 
 
-def share(tensor: Any) -> Tensor:
+def to_local_tensor(tensor: Any) -> Tensor:
     """What this process holds of it, a view; a tensor that is not divided is held whole."""
-    return tensor.to_local() if is_divided(tensor) else tensor
+    return tensor.to_local() if is_dtensor(tensor) else tensor
 
 
-def whole(tensor: Any) -> Tensor:
+def to_full_tensor(tensor: Any) -> Tensor:
     """All of it, in every process."""
-    return tensor.full_tensor() if is_divided(tensor) else tensor
+    return tensor.full_tensor() if is_dtensor(tensor) else tensor
 
 
-def divided_as(tensor: Tensor, like: Any) -> Tensor:
+def shard_like(tensor: Tensor, like: Any) -> Tensor:
     """A tensor that every process has whole, as the shares that `like` is in."""
-    if not is_divided(like) or tensor.shape != like.shape:
+    if not is_dtensor(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 

@@ -30,17 +30,23 @@ from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
-from patchwords.distributed import Group, by_main, gather, together, world
+from patchwords.distributed import (
+    ProcessGroup,
+    all_gather_objects,
+    get_world,
+    run_on_all_processes,
+    run_on_main_process,
+)
 from patchwords.errors import CheckpointError
 from patchwords.train import checkpoint
-from patchwords.train.behind import Writer
-from patchwords.train.sharding import divided_as
-from patchwords.train.step import State
+from patchwords.train.behind import AsyncWriter
+from patchwords.train.sharding import shard_like
+from patchwords.train.step import TrainState
 
 Value = TypeVar("Value")
 
 PLAIN, CONTENTS = "plain.pt", ".metadata"
-CONTENTS_TYPES = {  # what a .metadata is made of
+METADATA_TYPES = {  # what a .metadata is made of
     ("torch.distributed.checkpoint.metadata", name)
     for name in (
         *("Metadata", "StorageMeta", "MetadataIndex", "TensorStorageMetadata"),
@@ -56,7 +62,7 @@ CONTENTS_TYPES = {  # what a .metadata is made of
 
 
 @dataclass(frozen=True)
-class Copy:
+class StateCopy:
     """The state of one step, which training changes no more."""
 
     step: int
@@ -64,27 +70,31 @@ class Copy:
     tensors: dict[str, Tensor]  # in the memory of the host; of a divided one, its share here
 
 
-def save(folder: Path, state: State, about: dict[str, Any], writer: Writer) -> None:
+def save_sharded_checkpoint(
+    folder: Path, state: TrainState, about: dict[str, Any], writer: AsyncWriter
+) -> None:
     """Copy the state, and what it is about, and have the copy written behind the training.
 
     All processes call it. It waits for the write before, and raises in all what that has raised.
     """
     writer.finish()  # first, so that there is never more than one copy
-    copied = copy_of(state, about)
-    writer.begin(lambda group: write(folder, copied, group))
+    copied = copy_state(state, about)
+    writer.begin(lambda group: write_sharded_checkpoint(folder, copied, group))
 
 
-def copy_of(state: State, about: dict[str, Any]) -> Copy:
+def copy_state(state: TrainState, about: dict[str, Any]) -> StateCopy:
     saved = {**state.to_dict(), **about}
-    found = list(tensors(saved))
+    found = list(iterate_tensors(saved))
     plain = {
-        "values": without_tensors(saved),
+        "values": strip_tensors(saved),
         "places": {name: list(path) for name, path, _ in found},
     }
-    return Copy(state.step, plain, {name: value.to("cpu", copy=True) for name, _, value in found})
+    return StateCopy(
+        state.step, plain, {name: value.to("cpu", copy=True) for name, _, value in found}
+    )
 
 
-def write(folder: Path, copied: Copy, group: Group) -> None:
+def write_sharded_checkpoint(folder: Path, copied: StateCopy, group: ProcessGroup) -> None:
     """Write it by the group of the threads that do; all raise if one fails."""
     step = copied.step
     part = folder / f".step-{step:08d}.part"
@@ -109,64 +119,70 @@ def write(folder: Path, copied: Copy, group: Group) -> None:
             raise CheckpointError(checkpoint.explain(error, folder, step)) from error
 
     try:
-        by_main(lambda: guarded(begin), group)
-        together(shares, group)
-        sums = gather(together(lambda: guarded(lambda: own_sums(part)), group), group)
+        run_on_main_process(lambda: guarded(begin), group)
+        run_on_all_processes(shares, group)
+        sums = all_gather_objects(
+            run_on_all_processes(lambda: guarded(lambda: checksum_own_files(part)), group), group
+        )
         every = {name: digest for some in sums for name, digest in some.items()}
-        by_main(lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)), group)
+        run_on_main_process(
+            lambda: guarded(lambda: checkpoint.put_in_place(part, step, every)), group
+        )
     except CheckpointError:  # raised by all: nobody works on it any more
-        if world().is_main:
+        if get_world().is_main:
             shutil.rmtree(part, ignore_errors=True)
         raise
 
 
-def read(folder: Path, state: State) -> dict[str, Any]:
+def load_sharded_checkpoint(folder: Path, state: TrainState) -> dict[str, Any]:
     """What is in one checkpoint, of whichever kind, divided as `state` is; all processes call it.
 
     Raises CheckpointError where it is damaged.
     """
     if not (folder / CONTENTS).exists():
         saved = checkpoint.load(folder)
-        for _, path, value in list(tensors(saved)):
-            put(saved, path, divided_as(value, like(path, state)))
+        for _, path, value in list(iterate_tensors(saved)):
+            set_nested_value(saved, path, shard_like(value, find_parameter(path, state)))
         return saved
-    together(lambda: check(folder))
+    run_on_all_processes(lambda: verify_sharded_checkpoint(folder))
     try:
         plain = torch.load(folder / PLAIN, map_location="cpu", weights_only=True)
-        contents = Reader(folder).read_metadata().state_dict_metadata
+        contents = SafeMetadataReader(folder).read_metadata().state_dict_metadata
         saved, found = plain["values"], {}
         for name, path in plain["places"].items():
-            found[name] = room_for(contents[name], like(path, state))
+            found[name] = allocate_tensor(contents[name], find_parameter(path, state))
         with warnings.catch_warnings():  # that one process is alone, which is what is meant
             warnings.filterwarnings("ignore", "torch.distributed is disabled")
-            dcp.load(found, storage_reader=Reader(folder), no_dist=world().size == 1)
+            dcp.load(
+                found, storage_reader=SafeMetadataReader(folder), no_dist=get_world().size == 1
+            )
     except (*checkpoint.DAMAGE, KeyError, CheckpointException) as error:
         raise CheckpointError(f"{folder} is damaged: {error}".splitlines()[0]) from error
     for name, path in plain["places"].items():
-        put(saved, path, found[name])
+        set_nested_value(saved, path, found[name])
     return saved
 
 
-def check(folder: Path) -> None:
+def verify_sharded_checkpoint(folder: Path) -> None:
     """Compare the checksums; each process takes some of the files."""
     try:
         sums = checkpoint.read_sums(folder)
         if not {PLAIN, CONTENTS} <= sums.keys():
             raise CheckpointError(f"{folder} is damaged: its list of checksums is cut short")
-        mine = list(sums)[world().rank :: world().size]
+        mine = list(sums)[get_world().rank :: get_world().size]
         checkpoint.compare(folder, {name: sums[name] for name in mine})
     except checkpoint.DAMAGE as error:
         raise CheckpointError(f"{folder} is damaged: {error}".splitlines()[0]) from error
 
 
-def own_sums(part: Path) -> dict[str, str]:
+def checksum_own_files(part: Path) -> dict[str, str]:
     """The checksums of the files that this process has written."""
-    names = [path.name for path in part.glob(f"__{world().rank}_*.distcp")]
-    names += [PLAIN, CONTENTS] if world().is_main else []
+    names = [path.name for path in part.glob(f"__{get_world().rank}_*.distcp")]
+    names += [PLAIN, CONTENTS] if get_world().is_main else []
     return {name: checkpoint.checksum(part / name) for name in names}
 
 
-def tensors(
+def iterate_tensors(
     table: Mapping[Any, Any], path: tuple[Any, ...] = ()
 ) -> Iterator[tuple[str, tuple[Any, ...], Tensor]]:
     """(name, keys that lead there, tensor) of all tensors in nested tables."""
@@ -174,24 +190,24 @@ def tensors(
         if isinstance(value, Tensor):
             yield "/".join(map(str, (*path, key))), (*path, key), value
         elif isinstance(value, dict):
-            yield from tensors(value, (*path, key))
+            yield from iterate_tensors(value, (*path, key))
 
 
-def without_tensors(table: Mapping[Any, Any]) -> dict[Any, Any]:
+def strip_tensors(table: Mapping[Any, Any]) -> dict[Any, Any]:
     return {
-        key: without_tensors(value) if isinstance(value, dict) else value
+        key: strip_tensors(value) if isinstance(value, dict) else value
         for key, value in table.items()
         if not isinstance(value, Tensor)
     }
 
 
-def put(table: dict[Any, Any], path: Sequence[Any], value: Tensor) -> None:
+def set_nested_value(table: dict[Any, Any], path: Sequence[Any], value: Tensor) -> None:
     for key in path[:-1]:
         table = table[key]
     table[path[-1]] = value
 
 
-def like(path: Sequence[Any], state: State) -> Tensor | None:
+def find_parameter(path: Sequence[Any], state: TrainState) -> Tensor | None:
     """The parameter that a saved tensor belongs to: weights by name, moments by number."""
     if path[0] == "optimizer":
         groups = state.optimizer.param_groups
@@ -201,7 +217,7 @@ def like(path: Sequence[Any], state: State) -> Tensor | None:
     return weights.get(path[-1])
 
 
-def room_for(contents: Any, parameter: Tensor | None) -> Tensor:
+def allocate_tensor(contents: Any, parameter: Tensor | None) -> Tensor:
     """An empty tensor to read into, divided as the parameter is if it is of its shape."""
     if not isinstance(contents, TensorStorageMetadata):
         raise ValueError("a value that is no tensor is among the tensors")
@@ -211,19 +227,19 @@ def room_for(contents: Any, parameter: Tensor | None) -> Tensor:
     return torch.empty(contents.size, dtype=dtype)
 
 
-class Reader(dcp.FileSystemReader):
+class SafeMetadataReader(dcp.FileSystemReader):
     """Reads the table of contents without running what it may hold."""
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
         with open(Path(self.path) / CONTENTS, "rb") as file:
-            contents: Metadata = Contents(file).load()
+            contents: Metadata = MetadataUnpickler(file).load()
         if contents.storage_meta is not None:
             contents.storage_meta.load_id = self.load_id
         return contents
 
 
-class Contents(pickle.Unpickler):
+class MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in CONTENTS_TYPES:
+        if (module, name) not in METADATA_TYPES:
             raise pickle.UnpicklingError(f"{module}.{name} has no place in {CONTENTS}")
         return super().find_class(module, name)

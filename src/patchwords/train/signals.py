@@ -25,7 +25,7 @@ class StopSignal:
 
 
 @contextmanager
-def stop_signals() -> Iterator[StopSignal]:
+def catch_stop_signals() -> Iterator[StopSignal]:
     """Inside, the first signal only sets the wish; a second one interrupts at once."""
     wish = StopSignal()
     if threading.current_thread() is not threading.main_thread():

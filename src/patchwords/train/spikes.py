@@ -10,27 +10,29 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-ROWS = 200  # that a loss is compared with
-FEWEST = 20  # before that nothing is said
-DEVIATIONS = 4.0  # above the median
-NORMAL = 1.4826  # a normal deviation in median absolute deviations
+SPIKE_WINDOW = 200  # that a loss is compared with
+MIN_SPIKE_ROWS = 20  # before that nothing is said
+SPIKE_DEVIATIONS = 4.0  # above the median
+MAD_TO_STD = 1.4826  # a normal deviation in median absolute deviations
 
 
-class Spikes:
+class LossSpikeDetector:
     """Looks at each "train" row and says where the loss jumps."""
 
     def __init__(self, losses: Iterable[float] = ()) -> None:
         """`losses` of the rows before, where a run goes on."""
-        self.losses = deque(losses, maxlen=ROWS + 2)  # a loss, the one before it, and its past
+        self.losses = deque(
+            losses, maxlen=SPIKE_WINDOW + 2
+        )  # a loss, the one before it, and its past
 
     def note(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
         """A "train" row -> a "note" row where a spike begins; the rest of a spike is not news."""
         self.losses.append(row["loss"])
         losses = list(self.losses)
-        found = height(losses)
-        if found <= DEVIATIONS or height(losses[:-1]) > DEVIATIONS:
+        found = compute_spike_height(losses)
+        if found <= SPIKE_DEVIATIONS or compute_spike_height(losses[:-1]) > SPIKE_DEVIATIONS:
             return None
-        usual = statistics.median(losses[-ROWS - 1 : -1])
+        usual = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
         above = f"{found:.3g} robust deviations above the median {usual:.3g}"
         return {
             "kind": "note",
@@ -42,18 +44,18 @@ class Spikes:
         }
 
 
-def height(losses: Sequence[float]) -> float:
+def compute_spike_height(losses: Sequence[float]) -> float:
     """By how many robust deviations the last loss is above the median of up to 200 before it.
 
     The deviation is 1.4826 times the median absolute one, which a few spikes do not widen. 0 where
     there are too few losses to tell, or most of them are equal.
 
-    >>> height([1.0, 2.0, 3.0, 2.0] * 10 + [2.0 + 5 * 1.4826 * 0.5])
+    >>> compute_spike_height([1.0, 2.0, 3.0, 2.0] * 10 + [2.0 + 5 * 1.4826 * 0.5])
     5.0
     """
-    past = losses[-ROWS - 1 : -1]
-    if len(past) < FEWEST:
+    past = losses[-SPIKE_WINDOW - 1 : -1]
+    if len(past) < MIN_SPIKE_ROWS:
         return 0.0
     median = statistics.median(past)
-    deviation = NORMAL * statistics.median(abs(loss - median) for loss in past)
+    deviation = MAD_TO_STD * statistics.median(abs(loss - median) for loss in past)
     return (losses[-1] - median) / deviation if deviation else 0.0

@@ -21,23 +21,23 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.device import Device
-from patchwords.distributed import gather_numbers, sum_over
-from patchwords.noise import noise
-from patchwords.train.average import Average
-from patchwords.train.parallel import held_back, is_replicated
-from patchwords.train.sharding import whole
+from patchwords.distributed import all_gather_integers, all_reduce_sum
+from patchwords.noise import derive_seed
+from patchwords.train.average import EMA
+from patchwords.train.parallel import is_ddp, no_gradient_sync
+from patchwords.train.sharding import to_full_tensor
 from patchwords.train.task import Objective
 
-REHEARSALS = 2  # the second has the optimizer's state in memory, too
+MEMORY_TRIAL_STEPS = 2  # the second has the optimizer's state in memory, too
 
 
 @dataclass
-class State:
+class TrainState:
     """What training changes; `to_dict` is a checkpoint."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
-    average: Average | None
+    average: EMA | None
     micro_batch: int  # images per part of a batch; halved when memory runs out
     step: int = 0  # updates done
     seconds: float = 0.0  # of training, interruptions left out
@@ -87,7 +87,7 @@ class StepSettings:
 
 
 @dataclass(frozen=True)
-class Measured:
+class StepMetrics:
     """Of one step, over all processes.
 
     Still on the device: to read it is to wait, so the loop seldom does.
@@ -101,34 +101,36 @@ class Measured:
 
 
 def train_step(
-    state: State,
+    state: TrainState,
     objective: Objective,
     images: Tensor,
     targets: Any,
     settings: StepSettings,
-) -> Measured | None:
+) -> StepMetrics | None:
     """Images uint8 [B, C, H, W] and what the objective wants of them -> one update of `state`.
 
     Where a GPU runs out of memory, the batch is cut into twice as many parts and the step is done
     again; with DDP in the first steps only, which are rehearsed for that. Where no process has an
     image, the step passes without an update: None.
     """
-    counts = [number for (number,) in gather_numbers([len(images)])]
+    counts = [number for (number,) in all_gather_integers([len(images)])]
     if not sum(counts):
         state.step += 1
         return None
     batch = (images, targets, counts)
-    if is_replicated(state.forward):
-        _rehearse(state, objective, batch, settings)
+    if is_ddp(state.forward):
+        _fit_micro_batch(state, objective, batch, settings)
         loss, correct = accumulate_gradients(state, objective, batch, settings)
     elif len(counts) > 1:  # FSDP exchanges in every pass, so nothing can be tried
         loss, correct = accumulate_gradients(state, objective, batch, settings)
     else:
-        while (sums := _try(state, objective, batch, settings)) is None:
-            _cut(state)
+        while (sums := _try_accumulate(state, objective, batch, settings)) is None:
+            _halve_micro_batch(state)
         loss, correct = sums
     learning = [p for p in state.model.parameters() if p.requires_grad]
-    norm = whole(nn.utils.clip_grad_norm_(learning, settings.clip))  # App. B.1: global norm 1
+    norm = to_full_tensor(
+        nn.utils.clip_grad_norm_(learning, settings.clip)
+    )  # App. B.1: global norm 1
     rate = settings.rate(state.step)
     for group in state.optimizer.param_groups:
         group["lr"] = rate * group["scale"]
@@ -138,33 +140,35 @@ def train_step(
         state.average.update(state.model, state.step)
     state.step += 1
     if len(counts) > 1:
-        loss, correct = sum_over(torch.stack([loss.double(), correct.double()])).unbind()
-    return Measured(loss, correct, norm, sum(counts), rate)
+        loss, correct = all_reduce_sum(torch.stack([loss.double(), correct.double()])).unbind()
+    return StepMetrics(loss, correct, norm, sum(counts), rate)
 
 
-Batch = tuple[Tensor, Any, list[int]]  # images, targets, images of every process
+StepBatch = tuple[Tensor, Any, list[int]]  # images, targets, images of every process
 
 
-def _rehearse(state: State, objective: Objective, batch: Batch, settings: StepSettings) -> None:
+def _fit_micro_batch(
+    state: TrainState, objective: Objective, batch: StepBatch, settings: StepSettings
+) -> None:
     """Find parts that fit the memory of every process, before gradients are exchanged.
 
     An exchange that has begun cannot be taken back, as the others wait for its end.
     """
-    if state.rehearsed == REHEARSALS:
+    if state.rehearsed == MEMORY_TRIAL_STEPS:
         return
     while True:
-        full = _try(state, objective, batch, settings, exchange=False) is None
-        if not any(someone for (someone,) in gather_numbers([full])):
+        full = _try_accumulate(state, objective, batch, settings, exchange=False) is None
+        if not any(someone for (someone,) in all_gather_integers([full])):
             break
-        _cut(state)
+        _halve_micro_batch(state)
     state.optimizer.zero_grad(set_to_none=True)
     state.rehearsed += 1
 
 
-def _try(
-    state: State,
+def _try_accumulate(
+    state: TrainState,
     objective: Objective,
-    batch: Batch,
+    batch: StepBatch,
     settings: StepSettings,
     exchange: bool = True,
 ) -> tuple[Tensor, Tensor] | None:
@@ -177,7 +181,7 @@ def _try(
         return None
 
 
-def _cut(state: State) -> None:
+def _halve_micro_batch(state: TrainState) -> None:
     """Outside the handler of the error, whose traceback still holds the activations."""
     state.optimizer.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
@@ -185,9 +189,9 @@ def _cut(state: State) -> None:
 
 
 def accumulate_gradients(
-    state: State,
+    state: TrainState,
     objective: Objective,
-    batch: Batch,
+    batch: StepBatch,
     settings: StepSettings,
     exchange: bool = True,
 ) -> tuple[Tensor, Tensor]:
@@ -202,18 +206,18 @@ def accumulate_gradients(
     mean_share = sum(counts) / len(counts)  # since the mean over processes is what is exchanged
     parts = -(-max(counts) // state.micro_batch)  # as many in every process
     for part in range(parts):
-        torch.manual_seed(noise(settings.seed, "dropout", state.step, settings.rank, part))
+        torch.manual_seed(derive_seed(settings.seed, "dropout", state.step, settings.rank, part))
         chosen = slice(part * state.micro_batch, (part + 1) * state.micro_batch)
         last = exchange and part == parts - 1
-        with nullcontext() if last else held_back(state.forward):
-            loss, right = _ask(objective, images[chosen], targets[chosen], settings)
+        with nullcontext() if last else no_gradient_sync(state.forward):
+            loss, right = _compute_loss(objective, images[chosen], targets[chosen], settings)
             (loss / mean_share).backward()
         loss_sum += loss.detach()
         correct += right
     return loss_sum, correct
 
 
-def _ask(
+def _compute_loss(
     objective: Objective, images: Tensor, targets: Any, settings: StepSettings
 ) -> tuple[Tensor, Tensor]:
     """([] summed loss, [] correct). Of no images both are 0, but every weight has a gradient."""
@@ -221,15 +225,15 @@ def _ask(
         if len(images):
             losses, right = objective(images, targets)
             return losses.sum(), right
-        losses, right = objective(blank(images), blank(targets))
+        losses, right = objective(zero_example_like(images), zero_example_like(targets))
         return 0 * losses.sum(), 0 * right
 
 
-def blank(values: Any) -> Any:
+def zero_example_like(values: Any) -> Any:
     """One of what there are none of, all zeros: in a tensor [0, ...], or a table of such."""
     if isinstance(values, Tensor):
         return values.new_zeros((1, *values.shape[1:]))
     if isinstance(values, tuple):
-        return tuple(blank(value) for value in values)
-    tables = {name: blank(value) for name, value in vars(values).items()}
+        return tuple(zero_example_like(value) for value in values)
+    tables = {name: zero_example_like(value) for name, value in vars(values).items()}
     return replace(values, **tables)

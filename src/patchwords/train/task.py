@@ -29,7 +29,7 @@ class Objective(Protocol):
 
 
 @dataclass(frozen=True)
-class Classification:
+class ClassificationLoss:
     """One class for each image."""
 
     # uint8 images, or what frozen layers made of them -> logits, compiled or wrapped as it may be
@@ -93,10 +93,10 @@ def sigmoid_loss(
     return losses if class_weights is None else losses * (wanted @ class_weights)
 
 
-def balanced_weights(counts: Tensor) -> Tensor:
+def compute_class_weights(counts: Tensor) -> Tensor:
     """[classes] images per class -> [classes] weights: rare classes weigh more, mean image 1.
 
-    >>> balanced_weights(torch.tensor([10, 30]))
+    >>> compute_class_weights(torch.tensor([10, 30]))
     tensor([2.0000, 0.6667])
     """
     present = (counts > 0).sum()

@@ -12,22 +12,27 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.model.axial_resnet import stretched
+from patchwords.model.axial_resnet import resize_axis_table
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model, build
-from patchwords.model.initialise import initial_values
-from patchwords.model.position import resize_parameters
+from patchwords.model.family import Model, ModelConfig, build_model
+from patchwords.model.initialise import make_initial_values
+from patchwords.model.position import resize_position_parameters
 from patchwords.model.trunk_config import TRUNK_SETTINGS
-from patchwords.weights.head import change_pooling, drop_classifier, keep_rows, tanh_layer
+from patchwords.weights.head import (
+    change_pooling,
+    drop_classifier,
+    get_tanh_layer_width,
+    keep_classifier_rows,
+)
 
 # Settings that the weights themselves fix, and all of a trunk: another value needs other weights.
-FIXED = (
+FIXED_SETTINGS = (
     *("patch_size", "width", "depth", "heads", "mlp_width", "channels", "trunk"),
     *("mixer", "window", "position", "position_at"),
 )
 
 
-def adapt(
+def adapt_model(
     model: Model,
     *,
     num_classes: int | None = None,
@@ -49,7 +54,7 @@ def adapt(
     Raises ConfigError where other weights would be needed.
     """
     old = model.config
-    refuse_fixed(old, settings)
+    refuse_fixed_settings(old, settings)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     if head_rows is not None:
         settings["num_classes"] = len(head_rows)
@@ -59,24 +64,24 @@ def adapt(
             settings.setdefault("representation_size", None)
     refitted = old.with_settings(**settings)  # on the old grid
     new_head = head_rows is None and num_classes is not None
-    if new_head or tanh_layer(old) != tanh_layer(refitted):
+    if new_head or get_tanh_layer_width(old) != get_tanh_layer_width(refitted):
         refitted = refitted.with_settings(head_bias=settings.get("head_bias", 0.0))
         changes = drop_classifier(weights, old, refitted)
     else:
-        changes = [] if head_rows is None else keep_rows(weights, head_rows)
+        changes = [] if head_rows is None else keep_classifier_rows(weights, head_rows)
     changes += change_pooling(weights, old, refitted)
-    complete(weights, refitted, seed)
+    add_missing_weights(weights, refitted, seed)
     if image_size is None:
-        return load(refitted, weights), changes
+        return build_with_weights(refitted, weights), changes
     new = refitted.with_settings(image_size=image_size)
-    changes += resize_trunk(weights, refitted, new)
-    changes += resize_encoder(weights, refitted, new)
-    return load(new, weights), changes
+    changes += resize_trunk_tables(weights, refitted, new)
+    changes += resize_encoder_positions(weights, refitted, new)
+    return build_with_weights(new, weights), changes
 
 
-def refuse_fixed(config: Config, settings: Mapping[str, Any]) -> None:
+def refuse_fixed_settings(config: ModelConfig, settings: Mapping[str, Any]) -> None:
     """Raises ConfigError where a setting is asked for that only other weights could have."""
-    for part, names in ((config, FIXED), (config.trunk, TRUNK_SETTINGS)):
+    for part, names in ((config, FIXED_SETTINGS), (config.trunk, TRUNK_SETTINGS)):
         for name in names:
             if name not in settings or not hasattr(part, name):
                 continue  # what the model has no place for, `with_settings` refuses
@@ -87,35 +92,39 @@ def refuse_fixed(config: Config, settings: Mapping[str, Any]) -> None:
                 )
 
 
-def complete(weights: dict[str, Tensor], config: Config, seed: int) -> None:
+def add_missing_weights(weights: dict[str, Tensor], config: ModelConfig, seed: int) -> None:
     """Give initial values to what the weights lack; a class token and its position are zero."""
     like = next(iter(weights.values()))
-    for name, shape in shapes(config).items():
+    for name, shape in get_tensor_shapes(config).items():
         if name not in weights and name.endswith("class_token"):
             weights[name] = like.new_zeros(shape)
         elif name not in weights:
-            weights[name] = initial_values(name, shape, config, seed).to(like)
+            weights[name] = make_initial_values(name, shape, config, seed).to(like)
 
 
-def resize_trunk(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+def resize_trunk_tables(
+    weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+) -> list[str]:
     """Fit the tables of an AxialResNet to other feature maps; a convolution fits them all."""
     outgrown = [
         (name, shape)
-        for name, shape in shapes(new).items()
+        for name, shape in get_tensor_shapes(new).items()
         if name.startswith("trunk.") and weights[name].shape != shape
     ]
     for name, shape in outgrown:
-        weights[name] = stretched(weights[name], (shape[0] + 1) // 2)
+        weights[name] = resize_axis_table(weights[name], (shape[0] + 1) // 2)
     before, after = ("x".join(map(str, config.image_size)) for config in (old, new))
     said = f"relative positions of the ResNet resized from images of {before} to {after} (linear)"
     return [said] if outgrown else []
 
 
-def resize_encoder(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+def resize_encoder_positions(
+    weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig
+) -> list[str]:
     """Fit learned positions to another grid of patches."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.grid == new.grid:
         return []
-    resized = resize_parameters(weights, old, new)
+    resized = resize_position_parameters(weights, old, new)
     same = all(resized[name] is value for name, value in weights.items())
     weights.update(resized)
     before, after = ("x".join(map(str, config.grid)) for config in (old, new))
@@ -123,16 +132,18 @@ def resize_encoder(weights: dict[str, Tensor], old: Config, new: Config) -> list
     return [] if same else [said]
 
 
-def shapes(config: Config) -> dict[str, tuple[int, ...]]:
+def get_tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """The tensors of a model by name."""
     with torch.device("meta"):
-        return {name: tuple(value.shape) for name, value in build(config).state_dict().items()}
+        return {
+            name: tuple(value.shape) for name, value in build_model(config).state_dict().items()
+        }
 
 
-def load(config: Config, weights: dict[str, Tensor]) -> Model:
+def build_with_weights(config: ModelConfig, weights: dict[str, Tensor]) -> Model:
     """A model of this config that holds these very tensors; they must fit."""
     with torch.device("meta"):
-        model = build(config)
+        model = build_model(config)
     whole = {name: value.contiguous() for name, value in weights.items()}  # resizing permutes
     model.load_state_dict(whole, assign=True)
     return model.requires_grad_(True)

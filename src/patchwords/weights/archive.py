@@ -21,21 +21,28 @@ from torch import Tensor
 
 from patchwords.errors import WeightsError
 from patchwords.weights.guard import (
-    check_file,
-    check_room,
-    looks_like,
-    reading,
+    check_tensor_memory,
+    check_weights_file,
+    detect_file_kind,
+    translate_read_errors,
 )
 from patchwords.weights.npz import read_npz
 
 __all__ = ["read_npz", "read_safetensors", "read_torch"]
 
-MOST_INDEX = 64 * 2**20  # bytes of an index; those of the largest models have less than one MiB
+MAX_INDEX_BYTES = (
+    64 * 2**20
+)  # bytes of an index; those of the largest models have less than one MiB
 # Where trainers keep a model's tensors; averaged ones first, as timm takes them.
-INSIDE = ("state_dict_ema", "model_ema", "state_dict", "model")
-WRAPPERS = ("module.", "_orig_mod.")  # which parallel training and torch.compile put before names
-PART = re.compile(r"[\w-][\w.-]*")  # of an index: a plain file's name, which is not ".."
-NEEDS_CODE = re.compile(r"GLOBAL\s+(\S+)")  # torch's word for a function that a pickle calls for
+STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
+WRAPPER_PREFIXES = (
+    "module.",
+    "_orig_mod.",
+)  # which parallel training and torch.compile put before names
+PART_FILE_NAME = re.compile(r"[\w-][\w.-]*")  # of an index: a plain file's name, which is not ".."
+NEEDS_CODE_PATTERN = re.compile(
+    r"GLOBAL\s+(\S+)"
+)  # torch's word for a function that a pickle calls for
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
@@ -46,10 +53,10 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if path.suffix == ".json":
         return _read_parts(path, read_safetensors)
-    stored = check_file(path)
-    check_room(path, stored, stored)
-    with reading(path):
-        if (kind := looks_like(path)) != "a safetensors file":
+    stored = check_weights_file(path)
+    check_tensor_memory(path, stored, stored)
+    with translate_read_errors(path):
+        if (kind := detect_file_kind(path)) != "a safetensors file":
             raise WeightsError(f"{path} is no safetensors file: it looks like {kind}")
         # Cloned: the file's own memory is not aligned, and goes where the file goes.
         return {name: value.clone() for name, value in safetensors.torch.load_file(path).items()}
@@ -57,9 +64,9 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
 
 def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
     """The tensors of all files that an index names; those files lie beside it."""
-    if check_file(index) > MOST_INDEX:
+    if check_weights_file(index) > MAX_INDEX_BYTES:
         raise WeightsError(f"{index} is no index of weights: it is far too large")
-    with reading(index):
+    with translate_read_errors(index):
         table = json.loads(index.read_text(encoding="utf-8"))
         places = table.get("weight_map") if isinstance(table, dict) else None
         if not isinstance(places, dict) or not places:
@@ -67,10 +74,10 @@ def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
         parts = sorted(set(places.values()))
     stored = 0
     for part in parts:
-        if not isinstance(part, str) or PART.fullmatch(part) is None:
+        if not isinstance(part, str) or PART_FILE_NAME.fullmatch(part) is None:
             raise WeightsError(f"{index} names {str(part)[:80]!r}, which is no file beside it")
-        stored += check_file(index.with_name(part))
-    check_room(index, stored, stored)
+        stored += check_weights_file(index.with_name(part))
+    check_tensor_memory(index, stored, stored)
     tensors: dict[str, Tensor] = {}
     for part in parts:
         found = read(index.with_name(part))
@@ -91,18 +98,20 @@ def read_torch(path: str | Path) -> dict[str, Tensor]:
     path = Path(path)
     if path.suffix == ".json":
         return _read_parts(path, read_torch)
-    stored = check_file(path)
-    check_room(path, stored, stored)
-    with reading(path):
+    stored = check_weights_file(path)
+    check_tensor_memory(path, stored, stored)
+    with translate_read_errors(path):
         zipped = zipfile.is_zipfile(path)
         if zipped:
             _check_zip(path, stored)
-        elif not (kind := looks_like(path)).startswith("a pickle"):
+        elif not (kind := detect_file_kind(path)).startswith("a pickle"):
             raise WeightsError(f"{path} is no PyTorch file: it looks like {kind}")
-        tensors = _model_of(path, _unpickle(path, zipped))
+        tensors = _find_state_dict(path, _unpickle(path, zipped))
         for name, value in tensors.items():
             _check_tensor(path, name, value)
-        check_room(path, sum(value.numel() * value.itemsize for value in tensors.values()), stored)
+        check_tensor_memory(
+            path, sum(value.numel() * value.itemsize for value in tensors.values()), stored
+        )
         return {name: value.detach().clone() for name, value in tensors.items()}
 
 
@@ -127,7 +136,7 @@ def _unpickle(path: Path, zipped: bool) -> Any:
             warnings.simplefilter("ignore")  # of pickles in a newer protocol
             return torch.load(path, map_location="cpu", weights_only=True, mmap=zipped)
     except pickle.UnpicklingError as error:
-        if wanted := NEEDS_CODE.search(str(error)):
+        if wanted := NEEDS_CODE_PATTERN.search(str(error)):
             raise WeightsError(
                 f"{path} holds more than tensors: reading it needs code to be run "
                 f"({wanted[1][:80]}); ask for safetensors, or convert it where you trust it"
@@ -136,9 +145,9 @@ def _unpickle(path: Path, zipped: bool) -> Any:
         raise WeightsError(f"{path} is damaged: its pickle cannot be read") from error
 
 
-def _model_of(path: Path, content: Any) -> dict[str, Tensor]:
+def _find_state_dict(path: Path, content: Any) -> dict[str, Tensor]:
     """The state dict in what a trainer saved, under the names that the model itself uses."""
-    for key in INSIDE:
+    for key in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
             break
@@ -151,7 +160,7 @@ def _model_of(path: Path, content: Any) -> dict[str, Tensor]:
                 f"{path} holds a {type(value).__name__} as {str(name)[:80]!r}, where a state dict "
                 "has tensors alone"
             )
-        while name.startswith(WRAPPERS):
+        while name.startswith(WRAPPER_PREFIXES):
             name = name.split(".", 1)[1]  # noqa: PLW2901
         if name in tensors:
             raise WeightsError(f"{path} has two tensors {name[:80]!r}")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def digest(tensors: Mapping[str, Tensor]) -> str:
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     """Of every tensor's name, type, shape and bytes."""
     found = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors.items():

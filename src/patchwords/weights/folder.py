@@ -19,42 +19,44 @@ from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.family import Config, config_from_dict, config_to_dict
+from patchwords.model.family import ModelConfig, config_from_dict, config_to_dict
 from patchwords.weights.archive import read_safetensors
-from patchwords.weights.foreign import CONFIG, TENSORS, fitted, write_tensors
-from patchwords.weights.loaded import Loaded
+from patchwords.weights.foreign import CONFIG_FILE, TENSORS_FILE, validate_tensors, write_tensors
+from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.pretrained import Pretrained
 
-FORMAT, VERSION = "patchwords", 2
-RENAMED = {1: {"positions": "positions.table"}}  # version -> its names of what is called otherwise
+FOLDER_FORMAT, FOLDER_VERSION = "patchwords", 2
+RENAMED_TENSORS = {
+    1: {"positions": "positions.table"}
+}  # version -> its names of what is called otherwise
 
 
-def write_folder(pretrained: Pretrained, folder: Path) -> list[str]:
-    """Write the model where `read_folder` finds it; -> what a person should know: nothing.
+def write_model_folder(pretrained: Pretrained, folder: Path) -> list[str]:
+    """Write the model where `read_model_folder` finds it; -> what a person should know: nothing.
 
     Existing files are replaced atomically.
     """
     card: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": FOLDER_FORMAT,
+        "version": FOLDER_VERSION,
         "architecture": pretrained.architecture,
         "model": config_to_dict(pretrained.model.config),
         "labels": list(pretrained.labels),
         "preprocess": pretrained.preprocess.to_dict(),
     }
-    write_tensors(folder, pretrained.model.state_dict(), {CONFIG: card})
+    write_tensors(folder, pretrained.model.state_dict(), {CONFIG_FILE: card})
     return []
 
 
-def read_folder(folder: Path) -> Loaded:
-    """The model in a folder that `write_folder` wrote. Raises WeightsError in one line."""
-    for name in (CONFIG, TENSORS):
+def read_model_folder(folder: Path) -> LoadedWeights:
+    """The model in a folder that `write_model_folder` wrote. Raises WeightsError in one line."""
+    for name in (CONFIG_FILE, TENSORS_FILE):
         if not (folder / name).is_file():
             raise WeightsError(f"{folder} is no model folder: it lacks {name}")
-    card = _read_card(folder / CONFIG)
-    return Loaded(
+    card = _read_card(folder / CONFIG_FILE)
+    return LoadedWeights(
         config=card.config,
-        weights=_read_weights(folder / TENSORS, card),
+        weights=_read_weights(folder / TENSORS_FILE, card),
         labels=card.labels,
         preprocess=card.preprocess,
         architecture=card.architecture,
@@ -63,29 +65,29 @@ def read_folder(folder: Path) -> Loaded:
 
 
 @dataclass(frozen=True)
-class Card:
+class ModelCard:
     """What config.json says."""
 
     version: int
     architecture: str | None
-    config: Config
+    config: ModelConfig
     labels: tuple[str, ...]
     preprocess: Preprocess
 
 
-def _read_card(path: Path) -> Card:
+def _read_card(path: Path) -> ModelCard:
     try:
         table: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        if table.get("format") != FORMAT:
+        if table.get("format") != FOLDER_FORMAT:
             raise WeightsError(
                 f"{path} was not written by patchwords (format {table.get('format')!r})"
             )
-        if table["version"] > VERSION:
+        if table["version"] > FOLDER_VERSION:
             raise WeightsError(f"{path} is of a newer patchwords (version {table['version']})")
         missing = {"model", "labels", "preprocess"} - table.keys()
         if missing:
             raise WeightsError(f"{path} lacks {', '.join(sorted(missing))}")
-        card = Card(
+        card = ModelCard(
             table["version"],
             table.get("architecture"),
             config_from_dict(table["model"]),
@@ -105,9 +107,9 @@ def _read_card(path: Path) -> Card:
     return card
 
 
-def _read_weights(path: Path, card: Card) -> dict[str, Tensor]:
+def _read_weights(path: Path, card: ModelCard) -> dict[str, Tensor]:
     """The tensors, which must be those of the config, by name and shape; in float32 or more."""
     weights = read_safetensors(path)
-    renamed = RENAMED.get(card.version, {})
+    renamed = RENAMED_TENSORS.get(card.version, {})
     weights = {renamed.get(name, name): value for name, value in weights.items()}
-    return fitted(weights, card.config, path)
+    return validate_tensors(weights, card.config, path)

@@ -16,21 +16,21 @@ from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.files import explain, write_atomically
-from patchwords.model.family import Config
-from patchwords.weights.adapt import shapes
+from patchwords.files import explain_write_error, write_atomically
+from patchwords.model.family import ModelConfig
+from patchwords.weights.adapt import get_tensor_shapes
 from patchwords.weights.archive import read_safetensors, read_torch
 
-CONFIG, TENSORS = "config.json", "model.safetensors"
+CONFIG_FILE, TENSORS_FILE = "config.json", "model.safetensors"
 # By preference; an index names the parts of weights that are cut into several files.
 WEIGHT_FILES = (
-    TENSORS,
-    f"{TENSORS}.index.json",
+    TENSORS_FILE,
+    f"{TENSORS_FILE}.index.json",
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
 # What reading a damaged table can raise: JSON holds anything where a number should be.
-DAMAGE = (
+PARSE_ERRORS = (
     TypeError,
     ValueError,
     KeyError,
@@ -39,10 +39,12 @@ DAMAGE = (
     ArithmeticError,
     RuntimeError,
 )
-DEFAULT_CLASSES = 1000  # where a file has neither a classifier nor names of classes: as ViTConfig
+DEFAULT_NUM_CLASSES = (
+    1000  # where a file has neither a classifier nor names of classes: as ViTConfig
+)
 
 
-def read_table(path: Path) -> dict[str, Any]:
+def read_json_table(path: Path) -> dict[str, Any]:
     """A JSON file that holds a table. Raises WeightsError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
@@ -63,12 +65,14 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     return read_safetensors(path) if ".safetensors" in path.name else read_torch(path)
 
 
-def fitted(weights: Mapping[str, Tensor], config: Config, source: Path) -> dict[str, Tensor]:
+def validate_tensors(
+    weights: Mapping[str, Tensor], config: ModelConfig, source: Path
+) -> dict[str, Tensor]:
     """The tensors, if they are those of the config by name and shape; halves become float32.
 
     Raises WeightsError with the first that does not fit.
     """
-    check_shapes(weights, config, source)
+    check_tensor_shapes(weights, config, source)
     for name, value in weights.items():
         if not value.is_floating_point():
             raise WeightsError(f"{source}: {name} is of {value.dtype}; weights are real numbers")
@@ -78,16 +82,16 @@ def fitted(weights: Mapping[str, Tensor], config: Config, source: Path) -> dict[
     }
 
 
-def check_shapes(weights: Mapping[str, Tensor], config: Config, source: Path) -> None:
+def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, source: Path) -> None:
     """Raise WeightsError for the first tensor that is not the config's, by name and shape."""
     if config.layers > len(weights):  # before a model of absurd depth is built
         raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
-    if (misfit := first_misfit(weights, shapes(config))) is not None:
+    if (misfit := find_shape_mismatch(weights, get_tensor_shapes(config))) is not None:
         name, wanted, found = misfit
         raise WeightsError(f"{source}: {name} should be {wanted}, and is {found}")
 
 
-def first_misfit(
+def find_shape_mismatch(
     weights: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, object, object] | None:
     """(name, wanted shape, found shape) of the first tensor that is not as wanted, if there is one.
@@ -101,14 +105,14 @@ def first_misfit(
     return None
 
 
-def refuse(target: str, reasons: Iterable[tuple[bool, str]]) -> None:
+def refuse_unsupported(target: str, reasons: Iterable[tuple[bool, str]]) -> None:
     """Raise WeightsError with the first reason that holds why `target` cannot express a model."""
     for holds, why in reasons:
         if holds:
             raise WeightsError(f"{target} cannot hold this model: {why}")
 
 
-def check_size(preprocess: Preprocess, config: Config) -> None:
+def check_preprocess_size(preprocess: Preprocess, config: ModelConfig) -> None:
     """Raise WeightsError where images are made of another size than positions are learned for."""
     if preprocess.image_size != config.image_size:
         made, meant = ("x".join(map(str, of.image_size)) for of in (preprocess, config))
@@ -118,12 +122,12 @@ def check_size(preprocess: Preprocess, config: Config) -> None:
         )
 
 
-def numbered(count: int, prefix: str = "") -> tuple[str, ...]:
+def make_numbered_labels(count: int, prefix: str = "") -> tuple[str, ...]:
     """Labels where a file has none; transformers has "LABEL_" before each."""
     return tuple(f"{prefix}{index}" for index in range(count))
 
 
-def zero_classifier(weights: dict[str, Tensor], classes: int, width: int) -> str:
+def add_zero_classifier(weights: dict[str, Tensor], classes: int, width: int) -> str:
     """Add a classifier of zeros to weights without one; -> a line for a person."""
     weights["head.linear.weight"] = torch.zeros(classes, width)
     weights["head.linear.bias"] = torch.zeros(classes)
@@ -133,11 +137,11 @@ def zero_classifier(weights: dict[str, Tensor], classes: int, width: int) -> str
     )
 
 
-def complete_head(weights: dict[str, Tensor], classes: int) -> str:
+def add_missing_classifier(weights: dict[str, Tensor], classes: int) -> str:
     """A classifier of zeros on what the weights end in; -> a line for a person."""
     for name in ("head.representation.weight", "encoder.norm.weight", "norm.weight"):
         if name in weights:
-            return zero_classifier(weights, classes, len(weights[name]))
+            return add_zero_classifier(weights, classes, len(weights[name]))
     raise WeightsError("the file has neither a classifier nor a final norm")
 
 
@@ -148,10 +152,10 @@ def write_tensors(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explain(error, folder) from error
+        raise explain_write_error(error, folder) from error
     dense = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     data = safetensors.torch.save(dense, metadata={"format": "pt"})
-    write_atomically(folder / TENSORS, data)
+    write_atomically(folder / TENSORS_FILE, data)
     for name, table in tables.items():
         text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
         write_atomically(folder / name, text)

@@ -7,9 +7,9 @@ from typing import Literal, get_args
 
 from patchwords.errors import ConfigError, did_you_mean
 
-Format = Literal["patchwords", "huggingface", "timm", "google"]
+WeightsFormat = Literal["patchwords", "huggingface", "timm", "google"]
 
-OPENED_BY: dict[Format, str] = {
+OPEN_SNIPPETS: dict[WeightsFormat, str] = {
     "patchwords": 'pw.from_pretrained("{path}"), or patchwords predict {path} photo.jpg',
     "huggingface": 'transformers.pipeline("image-classification", model="{path}")',
     "timm": 'timm.create_model("local-dir:{path}", pretrained=True)',
@@ -17,10 +17,10 @@ OPENED_BY: dict[Format, str] = {
 }
 
 
-def check_target(target: Path, form: Format, overwrite: bool) -> None:
+def check_weights_target(target: Path, form: WeightsFormat, overwrite: bool) -> None:
     """Raises ConfigError before the work where `target` is taken, or is no name for the form."""
-    if form not in get_args(Format):
-        raise ConfigError(f"unknown format {form!r}{did_you_mean(form, get_args(Format))}")
+    if form not in get_args(WeightsFormat):
+        raise ConfigError(f"unknown format {form!r}{did_you_mean(form, get_args(WeightsFormat))}")
     is_file = form == "google"
     if is_file and target.suffix != ".npz":
         raise ConfigError(f"google weights are one file: call it {target.with_suffix('.npz')}")
@@ -33,6 +33,6 @@ def check_target(target: Path, form: Format, overwrite: bool) -> None:
         raise ConfigError(f"{target} is there already; choose another name, or add --overwrite")
 
 
-def how_to_open(target: Path, form: Format) -> str:
+def format_open_hint(target: Path, form: WeightsFormat) -> str:
     """A line of code for the program that the weights are for."""
-    return f"open it: {OPENED_BY[form].format(path=target)}"
+    return f"open it: {OPEN_SNIPPETS[form].format(path=target)}"

@@ -15,55 +15,57 @@ from torch import Tensor
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, Model
+from patchwords.model.family import Model, ModelConfig
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT, OFFICIAL, TrunkConfig
-from patchwords.model.variants import resolve
-from patchwords.weights.adapt import shapes
-from patchwords.weights.architecture import architecture_of
-from patchwords.weights.foreign import numbered, refuse, zero_classifier
-from patchwords.weights.google_config import config_of
-from patchwords.weights.google_names import Names, names_of
-from patchwords.weights.google_tree import Tree, tree_of
-from patchwords.weights.layouts import to_ours, to_theirs
-from patchwords.weights.loaded import Loaded
+from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
+from patchwords.model.variants import resolve_model
+from patchwords.weights.adapt import get_tensor_shapes
+from patchwords.weights.architecture import find_architecture_name
+from patchwords.weights.foreign import add_zero_classifier, make_numbered_labels, refuse_unsupported
+from patchwords.weights.google_config import config_from_google
+from patchwords.weights.google_names import ArrayNames, list_array_names
+from patchwords.weights.google_tree import ParameterTree, build_parameter_tree
+from patchwords.weights.layouts import convert_from_torch, convert_to_torch
+from patchwords.weights.loaded import LoadedWeights
 
-SHOWN = 3  # keys that a note names
+MAX_KEYS_SHOWN = 3  # keys that a note names
 
 
-def read_google(arrays: Mapping[str, np.ndarray], stem: str) -> Loaded:
+def read_google(arrays: Mapping[str, np.ndarray], stem: str) -> LoadedWeights:
     """The arrays of a file of that name (`archive.read_npz`) as a model in parts; in float32.
 
     The name is for messages, and is held against the sizes. Raises WeightsError in one line with
     the key, and the shapes wanted and found.
     """
-    tree = tree_of(arrays, stem)
-    config = config_of(tree)
-    names = names_of(config)
+    tree = build_parameter_tree(arrays, stem)
+    config = config_from_google(tree)
+    names = list_array_names(config)
     headless = names["head.linear.weight"].keys[0] not in tree
     if headless:
         names = {ours: place for ours, place in names.items() if not ours.startswith("head.linear")}
-    weights = to_ours(fitting(tree, config, names), names)
-    notes = tree.notes + left_aside(tree, names) + not_finite(weights)
+    weights = convert_to_torch(select_arrays(tree, config, names), names)
+    notes = tree.notes + note_unused_arrays(tree, names) + note_not_finite(weights)
     if headless:
-        features = shapes(config)["head.linear.weight"][1]
-        notes.insert(0, zero_classifier(weights, config.num_classes, features))
+        features = get_tensor_shapes(config)["head.linear.weight"][1]
+        notes.insert(0, add_zero_classifier(weights, config.num_classes, features))
     else:
-        notes = of_classifier(weights, config) + notes
-    return Loaded(
+        notes = note_classifier(weights, config) + notes
+    return LoadedWeights(
         config=config,
         weights=weights,
-        labels=numbered(config.num_classes),
-        preprocess=preprocess_of(tree, config),
-        architecture=architecture_of(config),
-        notes=(*notes, *against_name(config, stem)),
+        labels=make_numbered_labels(config.num_classes),
+        preprocess=infer_google_preprocess(tree, config),
+        architecture=find_architecture_name(config),
+        notes=(*notes, *note_name_mismatch(config, stem)),
     )
 
 
-def fitting(tree: Tree, config: Config, names: Names) -> dict[str, Tensor]:
+def select_arrays(tree: ParameterTree, config: ModelConfig, names: ArrayNames) -> dict[str, Tensor]:
     """The arrays that the model needs, by key, if they have its shapes."""
-    meta = {name: torch.empty(shape, device="meta") for name, shape in shapes(config).items()}
-    wanted = to_theirs(meta, names, config.heads if isinstance(config, ViTConfig) else 1)
+    meta = {
+        name: torch.empty(shape, device="meta") for name, shape in get_tensor_shapes(config).items()
+    }
+    wanted = convert_from_torch(meta, names, config.heads if isinstance(config, ViTConfig) else 1)
     found = {}
     for key, place in wanted.items():
         shape = list(place.shape)
@@ -82,7 +84,7 @@ def fitting(tree: Tree, config: Config, names: Names) -> dict[str, Tensor]:
     return found
 
 
-def preprocess_of(tree: Tree, config: Config) -> Preprocess:
+def infer_google_preprocess(tree: ParameterTree, config: ModelConfig) -> Preprocess:
     """vision_transformer and big_transfer squash images to size in evaluation; of big_vision's
     models those of several towers are, too, and those of classes are cut from the centre."""
     try:
@@ -97,7 +99,7 @@ def preprocess_of(tree: Tree, config: Config) -> Preprocess:
         raise WeightsError(f"{tree.stem}: the images of this model: {error}") from error
 
 
-def of_classifier(weights: Mapping[str, Tensor], config: Config) -> list[str]:
+def note_classifier(weights: Mapping[str, Tensor], config: ModelConfig) -> list[str]:
     """What is to be said of classes and of a head that says nothing."""
     if not weights["head.linear.weight"].any():
         return [
@@ -107,33 +109,37 @@ def of_classifier(weights: Mapping[str, Tensor], config: Config) -> list[str]:
     return [f"the file does not name its {config.num_classes:,} classes: they are numbered from 0"]
 
 
-def left_aside(tree: Tree, names: Names) -> list[str]:
+def note_unused_arrays(tree: ParameterTree, names: ArrayNames) -> list[str]:
     """Arrays that this model has no use for."""
     used = {tree.called[key] for place in names.values() for key in place.keys}
     unknown = [key for key in tree.called.values() if key not in used] + list(tree.aside)
-    return [f"of the file, {several(unknown)} {verb(unknown)} left aside"] if unknown else []
+    return (
+        [f"of the file, {format_keys(unknown)} {choose_verb(unknown)} left aside"]
+        if unknown
+        else []
+    )
 
 
-def not_finite(weights: Mapping[str, Tensor]) -> list[str]:
+def note_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
     broken = [name for name, value in weights.items() if not value.isfinite().all()]
-    return [f"{several(broken)} {verb(broken)} not finite everywhere"] if broken else []
+    return [f"{format_keys(broken)} {choose_verb(broken)} not finite everywhere"] if broken else []
 
 
-def several(keys: list[str]) -> str:
+def format_keys(keys: list[str]) -> str:
     """The first few of some keys, and how many there are."""
-    some = ", ".join(key[:80] for key in keys[:SHOWN])
-    return some if len(keys) <= SHOWN else f"{len(keys)} arrays ({some}, ...)"
+    some = ", ".join(key[:80] for key in keys[:MAX_KEYS_SHOWN])
+    return some if len(keys) <= MAX_KEYS_SHOWN else f"{len(keys)} arrays ({some}, ...)"
 
 
-def verb(keys: list[str]) -> str:
+def choose_verb(keys: list[str]) -> str:
     return "is" if len(keys) == 1 else "are"
 
 
-def against_name(config: Config, stem: str) -> list[str]:
+def note_name_mismatch(config: ModelConfig, stem: str) -> list[str]:
     """A name that speaks of another model than the sizes do is worth a word."""
-    found = architecture_of(config)
+    found = find_architecture_name(config)
     try:
-        named = architecture_of(resolve(stem).config)
+        named = find_architecture_name(resolve_model(stem).config)
     except ConfigError:
         return []
     if named == found:
@@ -149,17 +155,18 @@ def write_google(model: Model) -> dict[str, np.ndarray]:
     """
     config = model.config
     if isinstance(config, ViTConfig):
-        refuse("Google's vision_transformer", against_vit(config))
+        refuse_unsupported("Google's vision_transformer", list_vit_obstacles(config))
     else:
-        refuse("Google's big_transfer", against_resnet(config))
+        refuse_unsupported("Google's big_transfer", list_resnet_obstacles(config))
     weights = {name: value.detach().cpu().float() for name, value in model.state_dict().items()}
     heads = config.heads if isinstance(config, ViTConfig) else 1
     return {
-        key: value.numpy() for key, value in to_theirs(weights, names_of(config), heads).items()
+        key: value.numpy()
+        for key, value in convert_from_torch(weights, list_array_names(config), heads).items()
     }
 
 
-def against_vit(config: ViTConfig) -> list[tuple[bool, str]]:
+def list_vit_obstacles(config: ViTConfig) -> list[tuple[bool, str]]:
     """(whether it is so, why it cannot be written)"""
     trunk = config.trunk
     return [
@@ -175,17 +182,20 @@ def against_vit(config: ViTConfig) -> list[tuple[bool, str]]:
             config.grid[0] != config.grid[1],
             f"a grid of {config.grid[0]}x{config.grid[1]} patches, its files hold squares alone",
         ),
-        (trunk is not None and not same_numerics(trunk, OFFICIAL), "a ResNet of another form"),
+        (
+            trunk is not None and not has_same_numerics(trunk, HYBRID_TRUNK),
+            "a ResNet of another form",
+        ),
     ]
 
 
-def against_resnet(config: ResNetConfig) -> list[tuple[bool, str]]:
+def list_resnet_obstacles(config: ResNetConfig) -> list[tuple[bool, str]]:
     trunk = config.trunk
-    form = BIT if trunk.form == "pre" else OFFICIAL
+    form = BIT_TRUNK if trunk.form == "pre" else HYBRID_TRUNK
     return [
         (trunk.spatial == "axial", "spatial 'axial', it has convolutions alone"),
         (
-            not same_numerics(trunk, form),
+            not has_same_numerics(trunk, form),
             f"standardise {trunk.standardise!r}, group_norm_eps {trunk.group_norm_eps:g}, padding "
             f"{trunk.padding!r}, pool_padding {trunk.pool_padding!r}; it has {form.standardise!r}, "
             f"{form.group_norm_eps:g}, {form.padding!r}, {form.pool_padding!r}",
@@ -193,6 +203,6 @@ def against_resnet(config: ResNetConfig) -> list[tuple[bool, str]]:
     ]
 
 
-def same_numerics(trunk: TrunkConfig, other: TrunkConfig) -> bool:
+def has_same_numerics(trunk: TrunkConfig, other: TrunkConfig) -> bool:
     """Whether they differ in sizes alone."""
     return trunk == replace(other, units=trunk.units, width_factor=trunk.width_factor)

@@ -16,49 +16,57 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from patchwords.errors import WeightsError
-from patchwords.weights.google_names import ATTENTION, BIT_ROOT, MAP_HEAD, POSITIONS
+from patchwords.weights.google_names import (
+    BIT_ROOT_KEY,
+    FLAX_ATTENTION,
+    MAP_HEAD_KEY,
+    POSITIONS_KEY,
+)
 
 # Where the parameters are: Flax's optimizer, big_vision's image tower and whole state, bare.
-PREFIXES = ("opt/target/", "params/img/", "params/", "img/", "")
-ROOTS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel", BIT_ROOT)
+MODEL_PREFIXES = ("opt/target/", "params/img/", "params/", "img/", "")
+ROOT_KEYS = ("embedding/kernel", "conv_root/kernel", "root_block/conv_root/kernel", BIT_ROOT_KEY)
 
-BLOCK = r"(Transformer/encoderblock(?:_\d+)?)"
-UNIT = r"(block\d+/unit\d+)"
+BLOCK_PATTERN = r"(Transformer/encoderblock(?:_\d+)?)"
+UNIT_PATTERN = r"(block\d+/unit\d+)"
 # (what a key may be, what it is called here). A key is changed by all that match, in this order.
-RENAMES = (
+KEY_RENAMES = (
     (r"(.*)/standardized_conv2d_\d+/(.*)", r"\1/standardized_conv2d/\2"),
     # Flax's numbering by kind -> by submodule
-    (rf"{BLOCK}/LayerNorm_1/(.*)", r"\1/LayerNorm_2/\2"),
-    (rf"{BLOCK}/{ATTENTION}_0/(.*)", rf"\1/{ATTENTION}_1/\2"),
-    (rf"{BLOCK}/MlpBlock_0/(.*)", r"\1/MlpBlock_3/\2"),
-    (r"(?:Transformer/)?pos_embedding", POSITIONS),
-    (rf"(probe|(?:MlpBlock|LayerNorm|{ATTENTION})_0/.*)", rf"{MAP_HEAD}/\1"),  # before MAPHead
+    (rf"{BLOCK_PATTERN}/LayerNorm_1/(.*)", r"\1/LayerNorm_2/\2"),
+    (rf"{BLOCK_PATTERN}/{FLAX_ATTENTION}_0/(.*)", rf"\1/{FLAX_ATTENTION}_1/\2"),
+    (rf"{BLOCK_PATTERN}/MlpBlock_0/(.*)", r"\1/MlpBlock_3/\2"),
+    (r"(?:Transformer/)?pos_embedding", POSITIONS_KEY),
+    (
+        rf"(probe|(?:MlpBlock|LayerNorm|{FLAX_ATTENTION})_0/.*)",
+        rf"{MAP_HEAD_KEY}/\1",
+    ),  # before MAPHead
     # big_vision's models/bit_paper.py (and bit_jax) -> TensorFlow's
-    (r"root_block/conv_root/kernel", BIT_ROOT),
+    (r"root_block/conv_root/kernel", BIT_ROOT_KEY),
     (r"norm-pre-head/scale", "resnet/group_norm/gamma"),
     (r"norm-pre-head/bias", "resnet/group_norm/beta"),
 )
-BIT_RENAMES = (
+BIT_KEY_RENAMES = (
     *(
         rename
         for i, letter in enumerate("abc", 1)
         for rename in (
-            (rf"{UNIT}/conv{i}/kernel", rf"resnet/\1/{letter}/standardized_conv2d/kernel"),
-            (rf"{UNIT}/gn{i}/scale", rf"resnet/\1/{letter}/group_norm/gamma"),
-            (rf"{UNIT}/gn{i}/bias", rf"resnet/\1/{letter}/group_norm/beta"),
+            (rf"{UNIT_PATTERN}/conv{i}/kernel", rf"resnet/\1/{letter}/standardized_conv2d/kernel"),
+            (rf"{UNIT_PATTERN}/gn{i}/scale", rf"resnet/\1/{letter}/group_norm/gamma"),
+            (rf"{UNIT_PATTERN}/gn{i}/bias", rf"resnet/\1/{letter}/group_norm/beta"),
         )
     ),
-    (rf"{UNIT}/conv_proj/kernel", r"resnet/\1/a/proj/standardized_conv2d/kernel"),
+    (rf"{UNIT_PATTERN}/conv_proj/kernel", r"resnet/\1/a/proj/standardized_conv2d/kernel"),
     (r"(?:conv_)?head/(kernel|bias)", r"resnet/head/conv2d/\1"),
 )
-GROUP_NORM = re.compile(r".*\bgn(?:\d|_root|_proj)/(?:scale|bias)|resnet/.*group_norm/\w+")
-SCANNED = re.compile(r"Transformer/encoderblock/(.*)")
-MOST_LAYERS = 1000  # in one array; big_vision's largest model has 56
-FLAX_NUMBERS = re.compile(r".*Transformer/encoderblock(?:_\d+)?/MlpBlock_0/.*")
+GROUP_NORM_PATTERN = re.compile(r".*\bgn(?:\d|_root|_proj)/(?:scale|bias)|resnet/.*group_norm/\w+")
+SCANNED_PATTERN = re.compile(r"Transformer/encoderblock/(.*)")
+MAX_SCANNED_LAYERS = 1000  # in one array; big_vision's largest model has 56
+FLAX_NUMBERED_PATTERN = re.compile(r".*Transformer/encoderblock(?:_\d+)?/MlpBlock_0/.*")
 
 
 @dataclass(frozen=True)
-class Tree:
+class ParameterTree:
     """The parameters of one model under the names of google_names.py."""
 
     stem: str  # of the file, for messages
@@ -95,85 +103,85 @@ class Tree:
         return len(found)
 
 
-def tree_of(arrays: Mapping[str, np.ndarray], stem: str) -> Tree:
+def build_parameter_tree(arrays: Mapping[str, np.ndarray], stem: str) -> ParameterTree:
     """Finds the model among the arrays of a file. Raises WeightsError."""
-    prefix, root = find_root(arrays, stem)
-    bit = root in ROOTS[2:]
-    tree = Tree(
+    prefix, root = find_model_root(arrays, stem)
+    bit = root in ROOT_KEYS[2:]
+    tree = ParameterTree(
         stem,
         {},
         {},
         aside=tuple(key for key in arrays if not key.startswith(prefix)),
-        big_vision=by_big_vision(arrays, root),
+        big_vision=is_big_vision(arrays, root),
         tower=prefix.endswith("img/"),
     )
     for key, array in arrays.items():
         if key.startswith(prefix):
-            name = renamed(key.removeprefix(prefix), bit)
-            for one, part in unscanned(name, array):
+            name = rename_key(key.removeprefix(prefix), bit)
+            for one, part in unscan_layers(name, array):
                 if one in tree.arrays:
                     raise WeightsError(f"{stem}: {key} and {tree.called[one]} are the same weights")
-                tree.arrays[one], tree.called[one] = flat(one, part), key
-    give_class_token_a_row(tree)
+                tree.arrays[one], tree.called[one] = flatten_group_norm(one, part), key
+    add_class_token_row(tree)
     return tree
 
 
-def find_root(arrays: Mapping[str, np.ndarray], stem: str) -> tuple[str, str]:
+def find_model_root(arrays: Mapping[str, np.ndarray], stem: str) -> tuple[str, str]:
     """(what stands before the names, the first array of the model)"""
-    plain = {renamed(key, bit=False): key for key in arrays}
-    for prefix in PREFIXES:
-        for root in ROOTS:
+    plain = {rename_key(key, bit=False): key for key in arrays}
+    for prefix in MODEL_PREFIXES:
+        for root in ROOT_KEYS:
             if prefix + root in arrays or prefix + root in plain:
                 return prefix, root
     some = ", ".join(list(arrays)[:3]) or "nothing"
     raise WeightsError(
-        f"{stem} is no ViT, hybrid or BiT of Google's: it has no {ROOTS[0]} and no {BIT_ROOT}, but "
+        f"{stem} is no ViT, hybrid or BiT of Google's: it has no {ROOT_KEYS[0]} and no {BIT_ROOT_KEY}, but "
         f"{some[:120]}"
     )
 
 
-def by_big_vision(arrays: Mapping[str, np.ndarray], root: str) -> bool:
+def is_big_vision(arrays: Mapping[str, np.ndarray], root: str) -> bool:
     """Its ResNets have roots of their own; its ViTs are numbered as Flax does today, and have no
     module for positions."""
     if root in ("conv_root/kernel", "root_block/conv_root/kernel"):
         return True
-    numbered = any(map(FLAX_NUMBERS.fullmatch, arrays))
+    numbered = any(map(FLAX_NUMBERED_PATTERN.fullmatch, arrays))
     return numbered and not any("posembed_input" in key for key in arrays)
 
 
-def renamed(key: str, bit: bool) -> str:
-    for pattern, name in (*RENAMES, *(BIT_RENAMES if bit else ())):
+def rename_key(key: str, bit: bool) -> str:
+    for pattern, name in (*KEY_RENAMES, *(BIT_KEY_RENAMES if bit else ())):
         if match := re.fullmatch(pattern, key):
             key = match.expand(name)
     return key
 
 
-def unscanned(name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
+def unscan_layers(name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
     """All layers in one array, [L, ...], as `nn.scan` has them -> each layer's own."""
-    match = SCANNED.fullmatch(name)
-    if match is None or array.ndim < 2 or len(array) > MOST_LAYERS:
+    match = SCANNED_PATTERN.fullmatch(name)
+    if match is None or array.ndim < 2 or len(array) > MAX_SCANNED_LAYERS:
         return [(name, array)]  # where it is none of a model's, and will be missed
     return [(f"Transformer/encoderblock_{i}/{match[1]}", part) for i, part in enumerate(array)]
 
 
-def flat(name: str, array: np.ndarray) -> np.ndarray:
+def flatten_group_norm(name: str, array: np.ndarray) -> np.ndarray:
     """GroupNorm's parameters are [1, 1, 1, C] in files before Flax 0.3.6; the rest is as it is."""
     if name.startswith("resnet/head/conv2d/kernel") and array.ndim == 2:
         return array[None, None]  # [1, 1, I, O], as TensorFlow has it
-    if GROUP_NORM.fullmatch(name) and array.shape[:-1] == (1, 1, 1):
+    if GROUP_NORM_PATTERN.fullmatch(name) and array.shape[:-1] == (1, 1, 1):
         return array.reshape(-1)
     return array
 
 
-def give_class_token_a_row(tree: Tree) -> None:
+def add_class_token_row(tree: ParameterTree) -> None:
     """big_vision adds positions before it puts the class token in front: its position is zero."""
-    table = tree.arrays.get(POSITIONS)
+    table = tree.arrays.get(POSITIONS_KEY)
     if table is None or table.ndim != 3 or "cls" not in tree:
         return
     rows = table.shape[1]
     if is_square(rows) and not (rows > 1 and is_square(rows - 1)):
         none = np.zeros_like(table[:, :1])  # [1, 1, D]
-        tree.arrays[POSITIONS] = np.concatenate([none, table], axis=1)
+        tree.arrays[POSITIONS_KEY] = np.concatenate([none, table], axis=1)
         tree.notes.append(
             "the file has no position for the class token: it is added before; ours is zero, which "
             "gives the same"

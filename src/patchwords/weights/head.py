@@ -12,21 +12,25 @@ import torch
 from torch import Tensor
 
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config
+from patchwords.model.family import ModelConfig
 
-READS = {"token": "the class token", "gap": "the mean of all tokens", "map": "attention pooling"}
+POOLING_DESCRIPTIONS = {
+    "token": "the class token",
+    "gap": "the mean of all tokens",
+    "map": "attention pooling",
+}
 
 
-def keep_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
+def keep_classifier_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
     """Leave these rows of the classifier, in this order; -> what a person should know."""
     for name in ("head.linear.weight", "head.linear.bias"):
         weights[name] = weights[name][torch.as_tensor(rows)]
     return ["the head is kept: the weights know the classes of the data"]
 
 
-def drop_classifier(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
     """Take out what will be new: the classifier, and a tanh layer of other width."""
-    drop(weights, "head.linear.")
+    drop_parameters(weights, "head.linear.")
     # A single class stands for none: it is that of pre-training without labels.
     if new.num_classes == 1:
         said = "the head is left out, as there are no classes to train it for"
@@ -38,9 +42,9 @@ def drop_classifier(weights: dict[str, Tensor], old: Config, new: Config) -> lis
         )
     if new.head_bias:
         said += f", with a bias of {new.head_bias:.3g}"
-    before, after = tanh_layer(old), tanh_layer(new)
+    before, after = get_tanh_layer_width(old), get_tanh_layer_width(new)
     if before != after:
-        drop(weights, "head.representation.")
+        drop_parameters(weights, "head.representation.")
     if after:
         origin = "that the weights have" if before == after else "with initial weights"
         said += f", on a tanh layer of {after} {origin}"
@@ -49,15 +53,17 @@ def drop_classifier(weights: dict[str, Tensor], old: Config, new: Config) -> lis
     return [said]
 
 
-def change_pooling(weights: dict[str, Tensor], old: Config, new: Config) -> list[str]:
+def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
     """Take out what another pooling has no use for, and make room for a class token's position."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
         return []
     if old.classifier == new.classifier:
         return []
-    said = [f"the head reads {READS[new.classifier]} in place of {READS[old.classifier]}"]
+    said = [
+        f"the head reads {POOLING_DESCRIPTIONS[new.classifier]} in place of {POOLING_DESCRIPTIONS[old.classifier]}"
+    ]
     table = weights.get("positions.table")  # [n, T, D]
-    drop(weights, "head.pool.")
+    drop_parameters(weights, "head.pool.")
     if old.prefix and not new.prefix:
         for name in [name for name in weights if name.endswith("class_token")]:
             del weights[name]
@@ -74,11 +80,11 @@ def change_pooling(weights: dict[str, Tensor], old: Config, new: Config) -> list
     return ["; ".join(said)]
 
 
-def tanh_layer(config: Config) -> int | None:
+def get_tanh_layer_width(config: ModelConfig) -> int | None:
     """Its width, where the head has one."""
     return config.representation_size if isinstance(config, ViTConfig) else None
 
 
-def drop(weights: dict[str, Tensor], prefix: str) -> None:
+def drop_parameters(weights: dict[str, Tensor], prefix: str) -> None:
     for name in [name for name in weights if name.startswith(prefix)]:
         del weights[name]

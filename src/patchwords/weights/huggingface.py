@@ -17,37 +17,42 @@ from typing import Any
 from torch import Tensor
 
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.checks import height_width
+from patchwords.model.checks import to_height_width
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config
+from patchwords.model.family import ModelConfig
 from patchwords.weights import huggingface_names as names
-from patchwords.weights.architecture import architecture_of
+from patchwords.weights.architecture import find_architecture_name
 from patchwords.weights.foreign import (
-    CONFIG,
-    DAMAGE,
-    DEFAULT_CLASSES,
-    check_size,
-    complete_head,
-    fitted,
-    numbered,
-    read_table,
+    CONFIG_FILE,
+    DEFAULT_NUM_CLASSES,
+    PARSE_ERRORS,
+    add_missing_classifier,
+    check_preprocess_size,
+    make_numbered_labels,
+    read_json_table,
     read_tensors,
+    validate_tensors,
     write_tensors,
 )
-from patchwords.weights.guard import first_line
-from patchwords.weights.huggingface_config import bit_config, bit_table, vit_config, vit_table
-from patchwords.weights.huggingface_preprocess import (
-    PROCESSOR,
-    processor_table,
-    read_processor,
-    sides,
+from patchwords.weights.guard import format_first_line
+from patchwords.weights.huggingface_config import (
+    bit_config_from_huggingface,
+    bit_config_to_huggingface,
+    vit_config_from_huggingface,
+    vit_config_to_huggingface,
 )
-from patchwords.weights.loaded import Loaded
+from patchwords.weights.huggingface_preprocess import (
+    PROCESSOR_FILE,
+    parse_processor_size,
+    preprocess_from_huggingface,
+    preprocess_to_huggingface,
+)
+from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.pretrained import Pretrained
-from patchwords.weights.renaming import Pairs, rename, reverse
-from patchwords.weights.standardise import with_epsilon_8
+from patchwords.weights.renaming import NamePairs, rename_tensors, reverse_pairs
+from patchwords.weights.standardise import rescale_to_epsilon_1e8
 
-REFUSED = {
+REFUSED_MODEL_TYPES = {
     "deit": (
         "its distillation token takes part in attention, and ours have none; the DeiT trained "
         "without it (facebook/deit-base-patch16-224) is a ViT and can be read"
@@ -59,33 +64,35 @@ REFUSED = {
 }
 
 
-def read_huggingface(folder: Path) -> Loaded:
+def read_huggingface(folder: Path) -> LoadedWeights:
     """A ViT or BiT as transformers saves it. Raises WeightsError in one line."""
-    table = read_table(folder / CONFIG)
+    table = read_json_table(folder / CONFIG_FILE)
     kind = table.get("model_type")
     if kind not in ("vit", "bit"):
-        why = REFUSED.get(str(kind), "only vit and bit are the paper's models")
-        raise WeightsError(f"{folder / CONFIG}: model_type {kind!r} cannot be read: {why}")
-    processor = folder / PROCESSOR
-    images = read_table(processor) if processor.is_file() else None
+        why = REFUSED_MODEL_TYPES.get(str(kind), "only vit and bit are the paper's models")
+        raise WeightsError(f"{folder / CONFIG_FILE}: model_type {kind!r} cannot be read: {why}")
+    processor = folder / PROCESSOR_FILE
+    images = read_json_table(processor) if processor.is_file() else None
     tensors = names.published(read_tensors(folder), kind)
     try:
-        read = read_vit if kind == "vit" else read_bit
+        read = read_huggingface_vit if kind == "vit" else read_huggingface_bit
         return read(table, images, tensors, folder)
     except ConfigError as error:
         raise WeightsError(f"{folder}: {error}") from error
-    except DAMAGE as error:
-        raise WeightsError(f"{folder / CONFIG} is damaged: {first_line(error)}") from error
+    except PARSE_ERRORS as error:
+        raise WeightsError(
+            f"{folder / CONFIG_FILE} is damaged: {format_first_line(error)}"
+        ) from error
 
 
-def read_vit(
+def read_huggingface_vit(
     table: Mapping[str, Any],
     images: Mapping[str, Any] | None,
     tensors: Mapping[str, Tensor],
     source: Path,
-) -> Loaded:
+) -> LoadedWeights:
     """ViTForImageClassification; or ViTModel, whose pooler is the tanh layer of pre-training."""
-    weights, notes = renamed(tensors, names.VIT, source)
+    weights, notes = rename_huggingface_tensors(tensors, names.VIT, source)
     weights, unbiased = names.joined(weights)
     if unbiased:
         notes.append("query, key and value had no biases: they start from zero")
@@ -95,84 +102,88 @@ def read_vit(
             weights.pop(f"head.representation.{parameter}", None)
         notes.append("the pooler is left aside: the classifier does not use it")
     layer = weights.get("head.representation.weight")  # [R, D]
-    labels = read_labels(table, weights)
-    config, more = vit_config(table, len(labels), None if layer is None else len(layer))
+    labels = read_huggingface_labels(table, weights)
+    config, more = vit_config_from_huggingface(
+        table, len(labels), None if layer is None else len(layer)
+    )
     if "head.linear.weight" not in weights:
-        more.append(complete_head(weights, len(labels)))
-    return loaded(config, weights, labels, images, [*notes, *more], source)
+        more.append(add_missing_classifier(weights, len(labels)))
+    return assemble_loaded_weights(config, weights, labels, images, [*notes, *more], source)
 
 
-def read_bit(
+def read_huggingface_bit(
     table: Mapping[str, Any],
     images: Mapping[str, Any] | None,
     tensors: Mapping[str, Tensor],
     source: Path,
-) -> Loaded:
+) -> LoadedWeights:
     """BitForImageClassification, or BitModel without a classifier."""
-    weights, notes = renamed(tensors, names.BIT, source)
-    labels = read_labels(table, weights)
-    config, more = bit_config(table, len(labels), bit_image_size(images))
+    weights, notes = rename_huggingface_tensors(tensors, names.BIT, source)
+    labels = read_huggingface_labels(table, weights)
+    config, more = bit_config_from_huggingface(table, len(labels), infer_bit_image_size(images))
     if "head.linear.weight" not in weights:
-        more.append(complete_head(weights, len(labels)))
-    return loaded(config, weights, labels, images, [*notes, *more], source)
+        more.append(add_missing_classifier(weights, len(labels)))
+    return assemble_loaded_weights(config, weights, labels, images, [*notes, *more], source)
 
 
-def bit_image_size(images: Mapping[str, Any] | None) -> tuple[int, int]:
+def infer_bit_image_size(images: Mapping[str, Any] | None) -> tuple[int, int]:
     """What the processor cuts images to: a BiT's config does not say, and takes any size."""
     if images is None:
         return 224, 224
-    size = sides(images.get("crop_size") or images.get("size", 224))
+    size = parse_processor_size(images.get("crop_size") or images.get("size", 224))
     side = size.get("shortest_edge", 224)
-    return height_width([size.get("height", side), size.get("width", side)])
+    return to_height_width([size.get("height", side), size.get("width", side)])
 
 
-def renamed(
-    tensors: Mapping[str, Tensor], pairs: Pairs, source: Path
+def rename_huggingface_tensors(
+    tensors: Mapping[str, Tensor], pairs: NamePairs, source: Path
 ) -> tuple[dict[str, Tensor], list[str]]:
     """Under our names; parameters of other tasks are left aside, and the notes say so."""
-    weights, unknown = rename(tensors, reverse(pairs))
+    weights, unknown = rename_tensors(tensors, reverse_pairs(pairs))
     strange = [name for name in unknown if not name.startswith(names.ASIDE)]
     if strange:
         raise WeightsError(
             f"{source}: {strange[0]} ({len(strange)} in all such) is no part of the model that "
-            f"{CONFIG} describes"
+            f"{CONFIG_FILE} describes"
         )
     return weights, [f"left aside: {', '.join(unknown)}"] if unknown else []
 
 
-def read_labels(table: Mapping[str, Any], weights: Mapping[str, Tensor]) -> tuple[str, ...]:
+def read_huggingface_labels(
+    table: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[str, ...]:
     """Names of classes in the order of the classifier's rows, or numbers where there are none."""
     names_by_index = table.get("id2label") or {}
     if names_by_index:
         order = sorted(names_by_index, key=int)
         return tuple(str(names_by_index[index]) for index in order)
     classifier = weights.get("head.linear.weight")  # [classes, D]
-    return numbered(DEFAULT_CLASSES if classifier is None else len(classifier))
+    return make_numbered_labels(DEFAULT_NUM_CLASSES if classifier is None else len(classifier))
 
 
-def loaded(
-    config: Config,
+def assemble_loaded_weights(
+    config: ModelConfig,
     weights: Mapping[str, Tensor],
     labels: tuple[str, ...],
     images: Mapping[str, Any] | None,
     notes: list[str],
     source: Path,
-) -> Loaded:
+) -> LoadedWeights:
     if images is None:
         height, width = config.image_size
         notes = [
             *notes,
-            f"{source} has no {PROCESSOR}: images are squashed to {height}x{width}, as "
+            f"{source} has no {PROCESSOR_FILE}: images are squashed to {height}x{width}, as "
             "transformers' ViTImageProcessor does",
         ]
         images = {"size": [height, width]}
-    preprocess, more = read_processor(images, config.image_size, config.channels)
-    return Loaded(
+    preprocess, more = preprocess_from_huggingface(images, config.image_size, config.channels)
+    return LoadedWeights(
         config=config,
-        weights=fitted(weights, config, source),
+        weights=validate_tensors(weights, config, source),
         labels=labels,
         preprocess=preprocess,
-        architecture=architecture_of(config),
+        architecture=find_architecture_name(config),
         notes=(*notes, *more),
     )
 
@@ -187,13 +198,13 @@ def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
     weights: dict[str, Tensor] = dict(model.state_dict())
     notes: list[str] = []
     if isinstance(config, ViTConfig):
-        table, prefix = vit_table(config), "vit."
-        check_size(preprocess, config)
-        tensors, _ = rename(names.split(weights), names.VIT)
+        table, prefix = vit_config_to_huggingface(config), "vit."
+        check_preprocess_size(preprocess, config)
+        tensors, _ = rename_tensors(names.split(weights), names.VIT)
     else:
-        weights, trunk, notes = with_epsilon_8(weights, config.trunk)
-        table, prefix = bit_table(config.with_settings(trunk=trunk)), "bit."
-        tensors, _ = rename(weights, names.BIT)
+        weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
+        table, prefix = bit_config_to_huggingface(config.with_settings(trunk=trunk)), "bit."
+        tensors, _ = rename_tensors(weights, names.BIT)
     table |= {
         "id2label": {str(index): label for index, label in enumerate(pretrained.labels)},
         "label2id": {label: index for index, label in enumerate(pretrained.labels)},
@@ -203,7 +214,9 @@ def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
         name if name.startswith("classifier") else prefix + name: value
         for name, value in tensors.items()
     }
-    write_tensors(folder, inside, {CONFIG: table, PROCESSOR: processor_table(preprocess)})
+    write_tensors(
+        folder, inside, {CONFIG_FILE: table, PROCESSOR_FILE: preprocess_to_huggingface(preprocess)}
+    )
     if preprocess.channels == 1:
         notes.append(
             "transformers' pipeline makes RGB of every image: hand grey ones to the processor"

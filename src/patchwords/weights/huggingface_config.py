@@ -12,18 +12,23 @@ from typing import Any
 from patchwords.errors import WeightsError
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import EXPANSION, GROUPS, ROOT_WIDTH, TrunkConfig
-from patchwords.weights.foreign import refuse
+from patchwords.model.trunk_config import (
+    BOTTLENECK_EXPANSION,
+    GROUP_NORM_GROUPS,
+    ROOT_WIDTH,
+    TrunkConfig,
+)
+from patchwords.weights.foreign import refuse_unsupported
 
 # Their names of activations -> ours; the first of each is the one that we write.
-GELU = {
+GELU_BY_HIDDEN_ACT = {
     "gelu": "erf",
     "gelu_python": "erf",
     "gelu_pytorch_tanh": "tanh",
     "gelu_new": "tanh",
     "gelu_fast": "tanh",
 }
-VIT_FIELDS = {  # theirs -> ours
+VIT_CONFIG_FIELDS = {  # theirs -> ours
     "hidden_size": "width",
     "num_hidden_layers": "depth",
     "num_attention_heads": "heads",
@@ -32,7 +37,7 @@ VIT_FIELDS = {  # theirs -> ours
     "layer_norm_eps": "norm_eps",
     "hidden_dropout_prob": "dropout",
 }
-VIT_SILENT: dict[str, Any] = {
+VIT_DEFAULTS: dict[str, Any] = {
     "hidden_size": 768,
     "num_hidden_layers": 12,
     "num_attention_heads": 12,
@@ -46,7 +51,7 @@ VIT_SILENT: dict[str, Any] = {
     "image_size": 224,
     "patch_size": 16,
 }
-BIT_SILENT: dict[str, Any] = {
+BIT_DEFAULTS: dict[str, Any] = {
     "num_channels": 3,
     "embedding_size": ROOT_WIDTH,
     "hidden_sizes": [256, 512, 1024, 2048],
@@ -55,24 +60,24 @@ BIT_SILENT: dict[str, Any] = {
     "hidden_act": "relu",
     "global_padding": None,
     "embedding_dynamic_padding": False,
-    "num_groups": GROUPS,
+    "num_groups": GROUP_NORM_GROUPS,
     "width_factor": 1,
     "output_stride": 32,
 }
 BIT_NUMERICS = {"standardise": "var+1e-8", "group_norm_eps": 1e-5}  # in transformers' code
 
 
-def vit_config(
+def vit_config_from_huggingface(
     table: Mapping[str, Any], classes: int, representation: int | None
 ) -> tuple[ViTConfig, list[str]]:
     """The config, and what a person should know. Raises ConfigError or WeightsError."""
-    told = {**VIT_SILENT, **table}
+    told = {**VIT_DEFAULTS, **table}
     patch_size = told["patch_size"]
     if isinstance(patch_size, list) and len(set(patch_size)) == 1:
         patch_size = patch_size[0]
-    if told["hidden_act"] not in GELU:
+    if told["hidden_act"] not in GELU_BY_HIDDEN_ACT:
         raise WeightsError(
-            f"hidden_act {told['hidden_act']!r} is not offered here: it must be {', '.join(GELU)}"
+            f"hidden_act {told['hidden_act']!r} is not offered here: it must be {', '.join(GELU_BY_HIDDEN_ACT)}"
         )
     if representation is not None and told["pooler_act"] != "tanh":
         raise WeightsError(
@@ -89,16 +94,16 @@ def vit_config(
         image_size=told["image_size"],
         num_classes=classes,
         representation_size=representation,
-        gelu=GELU[told["hidden_act"]],  # type: ignore[arg-type]
+        gelu=GELU_BY_HIDDEN_ACT[told["hidden_act"]],  # type: ignore[arg-type]
         resize="bicubic",
-        **{ours: told[theirs] for theirs, ours in VIT_FIELDS.items()},
+        **{ours: told[theirs] for theirs, ours in VIT_CONFIG_FIELDS.items()},
     )
     return config, notes
 
 
-def vit_table(config: ViTConfig) -> dict[str, Any]:
+def vit_config_to_huggingface(config: ViTConfig) -> dict[str, Any]:
     """What config.json says of a ViT. Raises WeightsError where transformers' is another."""
-    refuse(
+    refuse_unsupported(
         "transformers' ViTForImageClassification",
         (
             (config.trunk is not None, "it has no hybrids"),
@@ -121,10 +126,12 @@ def vit_table(config: ViTConfig) -> dict[str, Any]:
     return {
         "model_type": "vit",
         "architectures": ["ViTForImageClassification"],
-        **{theirs: getattr(config, ours) for theirs, ours in VIT_FIELDS.items()},
-        "hidden_act": next(theirs for theirs, ours in GELU.items() if ours == config.gelu),
+        **{theirs: getattr(config, ours) for theirs, ours in VIT_CONFIG_FIELDS.items()},
+        "hidden_act": next(
+            theirs for theirs, ours in GELU_BY_HIDDEN_ACT.items() if ours == config.gelu
+        ),
         "attention_probs_dropout_prob": 0.0,
-        "image_size": one_or_both(config.image_size),
+        "image_size": format_image_size(config.image_size),
         "patch_size": config.patch_size,
         "encoder_stride": config.patch_size,
         "qkv_bias": True,
@@ -132,20 +139,25 @@ def vit_table(config: ViTConfig) -> dict[str, Any]:
     }
 
 
-def bit_config(
+def bit_config_from_huggingface(
     table: Mapping[str, Any], classes: int, image_size: tuple[int, int]
 ) -> tuple[ResNetConfig, list[str]]:
     """The config of a BiT, which tells no image size itself. Raises ConfigError or WeightsError."""
-    told = {**BIT_SILENT, **table}
+    told = {**BIT_DEFAULTS, **table}
     units = told["depths"]
     factor = told["embedding_size"] // ROOT_WIDTH
-    channels = [EXPANSION * ROOT_WIDTH * factor * 2**stage for stage in range(len(units))]
+    channels = [
+        BOTTLENECK_EXPANSION * ROOT_WIDTH * factor * 2**stage for stage in range(len(units))
+    ]
     padding = str(told["global_padding"] or "symmetric").lower()
-    refuse(
+    refuse_unsupported(
         "patchwords",
         (
             (told["hidden_act"] != "relu", f"hidden_act is {told['hidden_act']!r}, not relu"),
-            (told["num_groups"] != GROUPS, f"num_groups is {told['num_groups']}, not {GROUPS}"),
+            (
+                told["num_groups"] != GROUP_NORM_GROUPS,
+                f"num_groups is {told['num_groups']}, not {GROUP_NORM_GROUPS}",
+            ),
             (told["output_stride"] != 32, f"output_stride is {told['output_stride']}, not 32"),
             (padding not in ("symmetric", "same"), f"global_padding is {padding!r}"),
             (
@@ -153,8 +165,8 @@ def bit_config(
                 "embedding_dynamic_padding and global_padding pad in two ways",
             ),
             (
-                told["layer_type"] not in FORMS,
-                f"layer_type is {told['layer_type']!r}, none of {', '.join(FORMS)}",
+                told["layer_type"] not in FORM_BY_LAYER_TYPE,
+                f"layer_type is {told['layer_type']!r}, none of {', '.join(FORM_BY_LAYER_TYPE)}",
             ),
             (
                 [told["width_factor"] * size for size in told["hidden_sizes"]] != channels,
@@ -165,7 +177,7 @@ def bit_config(
     trunk = TrunkConfig(
         units=tuple(units),
         width_factor=factor,
-        form=FORMS[told["layer_type"]],  # type: ignore[arg-type]
+        form=FORM_BY_LAYER_TYPE[told["layer_type"]],  # type: ignore[arg-type]
         padding=padding,  # type: ignore[arg-type]
         pool_padding="zeros",
         **BIT_NUMERICS,  # type: ignore[arg-type]
@@ -174,13 +186,13 @@ def bit_config(
     return config, []
 
 
-FORMS = {"preactivation": "pre", "bottleneck": "post"}
+FORM_BY_LAYER_TYPE = {"preactivation": "pre", "bottleneck": "post"}
 
 
-def bit_table(config: ResNetConfig) -> dict[str, Any]:
+def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
     """What config.json says of a ResNet. Raises WeightsError where transformers' is another."""
     trunk = config.trunk
-    refuse(
+    refuse_unsupported(
         "transformers' BitForImageClassification",
         (
             (trunk.spatial != "convolution", "it has no axial attention"),
@@ -206,20 +218,23 @@ def bit_table(config: ResNetConfig) -> dict[str, Any]:
         "num_channels": config.channels,
         "embedding_size": trunk.root_channels,
         "hidden_sizes": [
-            EXPANSION * trunk.root_channels * 2**stage for stage in range(len(trunk.units))
+            BOTTLENECK_EXPANSION * trunk.root_channels * 2**stage
+            for stage in range(len(trunk.units))
         ],
         "depths": list(trunk.units),
-        "layer_type": next(theirs for theirs, ours in FORMS.items() if ours == trunk.form),
+        "layer_type": next(
+            theirs for theirs, ours in FORM_BY_LAYER_TYPE.items() if ours == trunk.form
+        ),
         "hidden_act": "relu",
         "global_padding": "SAME" if same else None,
         "embedding_dynamic_padding": same,
-        "num_groups": GROUPS,
+        "num_groups": GROUP_NORM_GROUPS,
         "width_factor": 1,
         "output_stride": 32,
         "drop_path_rate": 0.0,
     }
 
 
-def one_or_both(sides: Sequence[int]) -> int | list[int]:
+def format_image_size(sides: Sequence[int]) -> int | list[int]:
     """A square by its side, which is how every version of transformers reads it."""
     return sides[0] if sides[0] == sides[1] else list(sides)

@@ -13,9 +13,9 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from patchwords.weights.renaming import Pairs
+from patchwords.weights.renaming import NamePairs
 
-VIT: Pairs = (
+VIT_NAMES: NamePairs = (
     ("class_token", "embeddings.cls_token"),
     ("positions.table", "embeddings.position_embeddings"),
     ("embed", "embeddings.patch_embeddings.projection"),
@@ -31,7 +31,7 @@ VIT: Pairs = (
     ("head.representation", "pooler.dense"),
     ("head.linear", "classifier"),
 )
-NEWER = (
+NEWER_NAMES = (
     (r"^layers\.", "encoder.layer."),
     (r"\.attention\.q_proj\.", ".attention.attention.query."),
     (r"\.attention\.k_proj\.", ".attention.attention.key."),
@@ -41,7 +41,7 @@ NEWER = (
     (r"\.mlp\.fc2\.", ".output.dense."),
 )
 
-BIT: Pairs = (
+BIT_NAMES: NamePairs = (
     ("trunk.root.conv", "embedder.convolution"),
     ("trunk.root.norm", "embedder.norm"),
     *(
@@ -58,25 +58,25 @@ BIT: Pairs = (
 )
 
 # Of other tasks: the classifier's logits do not depend on them.
-ASIDE = ("embeddings.mask_token", "decoder.")
+IGNORED_PREFIXES = ("embeddings.mask_token", "decoder.")
 
 QKV = ("query", "key", "value")
-JOINED = re.compile(r"(encoder\.blocks\.\d+\.attention\.)qkv(\.\w+)")
-SPLIT = re.compile(r"(encoder\.blocks\.\d+\.attention\.)(query|key|value)(\.\w+)")
+JOINED_QKV_PATTERN = re.compile(r"(encoder\.blocks\.\d+\.attention\.)qkv(\.\w+)")
+SPLIT_QKV_PATTERN = re.compile(r"(encoder\.blocks\.\d+\.attention\.)(query|key|value)(\.\w+)")
 
 
-def published(weights: Mapping[str, Tensor], model: str) -> dict[str, Tensor]:
+def restore_published_names(weights: Mapping[str, Tensor], model: str) -> dict[str, Tensor]:
     """Under the published names, without the prefix of the model ("vit.") inside a classifier."""
     tensors = {}
     for name, tensor in weights.items():
         short = name.removeprefix(f"{model}.")
-        for newer, older in NEWER:
+        for newer, older in NEWER_NAMES:
             short = re.sub(newer, older, short)
         tensors[short] = tensor
     return tensors
 
 
-def joined(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
+def join_qkv(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     """Query, key and value as one: [D, D] each -> [3D, D]; and whether biases of them were absent.
 
     Their biases come out as zeros then: the same function.
@@ -84,7 +84,7 @@ def joined(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     result: dict[str, Tensor] = {}
     unbiased = False
     for name, tensor in weights.items():
-        match = SPLIT.fullmatch(name)
+        match = SPLIT_QKV_PATTERN.fullmatch(name)
         if match is None:
             result[name] = tensor
             continue
@@ -99,11 +99,11 @@ def joined(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
     return result, unbiased
 
 
-def split(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """One projection as query, key and value: [3D, ...] -> [D, ...] each."""
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        match = JOINED.fullmatch(name)
+        match = JOINED_QKV_PATTERN.fullmatch(name)
         if match is None:
             result[name] = tensor
             continue

@@ -15,22 +15,25 @@ from collections.abc import Mapping
 from typing import Any, cast
 
 from patchwords.data.crop import Interpolation
-from patchwords.data.preprocess import Preprocess, Resize
+from patchwords.data.preprocess import Preprocess, ResizeMode
 from patchwords.errors import WeightsError
 
-PROCESSOR = "preprocessor_config.json"
-RESAMPLE: dict[int, Interpolation] = {2: "bilinear", 3: "bicubic"}  # Pillow's numbers
-HALF = [0.5, 0.5, 0.5]
+PROCESSOR_FILE = "preprocessor_config.json"
+INTERPOLATION_BY_RESAMPLE: dict[int, Interpolation] = {
+    2: "bilinear",
+    3: "bicubic",
+}  # Pillow's numbers
+HALF_RGB = [0.5, 0.5, 0.5]
 # What each class does where its file is silent.
-SILENT: dict[str, dict[str, Any]] = {
-    "ViT": {"size": 224, "resample": 2, "image_mean": HALF, "image_std": HALF},
+PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {
+    "ViT": {"size": 224, "resample": 2, "image_mean": HALF_RGB, "image_std": HALF_RGB},
     "DeiT": {
         "size": 256,
         "crop_size": 224,
         "do_center_crop": True,
         "resample": 3,
-        "image_mean": HALF,
-        "image_std": HALF,
+        "image_mean": HALF_RGB,
+        "image_std": HALF_RGB,
     },
     "Bit": {
         "size": {"shortest_edge": 224},
@@ -43,7 +46,7 @@ SILENT: dict[str, dict[str, Any]] = {
 }
 
 
-def read_processor(
+def preprocess_from_huggingface(
     table: Mapping[str, Any], image_size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, list[str]]:
     """The preprocessing that the table tells, for images of (H, W); and what is not quite as told.
@@ -53,21 +56,21 @@ def read_processor(
     kind = str(table.get("image_processor_type") or table.get("feature_extractor_type") or "ViT")
     kind = re.sub(r"(ImageProcessor\w*|FeatureExtractor)$", "", kind)
     notes = []
-    if kind not in SILENT:
+    if kind not in PROCESSOR_DEFAULTS:
         notes.append(f"preprocessing by {kind} is read as if it were that of ViT")
-    told = {**SILENT.get(kind, SILENT["ViT"]), **table}
+    told = {**PROCESSOR_DEFAULTS.get(kind, PROCESSOR_DEFAULTS["ViT"]), **table}
     if kind == "Bit" and isinstance(told["size"], int):  # a single number of old was the short side
         told["size"] = {"shortest_edge": told["size"]}
-    mean, std = statistics(told, channels)
+    mean, std = read_mean_std(told, channels)
     resample = told["resample"]
-    if resample not in RESAMPLE:
+    if resample not in INTERPOLATION_BY_RESAMPLE:
         notes.append(f"resample {resample} (Pillow's number) is not offered here: bicubic is taken")
-    resize, fraction, more = cutting(told, image_size)
+    resize, fraction, more = read_resize_and_crop(told, image_size)
     preprocess = Preprocess(
         image_size=image_size,
         resize=resize,
         crop_fraction=fraction,
-        interpolation=RESAMPLE.get(cast(int, resample), "bicubic"),
+        interpolation=INTERPOLATION_BY_RESAMPLE.get(cast(int, resample), "bicubic"),
         mean=mean,
         std=std,
         channels=channels,  # type: ignore[arg-type]
@@ -75,7 +78,7 @@ def read_processor(
     return preprocess, notes + more
 
 
-def statistics(
+def read_mean_std(
     told: Mapping[str, Any], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Mean and standard deviation of pixels in [0, 1], whatever the factor they are rescaled by."""
@@ -95,12 +98,16 @@ def statistics(
     return values[0], values[1]
 
 
-def cutting(
+def read_resize_and_crop(
     told: Mapping[str, Any], image_size: tuple[int, int]
-) -> tuple[Resize, float, list[str]]:
+) -> tuple[ResizeMode, float, list[str]]:
     """-> resize and crop_fraction of `Preprocess`, and what is not quite as told."""
-    size = sides(told["size"])
-    crop = sides(told.get("crop_size") or told["size"]) if told.get("do_center_crop") else None
+    size = parse_processor_size(told["size"])
+    crop = (
+        parse_processor_size(told.get("crop_size") or told["size"])
+        if told.get("do_center_crop")
+        else None
+    )
     notes = []
     final = crop or size
     if "height" in final and (final["height"], final["width"]) != image_size:
@@ -127,7 +134,7 @@ def cutting(
     return "crop", min(cut / whole, 1.0), notes
 
 
-def sides(size: Any) -> dict[str, int]:
+def parse_processor_size(size: Any) -> dict[str, int]:
     """{"height", "width"} or {"shortest_edge"}, from any way that was ever in use."""
     if isinstance(size, int):
         return {"height": size, "width": size}
@@ -137,17 +144,21 @@ def sides(size: Any) -> dict[str, int]:
         for keys in (("height", "width"), ("shortest_edge",)):
             if all(isinstance(size.get(key), int) and size[key] > 0 for key in keys):
                 return {key: size[key] for key in keys}
-    raise WeightsError(f"{PROCESSOR}: size {size!r} is neither height and width nor shortest_edge")
+    raise WeightsError(
+        f"{PROCESSOR_FILE}: size {size!r} is neither height and width nor shortest_edge"
+    )
 
 
-def processor_table(preprocess: Preprocess) -> dict[str, Any]:
+def preprocess_to_huggingface(preprocess: Preprocess) -> dict[str, Any]:
     """The processor that does the same. Raises WeightsError for a crop that none of them knows."""
     height, width = preprocess.image_size
     table: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",
         "do_resize": True,
         "size": {"height": height, "width": width},
-        "resample": next(k for k, name in RESAMPLE.items() if name == preprocess.interpolation),
+        "resample": next(
+            k for k, name in INTERPOLATION_BY_RESAMPLE.items() if name == preprocess.interpolation
+        ),
         "do_rescale": True,
         "rescale_factor": 1 / 255,
         "do_normalize": True,

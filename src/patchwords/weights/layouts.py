@@ -12,23 +12,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Layout = Literal[
+TensorLayout = Literal[
     "as is", "dense", "convolution", "1x1 dense", "to heads", "heads' bias", "from heads"
 ]
 
 
 @dataclass(frozen=True)
-class Source:
+class ArraySource:
     """Where a parameter of ours lies in a file: keys, whose rows stand below one another in ours.
 
     (q, k and v are three arrays there, and one matrix here.)
     """
 
     keys: tuple[str, ...]
-    layout: Layout
+    layout: TensorLayout
 
 
-TO_OURS: dict[Layout, Callable[[Tensor], Tensor]] = {
+LAYOUT_TO_TORCH: dict[TensorLayout, Callable[[Tensor], Tensor]] = {
     "as is": lambda x: x,
     "dense": lambda x: x.mT,  # [I, O] -> [O, I]
     "convolution": lambda x: x.permute(3, 2, 0, 1),  # [h, w, I, O] -> [O, I, h, w]
@@ -37,7 +37,7 @@ TO_OURS: dict[Layout, Callable[[Tensor], Tensor]] = {
     "heads' bias": lambda x: x.flatten(),  # [K, Dh] -> [K*Dh]
     "from heads": lambda x: x.flatten(0, 1).mT,  # [K, Dh, D] -> [D, K*Dh]
 }
-TO_THEIRS: dict[Layout, Callable[[Tensor, int], Tensor]] = {  # (ours, K) -> theirs
+TORCH_TO_LAYOUT: dict[TensorLayout, Callable[[Tensor, int], Tensor]] = {  # (ours, K) -> theirs
     "as is": lambda x, heads: x,
     "dense": lambda x, heads: x.mT,
     "convolution": lambda x, heads: x.permute(2, 3, 1, 0),
@@ -48,18 +48,22 @@ TO_THEIRS: dict[Layout, Callable[[Tensor, int], Tensor]] = {  # (ours, K) -> the
 }
 
 
-def to_ours(arrays: Mapping[str, Tensor], names: Mapping[str, Source]) -> dict[str, Tensor]:
+def convert_to_torch(
+    arrays: Mapping[str, Tensor], names: Mapping[str, ArraySource]
+) -> dict[str, Tensor]:
     """Their arrays by key -> our parameters by name; `names` says where each lies."""
     return {
-        name: torch.cat([TO_OURS[source.layout](arrays[key]) for key in source.keys]).contiguous()
+        name: torch.cat(
+            [LAYOUT_TO_TORCH[source.layout](arrays[key]) for key in source.keys]
+        ).contiguous()
         for name, source in names.items()
     }
 
 
-def to_theirs(
-    weights: Mapping[str, Tensor], names: Mapping[str, Source], heads: int = 1
+def convert_from_torch(
+    weights: Mapping[str, Tensor], names: Mapping[str, ArraySource], heads: int = 1
 ) -> dict[str, Tensor]:
-    """Our parameters by name -> their arrays by key; the inverse of `to_ours`.
+    """Our parameters by name -> their arrays by key; the inverse of `convert_to_torch`.
 
     On the meta device it gives the shapes that a file must have.
     """
@@ -67,5 +71,5 @@ def to_theirs(
     for name, source in names.items():
         parts = weights[name].chunk(len(source.keys))
         for key, part in zip(source.keys, parts, strict=True):
-            arrays[key] = TO_THEIRS[source.layout](part, heads).contiguous()
+            arrays[key] = TORCH_TO_LAYOUT[source.layout](part, heads).contiguous()
     return arrays

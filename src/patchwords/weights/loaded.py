@@ -8,14 +8,14 @@ from pathlib import Path
 from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.model.family import Config
+from patchwords.model.family import ModelConfig
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedWeights:
     """A model in parts, under our names; `adapt.load` puts it together."""
 
-    config: Config
+    config: ModelConfig
     weights: dict[str, Tensor]  # complete: those of `build(config)`, by name and shape
     labels: tuple[str, ...]
     preprocess: Preprocess

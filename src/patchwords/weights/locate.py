@@ -21,70 +21,79 @@ from pathlib import Path
 from typing import Literal
 
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.variants import resolve
-from patchwords.weights.download import fetch
-from patchwords.weights.published import AUGREG, BASELINES, INDEX, STORAGE, address, best_of_index
+from patchwords.model.variants import resolve_model
+from patchwords.weights.download import fetch_cached
+from patchwords.weights.published import (
+    AUGREG_INDEX_URL,
+    AUGREG_RECOMMENDED,
+    BIG_VISION_BASELINES,
+    STORAGE_URL,
+    find_best_augreg,
+    find_published_url,
+)
 
-Kind = Literal["patchwords", "huggingface", "timm", "google"]
-STATE_FILES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
-HUB = re.compile(r"(?:hf[-_]hub:)?([\w.-]+/[\w.-]+)")
+WeightsKind = Literal["patchwords", "huggingface", "timm", "google"]
+STATE_DICT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
+HUB_ID = re.compile(r"(?:hf[-_]hub:)?([\w.-]+/[\w.-]+)")
 TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit)\w*(?:\.\w+)?)")
-BOX = "patchwords:"  # before the name of a model in the box
-BOXED = Path(__file__).parent / "boxed"
-OURS = ("config.json", "model.safetensors")
+BUNDLED_PREFIX = "patchwords:"  # before the name of a model in the box
+BUNDLED_FOLDER = Path(__file__).parent / "boxed"
+MODEL_FOLDER_FILES = ("config.json", "model.safetensors")
 
 
 @dataclass(frozen=True)
-class Place:
+class WeightsLocation:
     """Weights on this machine."""
 
-    kind: Kind
+    kind: WeightsKind
     path: Path  # a folder, or a file for google and where weights are alone
     name: str  # what they are called: the stem of the file, the hub's id
     alone: bool = False  # a file of tensors, which does not say what they are of
 
 
-def locate(source: str | Path) -> Place:
+def locate_weights(source: str | Path) -> WeightsLocation:
     """Find the weights, fetching them if need be. Raises WeightsError in one line."""
     path, text = Path(source), str(source)
     if path.exists():
-        return local(path)
-    if text.startswith(BOX):
-        return boxed(text.removeprefix(BOX))
+        return locate_local(path)
+    if text.startswith(BUNDLED_PREFIX):
+        return locate_bundled(text.removeprefix(BUNDLED_PREFIX))
     if text.startswith("augreg:"):
-        stem = best_of_index(text.removeprefix("augreg:"), fetch(INDEX))
-        return Place("google", fetch(f"{STORAGE}/vit_models/augreg/{stem}.npz"), stem)
-    url = text if text.startswith(("https://", "http://")) else address(text)
+        stem = find_best_augreg(text.removeprefix("augreg:"), fetch_cached(AUGREG_INDEX_URL))
+        return WeightsLocation(
+            "google", fetch_cached(f"{STORAGE_URL}/vit_models/augreg/{stem}.npz"), stem
+        )
+    url = text if text.startswith(("https://", "http://")) else find_published_url(text)
     if url is not None:
-        return local(fetch(url))
-    if text.startswith(("/", "./", "../", "~")) or path.suffix in {".npz", *STATE_FILES}:
+        return locate_local(fetch_cached(url))
+    if text.startswith(("/", "./", "../", "~")) or path.suffix in {".npz", *STATE_DICT_SUFFIXES}:
         raise WeightsError(f"no weights at {text}: there is no such file or folder")
-    refuse_architecture(text)
+    refuse_architecture_name(text)
     if match := TIMM_NAME.fullmatch(text):
-        return from_hub(f"timm/{match[1]}")
-    if match := HUB.fullmatch(text):
-        return from_hub(match[1])
+        return fetch_from_hub(f"timm/{match[1]}")
+    if match := HUB_ID.fullmatch(text):
+        return fetch_from_hub(match[1])
     raise WeightsError(
         f"no weights at {text}: give a run folder, a model folder, a file, a hub id (owner/name), "
-        f"or a published name such as {', '.join([next(iter(AUGREG)), next(iter(BASELINES))])}"
+        f"or a published name such as {', '.join([next(iter(AUGREG_RECOMMENDED)), next(iter(BIG_VISION_BASELINES))])}"
     )
 
 
-def boxed(name: str) -> Place:
+def locate_bundled(name: str) -> WeightsLocation:
     """A model that is installed with this package: a folder of BOXED, with a card in it."""
-    names = sorted(path.name for path in BOXED.iterdir() if path.is_dir())
+    names = sorted(path.name for path in BUNDLED_FOLDER.iterdir() if path.is_dir())
     if name not in names:
-        known = ", ".join(f"{BOX}{known}" for known in names)
-        raise WeightsError(f"no weights {BOX}{name} in this package; there are: {known}")
-    return Place("patchwords", BOXED / name, f"{BOX}{name}")
+        known = ", ".join(f"{BUNDLED_PREFIX}{known}" for known in names)
+        raise WeightsError(f"no weights {BUNDLED_PREFIX}{name} in this package; there are: {known}")
+    return WeightsLocation("patchwords", BUNDLED_FOLDER / name, f"{BUNDLED_PREFIX}{name}")
 
 
-def refuse_architecture(text: str) -> None:
+def refuse_architecture_name(text: str) -> None:
     """ViT-B/16 looks like the hub's owner/name, but is an architecture, of which there are many."""
     if not re.fullmatch(r"(?:[\w+-]*-)?(?:[RA][\w+]*[+-])?(?:ViT-)?[A-Za-z]{1,2}/\d+", text):
         return
     try:
-        name = resolve(text).name
+        name = resolve_model(text).name
     except ConfigError:
         return
     raise WeightsError(
@@ -94,41 +103,43 @@ def refuse_architecture(text: str) -> None:
     )
 
 
-def local(path: Path) -> Place:
+def locate_local(path: Path) -> WeightsLocation:
     """Whose weights these are, by what lies there."""
     if path.is_dir():
-        return folder(path)
+        return locate_folder(path)
     if path.suffix == ".npz":
-        return Place("google", path, path.stem)
+        return WeightsLocation("google", path, path.stem)
     if path.suffix == ".onnx":
         raise WeightsError(f"{path} is exported, so it can predict but not learn: name its run")
-    if path.name == OURS[1] and (path.parent / OURS[0]).is_file():
-        return folder(path.parent)
-    if path.suffix in STATE_FILES:
+    if path.name == MODEL_FOLDER_FILES[1] and (path.parent / MODEL_FOLDER_FILES[0]).is_file():
+        return locate_folder(path.parent)
+    if path.suffix in STATE_DICT_SUFFIXES:
         stem = path.name.removesuffix(".tar")
-        return Place("timm", path, stem.removesuffix(Path(stem).suffix), alone=True)
-    raise WeightsError(f"{path}: weights end in .npz, {', '.join(STATE_FILES)}, or are a folder")
+        return WeightsLocation("timm", path, stem.removesuffix(Path(stem).suffix), alone=True)
+    raise WeightsError(
+        f"{path}: weights end in .npz, {', '.join(STATE_DICT_SUFFIXES)}, or are a folder"
+    )
 
 
-def folder(path: Path) -> Place:
+def locate_folder(path: Path) -> WeightsLocation:
     """A run, or a folder as the hub has them."""
     for inner in (path / "model", path):
-        if not (inner / OURS[0]).is_file():
+        if not (inner / MODEL_FOLDER_FILES[0]).is_file():
             continue
         try:
-            table = json.loads((inner / OURS[0]).read_text(encoding="utf-8"))
+            table = json.loads((inner / MODEL_FOLDER_FILES[0]).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise WeightsError(f"{inner / OURS[0]} is damaged: {error}") from error
+            raise WeightsError(f"{inner / MODEL_FOLDER_FILES[0]} is damaged: {error}") from error
         if not isinstance(table, dict):
-            raise WeightsError(f"{inner / OURS[0]} is damaged: it holds no table")
+            raise WeightsError(f"{inner / MODEL_FOLDER_FILES[0]} is damaged: it holds no table")
         if table.get("format") == "patchwords":
-            return Place("patchwords", inner, path.name)
+            return WeightsLocation("patchwords", inner, path.name)
         if "pretrained_cfg" in table or "architecture" in table:
-            return Place("timm", inner, path.name)
+            return WeightsLocation("timm", inner, path.name)
         if "model_type" in table or "architectures" in table:
-            return Place("huggingface", inner, path.name)
+            return WeightsLocation("huggingface", inner, path.name)
         raise WeightsError(
-            f"{inner / OURS[0]} is of no kind known here: it has none of format, pretrained_cfg, "
+            f"{inner / MODEL_FOLDER_FILES[0]} is of no kind known here: it has none of format, pretrained_cfg, "
             "model_type"
         )
     if (path / "config.yaml").is_file():
@@ -136,10 +147,12 @@ def folder(path: Path) -> Place:
             f"{path} is a run that has not ended, so it has no model/ yet; go on with it by "
             "--resume"
         )
-    raise WeightsError(f"{path} is no model folder: it lacks {OURS[0]} and {OURS[1]}")
+    raise WeightsError(
+        f"{path} is no model folder: it lacks {MODEL_FOLDER_FILES[0]} and {MODEL_FOLDER_FILES[1]}"
+    )
 
 
-def from_hub(repository: str) -> Place:
+def fetch_from_hub(repository: str) -> WeightsLocation:
     """The files of a model on the hub, by its own library, which caches, resumes and checks."""
     import huggingface_hub
     from huggingface_hub.errors import (
@@ -171,5 +184,5 @@ def from_hub(repository: str) -> Place:
             f"another machine fetch config.json and model.safetensors from "
             f"https://huggingface.co/{repository}, put them into one folder, and give its path"
         ) from error
-    place = folder(found)
-    return Place(place.kind, place.path, repository)
+    place = locate_folder(found)
+    return WeightsLocation(place.kind, place.path, repository)

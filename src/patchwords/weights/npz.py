@@ -19,16 +19,24 @@ from numpy.lib import format as npy
 
 from patchwords.errors import WeightsError
 from patchwords.files import write_atomically
-from patchwords.weights.guard import check_file, check_room, looks_like, reading
+from patchwords.weights.guard import (
+    check_tensor_memory,
+    check_weights_file,
+    detect_file_kind,
+    translate_read_errors,
+)
 
-SUFFIX = ".npy"  # of each member; the key is what stands before it
-COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # those of NumPy; both can be bounded
-MOST_HEADER = 16_384  # bytes; NumPy itself takes 10,000 characters at most
-READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+NPY_SUFFIX = ".npy"  # of each member; the key is what stands before it
+ALLOWED_COMPRESSIONS = (
+    zipfile.ZIP_STORED,
+    zipfile.ZIP_DEFLATED,
+)  # those of NumPy; both can be bounded
+MAX_HEADER_BYTES = 16_384  # bytes; NumPy itself takes 10,000 characters at most
+HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
 
 
 @dataclass(frozen=True)
-class Header:
+class NpyHeader:
     """What an array says of itself."""
 
     offset: int  # bytes before the data
@@ -49,17 +57,17 @@ def read_npz(path: str | Path) -> dict[str, np.ndarray]:
     as uint16 (big_vision's utils.recover_dtype). All else keeps its type.
     """
     path = Path(path)
-    stored = check_file(path)
-    with reading(path):
+    stored = check_weights_file(path)
+    with translate_read_errors(path):
         if not zipfile.is_zipfile(path):
-            raise WeightsError(f"{path} is no .npz file: it looks like {looks_like(path)}")
+            raise WeightsError(f"{path} is no .npz file: it looks like {detect_file_kind(path)}")
         with zipfile.ZipFile(path) as archive:
-            members = {_key(path, member): member for member in archive.infolist()}
+            members = {_read_key(path, member): member for member in archive.infolist()}
             if len(members) < len(archive.infolist()):
                 raise WeightsError(f"{path} is damaged: it has two arrays of the same name")
-            headers = {key: _header(path, archive, member) for key, member in members.items()}
-            check_room(path, sum(header.bytes for header in headers.values()), stored)
-            return {key: _array(archive, members[key], headers[key]) for key in members}
+            headers = {key: _read_header(path, archive, member) for key, member in members.items()}
+            check_tensor_memory(path, sum(header.bytes for header in headers.values()), stored)
+            return {key: _read_array(archive, members[key], headers[key]) for key in members}
 
 
 def save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
@@ -69,34 +77,34 @@ def save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
     write_atomically(Path(path), file.getvalue())
 
 
-def _key(path: Path, member: zipfile.ZipInfo) -> str:
+def _read_key(path: Path, member: zipfile.ZipInfo) -> str:
     """The name of the array; refused are names that a set of arrays cannot have."""
     name = member.filename
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
         raise WeightsError(f"{path}: {name[:80]!r} is a path out of the file, not an array's name")
-    if not name.endswith(SUFFIX):
+    if not name.endswith(NPY_SUFFIX):
         what = "a PyTorch file" if name.endswith("data.pkl") else "another zip file"
         raise WeightsError(f"{path} is no .npz file: {name[:80]!r} is no array, so it is {what}")
-    if member.compress_type not in COMPRESSIONS:
+    if member.compress_type not in ALLOWED_COMPRESSIONS:
         raise WeightsError(f"{path}: {name[:80]!r} is packed in a way that NumPy does not use")
-    return name.removesuffix(SUFFIX)
+    return name.removesuffix(NPY_SUFFIX)
 
 
-def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> Header:
+def _read_header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> NpyHeader:
     with archive.open(member) as file:
-        start = io.BytesIO(file.read(MOST_HEADER))
-    name = member.filename.removesuffix(SUFFIX)[:80]
+        start = io.BytesIO(file.read(MAX_HEADER_BYTES))
+    name = member.filename.removesuffix(NPY_SUFFIX)[:80]
     version = npy.read_magic(start)
-    if version not in READERS:
+    if version not in HEADER_READERS:
         raise WeightsError(f"{path}: {name!r} has version {version} of NumPy's format, not 1 or 2")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of arrays that Python 2 wrote
-        shape, fortran, dtype = READERS[version](start)
+        shape, fortran, dtype = HEADER_READERS[version](start)
     if dtype.hasobject:
         raise WeightsError(
             f"{path}: {name!r} holds Python objects: reading it needs code to be run"
         )
-    header = Header(start.tell(), shape, fortran, dtype)
+    header = NpyHeader(start.tell(), shape, fortran, dtype)
     if min(shape, default=0) < 0 or header.offset + header.bytes != member.file_size:
         raise WeightsError(
             f"{path} is damaged: {name!r} says {dtype} {list(shape)[:8]}, {header.bytes:,} bytes, "
@@ -105,7 +113,7 @@ def _header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> He
     return header
 
 
-def _array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: Header) -> np.ndarray:
+def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: NpyHeader) -> np.ndarray:
     """Reading to the end makes the zip check its sum."""
     with archive.open(member) as file:
         file.read(header.offset)

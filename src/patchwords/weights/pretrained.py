@@ -12,19 +12,19 @@ import torch
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from patchwords.data.decode import decode, to_rgb
+from patchwords.data.decode import decode_image, to_rgb
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError, WeightsError
 from patchwords.model.family import Model
-from patchwords.model.fast import for_inference
-from patchwords.model.int8 import quantised, require_int8
-from patchwords.weights.ranges import read_ranges
+from patchwords.model.fast import pack_for_inference
+from patchwords.model.int8 import check_int8_support, quantise_model
+from patchwords.weights.ranges import load_activation_ranges
 
 if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image.Image | np.ndarray
 
-IMAGES_AT_ONCE = 32
+PREDICT_BATCH_SIZE = 32
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,8 @@ class Pretrained:
         several: Iterable[ImageLike] = [images] if single else images  # type: ignore[list-item,assignment]
         pixels = [self.preprocess(self._open(image)) for image in several]  # each [H, W, C] uint8
         answers = []
-        for start in range(0, len(pixels), IMAGES_AT_ONCE):
-            stack = np.stack(pixels[start : start + IMAGES_AT_ONCE])  # [B, H, W, C]
+        for start in range(0, len(pixels), PREDICT_BATCH_SIZE):
+            stack = np.stack(pixels[start : start + PREDICT_BATCH_SIZE])  # [B, H, W, C]
             batch = torch.from_numpy(stack).permute(0, 3, 1, 2)  # [B, C, H, W]
             answers += [self.name(row, top_k) for row in self.scores(batch)]
         return answers[0] if single else answers
@@ -72,10 +72,12 @@ class Pretrained:
         ranges of these weights, and ConfigError for a model or a machine that cannot.
         """
         if device.int8:
-            require_int8(self.model)
-            ranges = read_ranges(self.home, self.model)
-            return replace(self, model=quantised(self.model, ranges))
-        return replace(self, model=for_inference(self.model.to(device.torch_device), device.bf16))
+            check_int8_support(self.model)
+            ranges = load_activation_ranges(self.home, self.model)
+            return replace(self, model=quantise_model(self.model, ranges))
+        return replace(
+            self, model=pack_for_inference(self.model.to(device.torch_device), device.bf16)
+        )
 
     @torch.inference_mode()
     def scores(self, images: Tensor, device: Device | None = None) -> np.ndarray:
@@ -88,7 +90,7 @@ class Pretrained:
 
     def name(self, scores: np.ndarray, top_k: int) -> list[dict[str, Any]]:
         """[classes] -> the best `top_k`, named."""
-        return name_best(scores, self.labels, top_k)
+        return label_top_k(scores, self.labels, top_k)
 
     def _open(self, image: ImageLike) -> Image.Image:
         if isinstance(image, str | Path):
@@ -105,7 +107,7 @@ class Pretrained:
                 )
             return Image.fromarray(image)
         if isinstance(image, bytes):
-            return decode(image, self.preprocess.smallest)
+            return decode_image(image, self.preprocess.smallest)
         if not hasattr(image, "convert"):
             raise DataError(
                 f"a {type(image).__name__} is not an image: give a path, encoded bytes, a PIL "
@@ -117,7 +119,7 @@ class Pretrained:
             raise DataError(f"a PIL image cannot be read: {error}") from error
 
 
-def name_best(scores: np.ndarray, labels: Sequence[str], top_k: int) -> list[dict[str, Any]]:
+def label_top_k(scores: np.ndarray, labels: Sequence[str], top_k: int) -> list[dict[str, Any]]:
     """[classes] -> the best `top_k`, named: {"label", "score"}, the likeliest first."""
     best = np.argsort(-scores, kind="stable")[:top_k]
     return [{"label": labels[i], "score": float(scores[i])} for i in best.tolist()]

@@ -12,11 +12,11 @@ from pathlib import Path
 
 from patchwords.errors import WeightsError, did_you_mean
 
-STORAGE = "https://storage.googleapis.com"
-INDEX = f"{STORAGE}/vit_models/augreg/index.csv"
+STORAGE_URL = "https://storage.googleapis.com"
+AUGREG_INDEX_URL = f"{STORAGE_URL}/vit_models/augreg/index.csv"
 
 # Recommended by AugReg (arXiv 2106.10270, Table 3): 300 epochs on ImageNet-21k.
-AUGREG = {
+AUGREG_RECOMMENDED = {
     "howto-i21k-Ti/16": "Ti_16-i21k-300ep-lr_0.001-aug_none-wd_0.03-do_0.0-sd_0.0",
     "howto-i21k-S/32": "S_32-i21k-300ep-lr_0.001-aug_none-wd_0.1-do_0.0-sd_0.0",
     "howto-i21k-S/16": "S_16-i21k-300ep-lr_0.001-aug_light1-wd_0.03-do_0.0-sd_0.0",
@@ -29,35 +29,37 @@ AUGREG = {
     "howto-i21k-R50+L/32": "R50_L_32-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.1-sd_0.1",
 }
 # Better plain ViT baselines (arXiv 2205.01580), ImageNet alone.
-BASELINES = {f"i1k-s16-{epochs}ep": f"vit_s16_i1k_{epochs}ep" for epochs in (90, 150, 300)}
+BIG_VISION_BASELINES = {
+    f"i1k-s16-{epochs}ep": f"vit_s16_i1k_{epochs}ep" for epochs in (90, 150, 300)
+}
 
 # Other names, by their form -> their place in the storage.
-FORMS = (
+PUBLISHED_NAME_PATTERNS = (
     (r"(imagenet21k|imagenet21k\+imagenet2012|augreg|sam|gsam)/([\w.+-]+?)(?:\.npz)?", r"\1/\2"),
     (r"()((?:R\d*_)?[A-Za-z]+_\d+-i(?:1|21)k-\d+ep-[\w.-]+?)(?:\.npz)?", r"augreg/\2"),
 )
-BIT = re.compile(r"(BiT-[SM]-R\d+x\d)(-ILSVRC2012|-imagenet2012)?(?:\.npz)?")
+BIT_NAME_PATTERN = re.compile(r"(BiT-[SM]-R\d+x\d)(-ILSVRC2012|-imagenet2012)?(?:\.npz)?")
 
 
-def address(name: str) -> str | None:
+def find_published_url(name: str) -> str | None:
     """Where the weights of a published name lie; None if it is no such name.
 
-    >>> address("imagenet21k/ViT-B_16")
+    >>> find_published_url("imagenet21k/ViT-B_16")
     'https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz'
     """
-    if name in AUGREG:
-        return f"{STORAGE}/vit_models/augreg/{AUGREG[name]}.npz"
-    if name in BASELINES:
-        return f"{STORAGE}/big_vision/{BASELINES[name]}.npz"
-    if match := BIT.fullmatch(name):
-        return f"{STORAGE}/bit_models/{match[1]}{'-ILSVRC2012' if match[2] else ''}.npz"
-    for form, place in FORMS:
+    if name in AUGREG_RECOMMENDED:
+        return f"{STORAGE_URL}/vit_models/augreg/{AUGREG_RECOMMENDED[name]}.npz"
+    if name in BIG_VISION_BASELINES:
+        return f"{STORAGE_URL}/big_vision/{BIG_VISION_BASELINES[name]}.npz"
+    if match := BIT_NAME_PATTERN.fullmatch(name):
+        return f"{STORAGE_URL}/bit_models/{match[1]}{'-ILSVRC2012' if match[2] else ''}.npz"
+    for form, place in PUBLISHED_NAME_PATTERNS:
         if match := re.fullmatch(form, name):
-            return f"{STORAGE}/vit_models/{match.expand(place)}.npz"
-    return f"{STORAGE}/{name.removeprefix('gs://')}" if name.startswith("gs://") else None
+            return f"{STORAGE_URL}/vit_models/{match.expand(place)}.npz"
+    return f"{STORAGE_URL}/{name.removeprefix('gs://')}" if name.startswith("gs://") else None
 
 
-def best_of_index(model: str, index: Path) -> str:
+def find_best_augreg(model: str, index: Path) -> str:
     """The AugReg checkpoint of ImageNet-21k with the best final validation accuracy, as a stem.
 
     The authors' own choice where only a model is named (vit_jax/train.py). `model` is spelled as

@@ -18,24 +18,26 @@ import safetensors.torch
 from patchwords.errors import WeightsError
 from patchwords.files import write_atomically
 from patchwords.model.family import Model
-from patchwords.model.ranges import Ranges, shapes_of
+from patchwords.model.ranges import ActivationRanges, list_range_shapes
 from patchwords.weights.archive import read_safetensors
-from patchwords.weights.digest import digest
-from patchwords.weights.foreign import first_misfit
-from patchwords.weights.guard import reading
+from patchwords.weights.digest import digest_tensors
+from patchwords.weights.foreign import find_shape_mismatch
+from patchwords.weights.guard import translate_read_errors
 
-RANGES = "ranges.safetensors"
+RANGES_FILE = "ranges.safetensors"
 
 
-def write_ranges(folder: Path, model: Model, ranges: Ranges, images: int) -> Path:
+def save_activation_ranges(
+    folder: Path, model: Model, ranges: ActivationRanges, images: int
+) -> Path:
     """Write them into the model's folder; an older file is replaced atomically."""
-    about = {"format": "pt", "weights": digest(model.state_dict()), "images": str(images)}
+    about = {"format": "pt", "weights": digest_tensors(model.state_dict()), "images": str(images)}
     dense = {name: value.contiguous() for name, value in ranges.items()}
-    write_atomically(folder / RANGES, safetensors.torch.save(dense, metadata=about))
-    return folder / RANGES
+    write_atomically(folder / RANGES_FILE, safetensors.torch.save(dense, metadata=about))
+    return folder / RANGES_FILE
 
 
-def read_ranges(folder: Path | None, model: Model) -> Ranges:
+def load_activation_ranges(folder: Path | None, model: Model) -> ActivationRanges:
     """Those of this very model. Raises WeightsError in one line where there are none, or others."""
     if folder is None:
         raise WeightsError(
@@ -43,21 +45,21 @@ def read_ranges(folder: Path | None, model: Model) -> Ranges:
             "patchwords: write one by patchwords convert SRC DST --to patchwords, then run "
             "patchwords calibrate DST DATA first"
         )
-    path, run = folder / RANGES, as_named(folder)
+    path, run = folder / RANGES_FILE, find_run_folder(folder)
     if not path.is_file():
         raise WeightsError(
             f"{run} has no ranges of activations, which int8 needs: run patchwords calibrate "
             f"{run} first"
         )
     ranges = read_safetensors(path)
-    with reading(path), safetensors.safe_open(path, framework="pt") as file:
+    with translate_read_errors(path), safetensors.safe_open(path, framework="pt") as file:
         about = file.metadata() or {}
-    if about.get("weights") != digest(model.state_dict()):
+    if about.get("weights") != digest_tensors(model.state_dict()):
         raise WeightsError(
             f"{path} is of other weights than the model has now: run patchwords calibrate {run} "
             "again"
         )
-    if (misfit := first_misfit(ranges, shapes_of(model))) is not None:
+    if (misfit := find_shape_mismatch(ranges, list_range_shapes(model))) is not None:
         name, wanted, found = misfit
         raise WeightsError(
             f"{path}: {name[:80]} should be {wanted}, and is {found}: run patchwords calibrate "
@@ -68,7 +70,7 @@ def read_ranges(folder: Path | None, model: Model) -> Ranges:
     return {name: value.float() for name, value in ranges.items()}
 
 
-def as_named(folder: Path) -> Path:
+def find_run_folder(folder: Path) -> Path:
     """The run that a model folder lies in, where it lies in one: what its user calls it."""
     run = folder.parent
     return run if folder.name == "model" and (run / "config.yaml").is_file() else folder

@@ -11,19 +11,21 @@ from patchwords.errors import WeightsError
 
 # A module or a parameter as the two layouts call it, with {} for each number: the pair
 # ("encoder.blocks.{}.norm1", "blocks.{}.norm1") stands for the weight and the bias of every block.
-Pairs = Sequence[tuple[str, str]]
+NamePairs = Sequence[tuple[str, str]]
 
 
-def rename(weights: Mapping[str, Tensor], pairs: Pairs) -> tuple[dict[str, Tensor], list[str]]:
+def rename_tensors(
+    weights: Mapping[str, Tensor], pairs: NamePairs
+) -> tuple[dict[str, Tensor], list[str]]:
     """Tensors under the second names of the pairs; and the names that no pair knows.
 
     Raises WeightsError where two tensors would have one name.
     """
-    patterns = [(_pattern(first), second) for first, second in pairs]
+    patterns = [(_compile_pattern(first), second) for first, second in pairs]
     renamed: dict[str, Tensor] = {}
     unknown = []
     for name, tensor in weights.items():
-        new = _translate(name, patterns)
+        new = _translate_name(name, patterns)
         if new is None:
             unknown.append(name)
         elif new in renamed:
@@ -33,12 +35,12 @@ def rename(weights: Mapping[str, Tensor], pairs: Pairs) -> tuple[dict[str, Tenso
     return renamed, unknown
 
 
-def reverse(pairs: Pairs) -> Pairs:
+def reverse_pairs(pairs: NamePairs) -> NamePairs:
     """The same table for the way back."""
     return [(second, first) for first, second in pairs]
 
 
-def _translate(name: str, patterns: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
+def _translate_name(name: str, patterns: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
     for pattern, new in patterns:
         if match := pattern.fullmatch(name):
             *numbers, parameter = match.groups(default="")
@@ -46,6 +48,6 @@ def _translate(name: str, patterns: Sequence[tuple[re.Pattern[str], str]]) -> st
     return None
 
 
-def _pattern(name: str) -> re.Pattern[str]:
+def _compile_pattern(name: str) -> re.Pattern[str]:
     numbered = re.escape(name).replace(r"\{\}", r"(\d+)")
     return re.compile(rf"{numbered}(\.weight|\.bias)?")

@@ -13,7 +13,7 @@ from torch import Tensor
 from patchwords.model.trunk_config import TrunkConfig
 
 
-def with_epsilon_8(
+def rescale_to_epsilon_1e8(
     weights: Mapping[str, Tensor], trunk: TrunkConfig
 ) -> tuple[dict[str, Tensor], TrunkConfig, list[str]]:
     """The same function with 1e-8 in place of BiT's 1e-10; other forms come back as they are.

@@ -10,19 +10,19 @@ from typing import Any
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.checks import height_width
+from patchwords.model.checks import to_height_width
 from patchwords.model.family import Model
-from patchwords.model.variants import resolve
-from patchwords.weights.adapt import adapt, load
-from patchwords.weights.architecture import same_shape
+from patchwords.model.variants import resolve_model
+from patchwords.weights.adapt import adapt_model, build_with_weights
+from patchwords.weights.architecture import has_same_shape
 from patchwords.weights.archive import read_npz
-from patchwords.weights.folder import read_folder, write_folder
-from patchwords.weights.foreign import numbered
-from patchwords.weights.formats import Format
+from patchwords.weights.folder import read_model_folder, write_model_folder
+from patchwords.weights.foreign import make_numbered_labels
+from patchwords.weights.formats import WeightsFormat
 from patchwords.weights.google import read_google, write_google
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
-from patchwords.weights.loaded import Loaded
-from patchwords.weights.locate import Place, locate
+from patchwords.weights.loaded import LoadedWeights
+from patchwords.weights.locate import WeightsLocation, locate_weights
 from patchwords.weights.npz import save_npz
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.timm import read_timm, write_timm
@@ -49,15 +49,15 @@ def from_pretrained(
 
     `changes` of the result says what was reset, resized or left aside. Raises WeightsError.
     """
-    loaded = read(locate(source), architecture, settings)
-    model, changes = load(loaded.config, loaded.weights), list(loaded.notes)
+    loaded = read_weights(locate_weights(source), architecture, settings)
+    model, changes = build_with_weights(loaded.config, loaded.weights), list(loaded.notes)
     labels, preprocess = loaded.labels, loaded.preprocess
-    size = None if image_size is None else height_width(image_size)
+    size = None if image_size is None else to_height_width(image_size)
     if num_classes is not None or size is not None or settings:
-        model, changed = adapt(model, num_classes=num_classes, image_size=size, **settings)
+        model, changed = adapt_model(model, num_classes=num_classes, image_size=size, **settings)
         changes += changed
     if num_classes is not None:
-        labels = numbered(num_classes)
+        labels = make_numbered_labels(num_classes)
     if size is not None:
         preprocess = replace(preprocess, image_size=size)
     return Pretrained(
@@ -70,12 +70,14 @@ def from_pretrained(
     )
 
 
-def read(
-    place: Place, architecture: str | None = None, settings: Mapping[str, Any] | None = None
-) -> Loaded:
+def read_weights(
+    place: WeightsLocation,
+    architecture: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+) -> LoadedWeights:
     """The model in parts. Raises WeightsError, also for weights of another architecture."""
     if place.kind == "patchwords":
-        loaded = read_folder(place.path)
+        loaded = read_model_folder(place.path)
     elif place.kind == "huggingface":
         loaded = read_huggingface(place.path)
     elif place.kind == "google":
@@ -85,8 +87,8 @@ def read(
     found = loaded.architecture
     if architecture is None or found is None or architecture == found:
         return loaded
-    asked = resolve(architecture)
-    if asked.name == found or same_shape(loaded.config, asked.config, settings or {}):
+    asked = resolve_model(architecture)
+    if asked.name == found or has_same_shape(loaded.config, asked.config, settings or {}):
         return loaded
     raise WeightsError(
         f"{place.path} holds weights of {found}, but {architecture} was asked for: leave that out"
@@ -100,7 +102,7 @@ def save_pretrained(
     labels: Sequence[str] | None = None,
     preprocess: Preprocess | None = None,
     architecture: str | None = None,
-    format: Format = "patchwords",
+    format: WeightsFormat = "patchwords",
 ) -> Path:
     """Write the model where `from_pretrained`, or another program, finds it.
 
@@ -115,7 +117,7 @@ def save_pretrained(
     Raises WeightsError for a model that the format cannot express.
     """
     classes = model.config.num_classes
-    names = tuple(labels) if labels is not None else numbered(classes)
+    names = tuple(labels) if labels is not None else make_numbered_labels(classes)
     if len(names) != classes and (names or classes > 1):
         raise WeightsError(f"{len(names)} labels for a model of {classes} classes")
     if preprocess is None:
@@ -125,7 +127,7 @@ def save_pretrained(
     pretrained = Pretrained(model, preprocess, names, architecture)
     if format != "patchwords":  # whose config.json alone can say that there are no classes
         pretrained.require_classes("RUN")
-    for note in WRITERS[format](pretrained, Path(path)):
+    for note in FORMAT_WRITERS[format](pretrained, Path(path)):
         warnings.warn(note, stacklevel=2)
     return Path(path)
 
@@ -133,12 +135,12 @@ def save_pretrained(
 def write_google_file(pretrained: Pretrained, path: Path) -> list[str]:
     """The arrays as NAME.npz, which has no place for labels and preprocessing."""
     save_npz(path, write_google(pretrained.model))
-    return [] if pretrained.labels == numbered(len(pretrained.labels)) else [NAMELESS]
+    return [] if pretrained.labels == make_numbered_labels(len(pretrained.labels)) else [NPZ_NOTE]
 
 
-NAMELESS = "an .npz file has no place for names of classes and for preprocessing: keep them apart"
-WRITERS: dict[Format, Callable[[Pretrained, Path], list[str]]] = {
-    "patchwords": write_folder,
+NPZ_NOTE = "an .npz file has no place for names of classes and for preprocessing: keep them apart"
+FORMAT_WRITERS: dict[WeightsFormat, Callable[[Pretrained, Path], list[str]]] = {
+    "patchwords": write_model_folder,
     "huggingface": write_huggingface,
     "timm": write_timm,
     "google": write_google_file,

@@ -20,40 +20,45 @@ from torch import Tensor
 
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config
+from patchwords.model.family import ModelConfig
 from patchwords.weights import timm_names as names
-from patchwords.weights.architecture import architecture_of
+from patchwords.weights.architecture import find_architecture_name
 from patchwords.weights.foreign import (
-    CONFIG,
-    DAMAGE,
-    DEFAULT_CLASSES,
-    check_size,
-    complete_head,
-    fitted,
-    numbered,
-    read_table,
+    CONFIG_FILE,
+    DEFAULT_NUM_CLASSES,
+    PARSE_ERRORS,
+    add_missing_classifier,
+    check_preprocess_size,
+    make_numbered_labels,
+    read_json_table,
     read_tensors,
+    validate_tensors,
     write_tensors,
 )
-from patchwords.weights.guard import first_line
-from patchwords.weights.loaded import Loaded
+from patchwords.weights.guard import format_first_line
+from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.pretrained import Pretrained
-from patchwords.weights.renaming import Pairs, rename, reverse
-from patchwords.weights.standardise import with_epsilon_8
-from patchwords.weights.timm_args import resnet_args, vit_args
-from patchwords.weights.timm_config import image_size_of, named, resnet_config, vit_config
-from patchwords.weights.timm_preprocess import read_cfg, write_cfg
+from patchwords.weights.renaming import NamePairs, rename_tensors, reverse_pairs
+from patchwords.weights.standardise import rescale_to_epsilon_1e8
+from patchwords.weights.timm_args import make_resnet_model_args, make_vit_model_args
+from patchwords.weights.timm_config import (
+    infer_timm_image_size,
+    resnet_config_from_timm,
+    resolve_timm_architecture,
+    vit_config_from_timm,
+)
+from patchwords.weights.timm_preprocess import preprocess_from_timm, preprocess_to_timm
 
-LAYER_SCALE = re.compile(r"blocks\.(\d+)\.(?:ls([12])\.gamma|gamma_([12]))")
-SCALED = {"1": "attn.proj", "2": "mlp.fc2"}  # the last projection of each branch
+LAYER_SCALE_PATTERN = re.compile(r"blocks\.(\d+)\.(?:ls([12])\.gamma|gamma_([12]))")
+LAYER_SCALE_PROJECTIONS = {"1": "attn.proj", "2": "mlp.fc2"}  # the last projection of each branch
 
 
-def read_timm(path: Path, architecture: str | None = None) -> Loaded:
+def read_timm(path: Path, architecture: str | None = None) -> LoadedWeights:
     """A folder as timm keeps it on the hub, or a file of weights of an architecture by its name.
 
     Raises WeightsError in one line.
     """
-    table = read_table(path / CONFIG) if path.is_dir() else {}
+    table = read_json_table(path / CONFIG_FILE) if path.is_dir() else {}
     name = architecture or table.get("architecture")
     if not isinstance(name, str):
         raise WeightsError(
@@ -62,61 +67,61 @@ def read_timm(path: Path, architecture: str | None = None) -> Loaded:
         )
     tensors = read_tensors(path)
     try:
-        return read_state(tensors, name, table, path)
+        return read_timm_state_dict(tensors, name, table, path)
     except ConfigError as error:
         raise WeightsError(f"{path}: {error}") from error
-    except DAMAGE as error:
-        raise WeightsError(f"{path} does not fit {name}: {first_line(error)}") from error
+    except PARSE_ERRORS as error:
+        raise WeightsError(f"{path} does not fit {name}: {format_first_line(error)}") from error
 
 
-def read_state(
+def read_timm_state_dict(
     tensors: Mapping[str, Tensor], name: str, table: Mapping[str, Any], source: Path
-) -> Loaded:
+) -> LoadedWeights:
     """The model of a state dict; `table` is config.json, and may be empty."""
     told = table.get("pretrained_cfg") or table
-    cfg = {**silent(name), **told}
+    cfg = {**default_pretrained_cfg(name), **told}
     args = {**{"global_pool": table.get("global_pool")}, **(table.get("model_args") or {})}
-    heads, size = named(name)
-    size = image_size_of(args, cfg, size)
+    heads, size = resolve_timm_architecture(name)
+    size = infer_timm_image_size(args, cfg, size)
     unscaled, notes = fold_layer_scale(tensors)
-    pairs = names.RESNET if heads is None else vit_pairs(unscaled)
-    weights, unknown = rename(unscaled, reverse(pairs))
+    pairs = names.RESNET if heads is None else choose_vit_names(unscaled)
+    weights, unknown = rename_tensors(unscaled, reverse_pairs(pairs))
     if unknown:
         raise WeightsError(f"{source} cannot be read: {unknown[0]} is {names.what_is(unknown[0])}")
-    labels = read_labels(table, cfg)
+    labels = read_timm_labels(table, cfg)
     if "head.linear.weight" not in weights:
-        notes.append(complete_head(weights, len(labels) or DEFAULT_CLASSES))
+        notes.append(add_missing_classifier(weights, len(labels) or DEFAULT_NUM_CLASSES))
     weights["head.linear.weight"] = weights["head.linear.weight"].flatten(1)  # BiT's is 1x1
-    config: Config
+    config: ModelConfig
     if heads is None:
-        config = resnet_config(weights, size)
+        config = resnet_config_from_timm(weights, size)
     else:
-        config = vit_config(weights, heads, size, args)
-        notes += complete_biases(weights, config)
+        config = vit_config_from_timm(weights, heads, size, args)
+        notes += add_missing_qkv_biases(weights, config)
         table_rows = weights.get("positions.table")  # [1, T or N, D]
         if table_rows is not None and config.prefix and table_rows.shape[1] == config.patches:
-            weights["positions.table"] = with_class_row(table_rows)
-    preprocess, more = read_cfg(cfg, config.image_size, config.channels)
+            weights["positions.table"] = prepend_class_token_row(table_rows)
+    preprocess, more = preprocess_from_timm(cfg, config.image_size, config.channels)
     if len(labels) != config.num_classes:
         if labels:
             notes.append(f"{len(labels)} labels for {config.num_classes} classes: left aside")
-        labels = numbered(config.num_classes)
+        labels = make_numbered_labels(config.num_classes)
     if not told:
         notes.append(
             "how images are cut and scaled stands in config.json, which the file came without: it "
             "is taken to be as for most models of that name"
         )
-    return Loaded(
+    return LoadedWeights(
         config=config,
-        weights=fitted(weights, config, source),
+        weights=validate_tensors(weights, config, source),
         labels=labels,
         preprocess=preprocess,
-        architecture=architecture_of(config),
+        architecture=find_architecture_name(config),
         notes=(*notes, *more),
     )
 
 
-def silent(name: str) -> dict[str, Any]:
+def default_pretrained_cfg(name: str) -> dict[str, Any]:
     """What timm's own table says of preprocessing, where a file comes without it."""
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     if name.startswith("resnetv2"):
@@ -126,7 +131,7 @@ def silent(name: str) -> dict[str, Any]:
     return {**statistics, "crop_pct": crop_pct, "interpolation": "bicubic"}
 
 
-def vit_pairs(tensors: Mapping[str, Tensor]) -> Pairs:
+def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
     """The table of names for a plain ViT, a hybrid, or one with a ResNet's root alone."""
     if "patch_embed.backbone.conv.weight" in tensors:
         return names.ROOT_ALONE
@@ -135,19 +140,21 @@ def vit_pairs(tensors: Mapping[str, Tensor]) -> Pairs:
 
 def fold_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
     """A factor per channel after a projection is the projection with its rows times the factor."""
-    folded = {name: value for name, value in tensors.items() if not LAYER_SCALE.fullmatch(name)}
+    folded = {
+        name: value for name, value in tensors.items() if not LAYER_SCALE_PATTERN.fullmatch(name)
+    }
     if len(folded) == len(tensors):
         return folded, []
     for name, gamma in tensors.items():
-        if match := LAYER_SCALE.fullmatch(name):
+        if match := LAYER_SCALE_PATTERN.fullmatch(name):
             block, new, old = match.groups()
-            projection = f"blocks.{block}.{SCALED[new or old]}"
+            projection = f"blocks.{block}.{LAYER_SCALE_PROJECTIONS[new or old]}"
             folded[f"{projection}.weight"] = folded[f"{projection}.weight"] * gamma[:, None]
             folded[f"{projection}.bias"] = folded[f"{projection}.bias"] * gamma
     return folded, ["LayerScale is folded into the projections before it: the same function"]
 
 
-def complete_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
+def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
     """Zeros where query, key and value have no biases: the same function."""
     absent = False
     for block in range(config.depth):
@@ -158,12 +165,12 @@ def complete_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
     return ["query, key and value had no biases: they start from zero"] if absent else []
 
 
-def with_class_row(table: Tensor) -> Tensor:
+def prepend_class_token_row(table: Tensor) -> Tensor:
     """[1, N, D] -> [1, T, D]: no position for the class token is one of zeros (no_embed_class)."""
     return torch.cat([table.new_zeros(1, 1, table.shape[2]), table], dim=1)
 
 
-def read_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
+def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
     """Names of classes, in words where the file has words for each; () without any."""
     found = table.get("label_names") or cfg.get("label_names") or cfg.get("labels") or ()
     if isinstance(found, Mapping):  # by number, where timm left some out
@@ -184,21 +191,21 @@ def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
     config, preprocess = pretrained.model.config, pretrained.preprocess
     weights: dict[str, Tensor] = dict(pretrained.model.state_dict())
     notes: list[str] = []
-    pairs: Pairs
+    pairs: NamePairs
     if config.trunk is not None:
-        weights, trunk, notes = with_epsilon_8(weights, config.trunk)
+        weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
         config = config.with_settings(trunk=trunk)
     if isinstance(config, ViTConfig):
-        name, args = vit_args(config)
-        check_size(preprocess, config)
+        name, args = make_vit_model_args(config)
+        check_preprocess_size(preprocess, config)
         root_alone = config.trunk is not None and not config.trunk.units
         pairs = names.ROOT_ALONE if root_alone else names.HYBRID
         classifier, features = "head", config.width
     else:
-        name, args = resnet_args(config)
+        name, args = make_resnet_model_args(config)
         pairs, classifier, features = names.RESNET, "head.fc", config.trunk.channels
         weights["head.linear.weight"] = weights["head.linear.weight"][:, :, None, None]
-    tensors, _ = rename(weights, pairs)
+    tensors, _ = rename_tensors(weights, pairs)
     first = next(one for one in names.FIRST if f"{one}.weight" in tensors)
     table = {
         "architecture": name,
@@ -208,12 +215,12 @@ def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
         "label_names": list(pretrained.labels),
         "model_args": args,
         "pretrained_cfg": {
-            **write_cfg(preprocess),
+            **preprocess_to_timm(preprocess),
             "fixed_input_size": isinstance(config, ViTConfig),
             "num_classes": config.num_classes,
             "first_conv": first,
             "classifier": classifier,
         },
     }
-    write_tensors(folder, tensors, {CONFIG: table})
+    write_tensors(folder, tensors, {CONFIG_FILE: table})
     return notes

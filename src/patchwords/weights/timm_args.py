@@ -12,17 +12,17 @@ from typing import Any
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import TrunkConfig
-from patchwords.weights.foreign import refuse
+from patchwords.weights.foreign import refuse_unsupported
 from patchwords.weights.timm_config import GROUP_NORM_EPS, NORM_EPS, STANDARDISE
 
 # What timm can build by name: units -> name.
-HYBRIDS: dict[tuple[int, ...], str] = {
+HYBRID_ARCHITECTURES: dict[tuple[int, ...], str] = {
     (): "vit_tiny_r_s16_p8_224",
     (2, 2, 2, 2): "vit_small_r26_s32_224",
     (3, 4, 9): "vit_base_r50_s16_224",
     (3, 4, 6, 3): "vit_large_r50_s32_224",
 }
-RESNETS: dict[tuple[tuple[int, ...], int], str] = {
+RESNET_ARCHITECTURES: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
     ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
     ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
@@ -30,13 +30,13 @@ RESNETS: dict[tuple[tuple[int, ...], int], str] = {
     ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
     ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
 }
-PLAIN = "vit_base_patch16_224"  # any size of a plain ViT, by model_args
+PLAIN_ARCHITECTURE = "vit_base_patch16_224"  # any size of a plain ViT, by model_args
 
 
-def vit_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """The architecture and model_args of a ViT or hybrid. Raises WeightsError."""
     trunk = config.trunk
-    refuse(
+    refuse_unsupported(
         "timm's VisionTransformer",
         (
             (
@@ -57,9 +57,9 @@ def vit_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
                 f"its LayerNorm has an epsilon of 1e-6, not {config.norm_eps}",
             ),
             (
-                trunk is not None and not trunk_is_theirs(trunk),
+                trunk is not None and not is_timm_hybrid_trunk(trunk),
                 "its hybrids standardise weights by var+1e-8, with a GroupNorm epsilon of 1e-5 and "
-                f"padding 'same', and have units {', '.join(map(str, HYBRIDS))}, not {trunk}",
+                f"padding 'same', and have units {', '.join(map(str, HYBRID_ARCHITECTURES))}, not {trunk}",
             ),
         ),
     )
@@ -70,7 +70,7 @@ def vit_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "embed_dim": config.width,
         "depth": config.depth,
         "num_heads": config.heads,
-        "mlp_ratio": mlp_ratio(config.width, config.mlp_width),
+        "mlp_ratio": compute_mlp_ratio(config.width, config.mlp_width),
         "class_token": config.classifier == "token",
         "global_pool": {"gap": "avg"}.get(config.classifier, config.classifier),
         "fc_norm": False,
@@ -82,19 +82,19 @@ def vit_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         args |= {"pos_drop_rate": config.dropout, "proj_drop_rate": config.dropout}
     if config.drop_path:
         args["drop_path_rate"] = config.drop_path
-    return (HYBRIDS[trunk.units] if trunk else PLAIN), args
+    return (HYBRID_ARCHITECTURES[trunk.units] if trunk else PLAIN_ARCHITECTURE), args
 
 
-def trunk_is_theirs(trunk: TrunkConfig) -> bool:
+def is_timm_hybrid_trunk(trunk: TrunkConfig) -> bool:
     """Whether timm's hybrids have this trunk; both paddings of the pooling are one after a ReLU."""
     theirs = TrunkConfig(trunk.units, standardise=STANDARDISE, group_norm_eps=GROUP_NORM_EPS)
-    return trunk.units in HYBRIDS and replace(trunk, pool_padding="lowest") == theirs
+    return trunk.units in HYBRID_ARCHITECTURES and replace(trunk, pool_padding="lowest") == theirs
 
 
-def resnet_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
+def make_resnet_model_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
     """The architecture and model_args of a BiT. Raises WeightsError."""
     trunk = config.trunk
-    refuse(
+    refuse_unsupported(
         "timm's ResNetV2",
         (
             ((trunk.form, trunk.spatial) != ("pre", "convolution"), "BiT's form is 'pre'"),
@@ -108,16 +108,16 @@ def resnet_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
                 "it pads convolutions alike at both ends and the pooling by zeros",
             ),
             (
-                (trunk.units, trunk.width_factor) not in RESNETS,
-                f"it has {', '.join(RESNETS.values())}, not units {trunk.units} times "
+                (trunk.units, trunk.width_factor) not in RESNET_ARCHITECTURES,
+                f"it has {', '.join(RESNET_ARCHITECTURES.values())}, not units {trunk.units} times "
                 f"{trunk.width_factor}",
             ),
         ),
     )
-    return RESNETS[trunk.units, trunk.width_factor], {"in_chans": config.channels}
+    return RESNET_ARCHITECTURES[trunk.units, trunk.width_factor], {"in_chans": config.channels}
 
 
-def mlp_ratio(width: int, mlp_width: int) -> float:
+def compute_mlp_ratio(width: int, mlp_width: int) -> float:
     """The number that timm's int(width * ratio) makes the MLP's width of."""
     ratio = mlp_width / width
     return ratio if int(width * ratio) == mlp_width else math.nextafter(ratio, math.inf)

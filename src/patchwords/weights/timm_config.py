@@ -13,15 +13,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.checks import height_width
+from patchwords.model.checks import to_height_width
 from patchwords.model.config import ViTConfig
 from patchwords.model.resnet_config import ResNetConfig
 from patchwords.model.trunk_config import ROOT_WIDTH, TrunkConfig
-from patchwords.model.variants import resolve
-from patchwords.weights.foreign import refuse
+from patchwords.model.variants import resolve_model
+from patchwords.weights.foreign import refuse_unsupported
 
 # Architectures of the same arithmetic whose names are none of ours -> heads.
-HEADS = {
+HEADS_BY_ARCHITECTURE = {
     "vit_medium_patch16_gap_240": 8,
     "vit_medium_patch16_gap_256": 8,
     "vit_medium_patch16_gap_384": 8,
@@ -46,22 +46,28 @@ HEADS = {
     "deit3_large_patch16_384": 16,
     "deit3_huge_patch14_224": 16,
 }
-ACTIVATIONS = {None: "erf", "gelu": "erf", "gelu_tanh": "tanh"}  # act_layer -> our gelu
-LAYERNORM = (None, "layernorm", "LayerNorm")  # norm_layer; its epsilon is 1e-6
-OTHER_PARTS = ("block_fn", "mlp_layer", "attn_layer", "embed_layer", "pool_include_prefix")
+GELU_BY_ACT_LAYER = {None: "erf", "gelu": "erf", "gelu_tanh": "tanh"}  # act_layer -> our gelu
+LAYER_NORM_NAMES = (None, "layernorm", "LayerNorm")  # norm_layer; its epsilon is 1e-6
+UNSUPPORTED_MODEL_ARGS = (
+    "block_fn",
+    "mlp_layer",
+    "attn_layer",
+    "embed_layer",
+    "pool_include_prefix",
+)
 NORM_EPS = 1e-6  # of timm's own LayerNorm
 STANDARDISE: Literal["var+1e-8"] = "var+1e-8"  # of its hybrids and of its BiT
 GROUP_NORM_EPS = 1e-5
 
 
-def named(architecture: str) -> tuple[int | None, tuple[int, int]]:
+def resolve_timm_architecture(architecture: str) -> tuple[int | None, tuple[int, int]]:
     """Heads (None: a ResNet) and image size of an architecture. Raises WeightsError."""
     plain = architecture.rpartition("/")[2].partition(".")[0]
-    if plain in HEADS:
+    if plain in HEADS_BY_ARCHITECTURE:
         size = int(plain.removesuffix("_miil").rsplit("_", 1)[1])
-        return HEADS[plain], (size, size)
+        return HEADS_BY_ARCHITECTURE[plain], (size, size)
     try:
-        config = resolve(architecture).config
+        config = resolve_model(architecture).config
     except ConfigError as error:
         raise WeightsError(
             f"timm's {architecture!r} is not known to compute what ours does ({error})"
@@ -69,31 +75,40 @@ def named(architecture: str) -> tuple[int | None, tuple[int, int]]:
     return (config.heads if isinstance(config, ViTConfig) else None), config.image_size
 
 
-def check_args(args: Mapping[str, Any]) -> None:
+def check_model_args(args: Mapping[str, Any]) -> None:
     """Refuse model_args that the tensors do not show and that ours cannot follow."""
-    refuse(
+    refuse_unsupported(
         "patchwords",
         (
-            (args.get("act_layer") not in ACTIVATIONS, f"act_layer is {args.get('act_layer')!r}"),
-            (args.get("norm_layer") not in LAYERNORM, f"norm_layer is {args.get('norm_layer')!r}"),
-            *((bool(args.get(part)), f"{part} is {args.get(part)!r}") for part in OTHER_PARTS),
+            (
+                args.get("act_layer") not in GELU_BY_ACT_LAYER,
+                f"act_layer is {args.get('act_layer')!r}",
+            ),
+            (
+                args.get("norm_layer") not in LAYER_NORM_NAMES,
+                f"norm_layer is {args.get('norm_layer')!r}",
+            ),
+            *(
+                (bool(args.get(part)), f"{part} is {args.get(part)!r}")
+                for part in UNSUPPORTED_MODEL_ARGS
+            ),
         ),
     )
 
 
-def vit_config(
+def vit_config_from_timm(
     weights: Mapping[str, Tensor],
     heads: int,
     image_size: tuple[int, int],
     args: Mapping[str, Any],
 ) -> ViTConfig:
     """The config of tensors under our names. Raises ConfigError or WeightsError."""
-    check_args(args)
+    check_model_args(args)
     kernel = weights["embed.weight"]  # [D, C, P, P]
     trunk = None
     if "trunk.root.conv.weight" in weights:
         trunk = TrunkConfig(
-            units=count_units(weights),
+            units=count_timm_units(weights),
             width_factor=len(weights["trunk.root.conv.weight"]) // ROOT_WIDTH,
             standardise=STANDARDISE,
             group_norm_eps=GROUP_NORM_EPS,
@@ -103,15 +118,17 @@ def vit_config(
     return ViTConfig(
         patch_size=kernel.shape[-1],
         width=len(kernel),
-        depth=len({index(name, 2) for name in weights if name.startswith("encoder.blocks.")}),
+        depth=len(
+            {parse_name_index(name, 2) for name in weights if name.startswith("encoder.blocks.")}
+        ),
         heads=args.get("num_heads") or heads,
         mlp_width=len(weights["encoder.blocks.0.mlp.fc1.weight"]),
         image_size=image_size,
         channels=first.shape[1],
         num_classes=len(weights["head.linear.weight"]),
-        classifier=classifier_of(weights, args.get("global_pool")),  # type: ignore[arg-type]
+        classifier=infer_timm_classifier(weights, args.get("global_pool")),  # type: ignore[arg-type]
         representation_size=None if layer is None else len(layer),
-        gelu=ACTIVATIONS[args.get("act_layer")],  # type: ignore[arg-type]
+        gelu=GELU_BY_ACT_LAYER[args.get("act_layer")],  # type: ignore[arg-type]
         norm_eps=NORM_EPS,
         dropout=args.get("proj_drop_rate") or 0.0,
         drop_path=args.get("drop_path_rate") or 0.0,
@@ -121,12 +138,12 @@ def vit_config(
     )
 
 
-def classifier_of(weights: Mapping[str, Tensor], pool: str | None) -> str:
+def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> str:
     """Our classifier. Raises WeightsError for a pooling that ours has not."""
     with_token, with_map = "class_token" in weights, "head.pool.probe" in weights
     found = "token" if with_token else "map" if with_map else "gap"
     means = {"avg": "gap"}.get(pool or found, pool or found)
-    refuse(
+    refuse_unsupported(
         "patchwords",
         (
             (with_token and with_map, "attention pooling leaves out a class token that is there"),
@@ -136,11 +153,13 @@ def classifier_of(weights: Mapping[str, Tensor], pool: str | None) -> str:
     return found
 
 
-def resnet_config(weights: Mapping[str, Tensor], image_size: tuple[int, int]) -> ResNetConfig:
+def resnet_config_from_timm(
+    weights: Mapping[str, Tensor], image_size: tuple[int, int]
+) -> ResNetConfig:
     """The config of a BiT's tensors under our names."""
     root = weights["trunk.root.conv.weight"]  # [64 x factor, C, 7, 7]
     trunk = TrunkConfig(
-        units=count_units(weights),
+        units=count_timm_units(weights),
         width_factor=len(root) // ROOT_WIDTH,
         form="pre",
         standardise=STANDARDISE,
@@ -151,24 +170,24 @@ def resnet_config(weights: Mapping[str, Tensor], image_size: tuple[int, int]) ->
     return ResNetConfig(trunk, image_size, root.shape[1], len(weights["head.linear.weight"]))
 
 
-def count_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
+def count_timm_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
     """Residual units of each stage."""
     found: dict[int, set[int]] = {}
     for name in weights:
         if name.startswith("trunk.stages."):
-            found.setdefault(index(name, 2), set()).add(index(name, 3))
+            found.setdefault(parse_name_index(name, 2), set()).add(parse_name_index(name, 3))
     return tuple(len(found[stage]) for stage in sorted(found))
 
 
-def index(name: str, place: int) -> int:
+def parse_name_index(name: str, place: int) -> int:
     """The number at this place of a dotted name."""
     return int(name.split(".")[place])
 
 
-def image_size_of(
+def infer_timm_image_size(
     args: Mapping[str, Any], cfg: Mapping[str, Any], default: tuple[int, int]
 ) -> tuple[int, int]:
     """(H, W) that the weights are for. Raises ConfigError."""
     if args.get("img_size"):
-        return height_width(args["img_size"])
-    return height_width(list(cfg["input_size"])[1:]) if cfg.get("input_size") else default
+        return to_height_width(args["img_size"])
+    return to_height_width(list(cfg["input_size"])[1:]) if cfg.get("input_size") else default

@@ -6,9 +6,9 @@ layers/attention_pool.py of timm 1.0.
 
 from __future__ import annotations
 
-from patchwords.weights.renaming import Pairs
+from patchwords.weights.renaming import NamePairs
 
-VIT: Pairs = (
+VIT_NAMES: NamePairs = (
     ("class_token", "cls_token"),
     ("positions.table", "pos_embed"),
     ("embed", "patch_embed.proj"),
@@ -31,7 +31,7 @@ VIT: Pairs = (
 )
 
 
-def units(stages: str) -> Pairs:
+def list_unit_names(stages: str) -> NamePairs:
     """The residual units of the stages that are called so."""
     parts = (
         *((f"conv{i}", f"conv{i}") for i in (1, 2, 3)),
@@ -45,26 +45,26 @@ def units(stages: str) -> Pairs:
     )
 
 
-HYBRID: Pairs = (
-    *VIT,
+HYBRID_NAMES: NamePairs = (
+    *VIT_NAMES,
     ("trunk.root.conv", "patch_embed.backbone.stem.conv"),
     ("trunk.root.norm", "patch_embed.backbone.stem.norm"),
-    *units("patch_embed.backbone.stages"),
+    *list_unit_names("patch_embed.backbone.stages"),
 )
-ROOT_ALONE: Pairs = (
-    *VIT,
+ROOT_ONLY_NAMES: NamePairs = (
+    *VIT_NAMES,
     ("trunk.root.conv", "patch_embed.backbone.conv"),
     ("trunk.root.norm", "patch_embed.backbone.norm"),
 )
-RESNET: Pairs = (
+RESNET_NAMES: NamePairs = (
     ("trunk.root.conv", "stem.conv"),
-    *units("stages"),
+    *list_unit_names("stages"),
     ("norm", "norm"),
     ("head.linear", "head.fc"),
 )
 
 # The convolution that sees the image, by which timm fits a model to other channels.
-FIRST = (
+FIRST_CONVS = (
     "patch_embed.backbone.stem.conv",
     "patch_embed.backbone.conv",
     "stem.conv",
@@ -72,7 +72,7 @@ FIRST = (
 )
 
 # Parts of other models: what a name in the file means, by a piece of it.
-STRANGERS = (
+UNSUPPORTED_PARTS = (
     ("reg_token", "register tokens"),
     ("dist_token", "a distillation token, which takes part in attention"),
     ("head_dist", "a second classifier, on a distillation token"),
@@ -91,6 +91,8 @@ STRANGERS = (
 )
 
 
-def what_is(name: str) -> str:
+def describe_unsupported_part(name: str) -> str:
     """What a tensor that ours has no place for stands for, as far as is known."""
-    return next((what for piece, what in STRANGERS if piece in name), "a part that ours has not")
+    return next(
+        (what for piece, what in UNSUPPORTED_PARTS if piece in name), "a part that ours has not"
+    )

@@ -15,7 +15,7 @@ from patchwords.data.preprocess import Preprocess
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # where cfg is silent
 
 
-def read_cfg(
+def preprocess_from_timm(
     cfg: Mapping[str, Any], image_size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, list[str]]:
     """The preprocessing for images of (H, W); and what is not quite as told. Raises ConfigError."""
@@ -35,14 +35,14 @@ def read_cfg(
         resize="squash" if mode == "squash" else "crop",
         crop_fraction=image_size[0] / max(whole, image_size[0]),
         interpolation=interpolation,  # type: ignore[arg-type]
-        mean=of_channels(cfg.get("mean") or IMAGENET_MEAN, channels),
-        std=of_channels(cfg.get("std") or IMAGENET_STD, channels),
+        mean=expand_to_channels(cfg.get("mean") or IMAGENET_MEAN, channels),
+        std=expand_to_channels(cfg.get("std") or IMAGENET_STD, channels),
         channels=channels,  # type: ignore[arg-type]
     )
     return preprocess, notes
 
 
-def of_channels(values: Any, channels: int) -> tuple[float, ...]:
+def expand_to_channels(values: Any, channels: int) -> tuple[float, ...]:
     """One value for each channel; of grey images, the mean of those of RGB."""
     numbers = tuple(float(value) for value in values)
     if channels == 1 and len(numbers) > 1:
@@ -50,7 +50,7 @@ def of_channels(values: Any, channels: int) -> tuple[float, ...]:
     return numbers * channels if len(numbers) == 1 else numbers
 
 
-def write_cfg(preprocess: Preprocess) -> dict[str, Any]:
+def preprocess_to_timm(preprocess: Preprocess) -> dict[str, Any]:
     """The fields that timm.data.resolve_data_config reads the same preprocessing from."""
     height, width = preprocess.image_size
     squash = preprocess.resize == "squash"
@@ -58,14 +58,14 @@ def write_cfg(preprocess: Preprocess) -> dict[str, Any]:
         "input_size": [preprocess.channels, height, width],
         "fixed_input_size": True,
         "interpolation": preprocess.interpolation,
-        "crop_pct": 1.0 if squash else crop_pct(height, preprocess.crop_fraction),
+        "crop_pct": 1.0 if squash else compute_crop_pct(height, preprocess.crop_fraction),
         "crop_mode": "squash" if squash else "center",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
     }
 
 
-def crop_pct(side: int, fraction: float) -> float:
+def compute_crop_pct(side: int, fraction: float) -> float:
     """The number that timm's floor makes the same size of as our rounding does."""
     whole = round(side / fraction)
     percent = side / whole

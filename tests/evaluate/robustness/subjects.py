@@ -11,32 +11,34 @@ from PIL import Image
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from patchwords.data.examples import Examples
+from patchwords.data.examples import ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.evaluate.robustness.disturbance import Batch
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.disturbance import PerturbationBatch
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import Config, build
+from patchwords.model.family import ModelConfig, build_model
 from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT
+from patchwords.model.trunk_config import BIT_TRUNK
 from patchwords.weights.pretrained import Pretrained
 
 CLASSES = ("ant", "bee", "cat")
 SIZE = (24, 16)
 VIT = ViTConfig(4, 14, 2, 2, 22, image_size=SIZE, num_classes=len(CLASSES))
-RESNET = ResNetConfig(trunk=replace(BIT, units=(1,)), image_size=SIZE, num_classes=len(CLASSES))
+RESNET = ResNetConfig(
+    trunk=replace(BIT_TRUNK, units=(1,)), image_size=SIZE, num_classes=len(CLASSES)
+)
 
 
-def still(config: Config, name: str = "model") -> Subject:
+def still(config: ModelConfig, name: str = "model") -> LoadedModel:
     """A model with the values of its layers' makers, where nobody asks it anything."""
     assert config.channels in (1, 3)
     preprocess = Preprocess(config.image_size, crop_fraction=1.0, channels=config.channels)  # type: ignore[arg-type]
     device = Device(torch.device("cpu"), bf16=False)
-    return Subject(name, Pretrained(build(config).eval(), preprocess, CLASSES), device, 0)
+    return LoadedModel(name, Pretrained(build_model(config).eval(), preprocess, CLASSES), device, 0)
 
 
-def lively(config: Config, name: str = "model") -> Subject:
+def lively(config: ModelConfig, name: str = "model") -> LoadedModel:
     """A model whose every parameter is drawn, and whose answers differ from image to image."""
     own = torch.Generator().manual_seed(5)
     subject = still(config, name)
@@ -57,13 +59,13 @@ def pixels(count: int, size: tuple[int, int] = SIZE, channels: int = 3) -> Tenso
 
 
 def batch_of(
-    subject: Subject, count: int = 5, first: int = 0, size: tuple[int, int] | None = None
-) -> Batch:
+    subject: LoadedModel, count: int = 5, first: int = 0, size: tuple[int, int] | None = None
+) -> PerturbationBatch:
     """The images `first` to `first + count` of one series, wherever a batch begins."""
     given = size or subject.preprocess.image_size
     images = pixels(first + count, given, subject.preprocess.channels)[first:]
     labels = torch.zeros(count, dtype=torch.int64)
-    return Batch(images, labels, list(range(first, first + count)), subject)
+    return PerturbationBatch(images, labels, list(range(first, first + count)), subject)
 
 
 class Pngs:
@@ -84,7 +86,9 @@ class Pngs:
 
 def examples_of(
     count: int, classes: tuple[str, ...] = CLASSES, broken: tuple[int, ...] = ()
-) -> Examples:
+) -> ImageDataset:
     rows = np.arange(count)
     labels = rows % len(classes)
-    return Examples(classes, labels, [f"{row}.png" for row in rows], rows + 1, Pngs(broken), rows)
+    return ImageDataset(
+        classes, labels, [f"{row}.png" for row in rows], rows + 1, Pngs(broken), rows
+    )

@@ -12,19 +12,19 @@ from torch.nn import functional as F
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.evaluate.robustness.attacks import (
-    ATTACKS,
-    by_fgsm,
-    by_pgd,
-    fgsm,
-    loss_gradient,
-    pgd,
+    ATTACK_PERTURBATIONS,
+    compute_loss_gradient,
+    fgsm_attack,
+    perturb_with_fgsm,
+    perturb_with_pgd,
+    pgd_attack,
 )
-from patchwords.evaluate.robustness.disturbance import Batch
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.disturbance import PerturbationBatch
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.config import ViTConfig
 from patchwords.model.create import create_model
-from patchwords.model.family import Model, build
-from patchwords.model.initialise import initialise
+from patchwords.model.family import Model, build_model
+from patchwords.model.initialise import init_weights
 from patchwords.weights.pretrained import Pretrained
 
 SIZE = (5, 7)
@@ -43,10 +43,10 @@ class Linear(nn.Module):
         return images.flatten(1) @ self.weight.T / 20
 
 
-def subject(model: nn.Module, size: tuple[int, int] = SIZE, bf16: bool = False) -> Subject:
+def subject(model: nn.Module, size: tuple[int, int] = SIZE, bf16: bool = False) -> LoadedModel:
     classes = tuple("abc")
     source = Pretrained(cast(Model, model.eval()), Preprocess(size, mean=MEAN, std=STD), classes)
-    return Subject("model", source, Device(torch.device("cpu"), bf16), 0)
+    return LoadedModel("model", source, Device(torch.device("cpu"), bf16), 0)
 
 
 def images(count: int = 4, size: tuple[int, int] = SIZE) -> Tensor:
@@ -56,8 +56,8 @@ def images(count: int = 4, size: tuple[int, int] = SIZE) -> Tensor:
 
 def small_vit() -> nn.Module:
     config = ViTConfig(4, 12, 2, 3, 23, image_size=(8, 8), num_classes=3)
-    model = build(config)
-    initialise(model, 0)
+    model = build_model(config)
+    init_weights(model, 0)
     nn.init.normal_(model.head.linear.weight, generator=torch.Generator().manual_seed(3))
     return model
 
@@ -77,13 +77,13 @@ def test_of_two_linear_logits_fgsm_finds_the_worst_of_the_ball() -> None:
     away = torch.where(labels[:, None, None, None] == 0, signs, -signs)
     for epsilon in (0.5, 8.0):
         wanted = (pixels + epsilon * away).clamp(0, 255)
-        torch.testing.assert_close(fgsm(subject(model), pixels, labels, epsilon), wanted)
+        torch.testing.assert_close(fgsm_attack(subject(model), pixels, labels, epsilon), wanted)
 
 
 def test_the_gradient_is_that_of_each_images_own_loss() -> None:
     """By differences in float64, through the whole of a ViT."""
     pixels, labels = images(2, (8, 8)), torch.tensor([2, 0])
-    found = loss_gradient(subject(small_vit(), (8, 8)), pixels.float(), labels).double()
+    found = compute_loss_gradient(subject(small_vit(), (8, 8)), pixels.float(), labels).double()
     model = small_vit().double()
     nudge = torch.zeros(1, 3, 8, 8, dtype=torch.float64)
     for place in ((0, 0, 0), (1, 3, 6), (2, 7, 7)):
@@ -96,7 +96,7 @@ def test_the_gradient_is_that_of_each_images_own_loss() -> None:
 def test_pgd_never_loses_where_the_loss_is_convex() -> None:
     model, pixels, labels = Linear(3), images(), torch.tensor([0, 1, 2, 0])
     start = 2 * torch.rand(pixels.shape, generator=torch.Generator().manual_seed(4)) - 1
-    attacked = pgd(subject(model), pixels, labels, 4.0, start)
+    attacked = pgd_attack(subject(model), pixels, labels, 4.0, start)
     begun = (pixels + 4.0 * start).clamp(0, 255)
     assert (losses(model, attacked, labels) > losses(model, begun, labels)).all()
     assert (losses(model, attacked, labels) > losses(model, pixels, labels)).all()
@@ -109,9 +109,9 @@ def test_attacks_stay_in_the_ball_and_in_the_range(epsilon: float) -> None:
     pixels[0], pixels[1] = 0, 255
     start = torch.ones(pixels.shape)
     for attacked in (
-        fgsm(asked, pixels, labels, epsilon),
-        pgd(asked, pixels, labels, epsilon, start),
-        pgd(asked, pixels, labels, epsilon, -start, steps=1),
+        fgsm_attack(asked, pixels, labels, epsilon),
+        pgd_attack(asked, pixels, labels, epsilon, start),
+        pgd_attack(asked, pixels, labels, epsilon, -start, steps=1),
     ):
         assert attacked.dtype == torch.float32
         assert (attacked - pixels.float()).abs().max() == epsilon  # levels of 255 are exact
@@ -123,18 +123,20 @@ def test_a_gradient_of_zero_moves_nothing() -> None:
     model = Linear(3)
     nn.init.zeros_(model.weight)
     pixels, labels = images(), torch.tensor([0, 1, 2, 0])
-    assert torch.equal(fgsm(subject(model), pixels, labels, 8.0), pixels.float())
+    assert torch.equal(fgsm_attack(subject(model), pixels, labels, 8.0), pixels.float())
     start = torch.zeros(pixels.shape)
-    assert torch.equal(pgd(subject(model), pixels, labels, 8.0, start), pixels.float())
+    assert torch.equal(pgd_attack(subject(model), pixels, labels, 8.0, start), pixels.float())
 
 
 @pytest.mark.parametrize("trainable", [True, False])
 def test_the_model_is_as_it_was(trainable: bool) -> None:
     model = small_vit().requires_grad_(trainable)
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    batch = Batch(images(2, (8, 8)), torch.tensor([0, 1]), [3, 5], subject(model, (8, 8)))
+    batch = PerturbationBatch(
+        images(2, (8, 8)), torch.tensor([0, 1]), [3, 5], subject(model, (8, 8))
+    )
     with torch.no_grad():  # as the images are judged
-        for attack in (by_fgsm, by_pgd):
+        for attack in (perturb_with_fgsm, perturb_with_pgd):
             attacked = attack(batch, 2.0, 0)
             assert not attacked.requires_grad
             assert not torch.equal(attacked, batch.images.float())
@@ -147,28 +149,30 @@ def test_the_model_is_as_it_was(trainable: bool) -> None:
 def test_bfloat16_has_no_part_in_the_attack() -> None:
     pixels, labels = images(2, (8, 8)), torch.tensor([0, 1])
     exact, rough = subject(small_vit(), (8, 8)), subject(small_vit(), (8, 8), bf16=True)
-    wanted = loss_gradient(exact, pixels.float(), labels)
+    wanted = compute_loss_gradient(exact, pixels.float(), labels)
     with rough.device.autocast():
-        torch.testing.assert_close(loss_gradient(rough, pixels.float(), labels), wanted)
+        torch.testing.assert_close(compute_loss_gradient(rough, pixels.float(), labels), wanted)
 
 
 def test_where_pgd_begins_belongs_to_the_seed_and_the_image() -> None:
     asked = subject(small_vit(), (8, 8))
     pixels, labels = images(3, (8, 8)), torch.tensor([0, 1, 2])
-    together = by_pgd(Batch(pixels, labels, [11, 4, 9], asked), 4.0, 1)
-    alone = by_pgd(Batch(pixels[1:2], labels[1:2], [4], asked), 4.0, 1)
+    together = perturb_with_pgd(PerturbationBatch(pixels, labels, [11, 4, 9], asked), 4.0, 1)
+    alone = perturb_with_pgd(PerturbationBatch(pixels[1:2], labels[1:2], [4], asked), 4.0, 1)
     torch.testing.assert_close(together[1:2], alone)
     for index, seed in ((5, 1), (4, 2)):
-        other = by_pgd(Batch(pixels[1:2], labels[1:2], [index], asked), 4.0, seed)
+        other = perturb_with_pgd(
+            PerturbationBatch(pixels[1:2], labels[1:2], [index], asked), 4.0, seed
+        )
         assert not torch.allclose(other, alone)
 
 
 def test_fgsm_finds_its_gradient_once_for_all_levels() -> None:
     asked = subject(small_vit(), (8, 8))
-    batch = Batch(images(2, (8, 8)), torch.tensor([0, 1]), [3, 5], asked)
+    batch = PerturbationBatch(images(2, (8, 8)), torch.tensor([0, 1]), [3, 5], asked)
     for epsilon in (1.0, 2.0):
-        wanted = fgsm(asked, batch.images, batch.labels, epsilon)
-        assert torch.equal(by_fgsm(batch, epsilon, 0), wanted)
+        wanted = fgsm_attack(asked, batch.images, batch.labels, epsilon)
+        assert torch.equal(perturb_with_fgsm(batch, epsilon, 0), wanted)
     assert len(batch.found) == 1
 
 
@@ -180,10 +184,10 @@ def test_every_family_can_be_attacked(name: str) -> None:
     nn.init.normal_(head, generator=torch.Generator().manual_seed(3))
     pixels, labels = images(1, (64, 64)), torch.tensor([1])
     asked = subject(model, (64, 64))
-    attacked = fgsm(asked, pixels, labels, 0.5)
+    attacked = fgsm_attack(asked, pixels, labels, 0.5)
     assert losses(model, attacked, labels) > losses(model, pixels, labels)
 
 
 def test_attacks_are_asked_for_by_name_and_only_pgd_draws() -> None:
-    assert [attack.seeds for attack in ATTACKS] == [False, True]
-    assert not any(attack.usual for attack in ATTACKS)
+    assert [attack.seeds for attack in ATTACK_PERTURBATIONS] == [False, True]
+    assert not any(attack.usual for attack in ATTACK_PERTURBATIONS)

@@ -11,18 +11,18 @@ from scipy import ndimage
 from torch import Tensor
 
 from patchwords.evaluate.robustness.blurs import (
-    cut_middle,
+    crop_centre,
     defocus_blur,
-    disk,
-    enlarge,
     gaussian_blur,
     glass_blur,
-    mix_near,
+    make_disk_kernel,
+    mix_nearby_pixels,
     motion_blur,
     zoom_blur,
+    zoom_into_centre,
 )
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.robustness.smoothing import smooth
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.robustness.smoothing import gaussian_filter
 
 EXACT = {"rtol": 0, "atol": 1e-12}  # float64, sums of a few hundred products
 
@@ -31,8 +31,8 @@ def images(*shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).random(shape))
 
 
-def draws(*indices: int, seed: int = 0) -> Draws:
-    return Draws(seed, "blur", indices or (3, 5))
+def draws(*indices: int, seed: int = 0) -> PerImageRandom:
+    return PerImageRandom(seed, "blur", indices or (3, 5))
 
 
 @pytest.mark.parametrize("reach", [1, 2, 3])
@@ -48,7 +48,7 @@ def test_mixing_is_the_published_loop(reach: int) -> None:
             for w in range(width - reach, reach, -1):
                 there = h + down[h, w], w + across[h, w]
                 x[h, w], x[there] = x[there], x[h, w]
-    found = mix_near(pixels, torch.from_numpy(steps), reach)
+    found = mix_nearby_pixels(pixels, torch.from_numpy(steps), reach)
     np.testing.assert_array_equal(found.numpy().transpose(0, 2, 3, 1), wanted)
 
 
@@ -57,7 +57,7 @@ def test_mixing_follows_long_chains() -> None:
     steps = torch.zeros(1, 2, 5, 41, dtype=torch.int64)
     steps[:, 1] = 1
     pixels = torch.arange(205.0).view(1, 1, 5, 41)
-    mixed = mix_near(pixels, steps, 2)
+    mixed = mix_nearby_pixels(pixels, steps, 2)
     assert mixed[0, 0, 3, 3:40].tolist() == [pixels[0, 0, 3, 40]] * 37
     assert torch.equal(mixed[0, 0, :3], pixels[0, 0, :3])  # the rim stays
     assert torch.equal(mixed[..., :3], pixels[..., :3])
@@ -65,7 +65,9 @@ def test_mixing_follows_long_chains() -> None:
 
 def test_an_image_too_small_for_mixing_stays() -> None:
     pixels = images(1, 1, 4, 4)
-    assert torch.equal(mix_near(pixels, torch.zeros(1, 2, 4, 4, dtype=torch.int64), 4), pixels)
+    assert torch.equal(
+        mix_nearby_pixels(pixels, torch.zeros(1, 2, 4, 4, dtype=torch.int64), 4), pixels
+    )
 
 
 def test_glass_blur_smooths_mixes_and_smooths() -> None:
@@ -77,10 +79,10 @@ def test_glass_blur_smooths_mixes_and_smooths() -> None:
     assert not changed[:, :, :3].any()
     assert set(blurred[0, 0].flatten().tolist()) <= set(pixels[0, 0].flatten().tolist())
     steps = draws().each(lambda own: torch.randint(-2, 2, (2, 2, 13, 17), generator=own))
-    wanted = smooth(pixels, 0.9)
+    wanted = gaussian_filter(pixels, 0.9)
     for step in (steps[:, 0], steps[:, 1]):
-        wanted = mix_near(wanted, step, 2)
-    torch.testing.assert_close(glass_blur(pixels, draws(), 0.9, 2, 2), smooth(wanted, 0.9))
+        wanted = mix_nearby_pixels(wanted, step, 2)
+    torch.testing.assert_close(glass_blur(pixels, draws(), 0.9, 2, 2), gaussian_filter(wanted, 0.9))
 
 
 @pytest.mark.parametrize("radius", [0.3, 1.5, 3, 8, 10])
@@ -93,7 +95,7 @@ def test_the_disk_is_a_softened_circle(radius: float) -> None:
     curve = np.exp(-((np.arange(side) - side // 2) ** 2) / (2 * soft**2))
     weights = np.outer(curve, curve) / curve.sum() ** 2
     wanted = ndimage.correlate(inside, weights, mode="mirror")
-    found = disk(radius, soft)
+    found = make_disk_kernel(radius, soft)
     margin = (len(wanted) - len(found)) // 2
     inner = slice(margin, len(wanted) - margin)
     np.testing.assert_allclose(found, wanted[inner, inner], rtol=1e-6)  # float32
@@ -102,7 +104,7 @@ def test_the_disk_is_a_softened_circle(radius: float) -> None:
 
 def test_defocus_is_a_correlation_with_the_disk_mirrored_at_the_border() -> None:
     pixels = images(2, 3, 23, 29)
-    kernel = disk(3, 0.1).double().numpy()
+    kernel = make_disk_kernel(3, 0.1).double().numpy()
     found = defocus_blur(pixels, draws(), 3, 0.1)
     for b in range(2):
         for c in range(3):
@@ -139,19 +141,24 @@ def test_enlarging_is_scipys_zoom_of_the_middle(factor: float) -> None:
         large = ndimage.zoom(middle, factor, order=1)
         above, beside = (large.shape[0] - 31) // 2, (large.shape[1] - 37) // 2
         wanted = large[above : above + 31, beside : beside + 37]
-        np.testing.assert_allclose(enlarge(pixels, factor)[0, c], wanted, **EXACT)
+        np.testing.assert_allclose(zoom_into_centre(pixels, factor)[0, c], wanted, **EXACT)
 
 
 def test_zoom_blur_is_the_mean_of_the_image_and_its_enlargements() -> None:
     pixels = images(2, 3, 31, 37)
     for farthest, step, last in ((1.11, 0.01, 12), (1.16, 0.01, 16), (1.31, 0.03, 11)):
         factors = [1 + step * i for i in range(last)]  # NumPy counts 1.11 in, 1.16 not
-        wanted = (pixels + sum(enlarge(pixels, factor) for factor in factors)) / (last + 1)
+        wanted = (pixels + sum(zoom_into_centre(pixels, factor) for factor in factors)) / (last + 1)
         np.testing.assert_allclose(zoom_blur(pixels, draws(), farthest, step), wanted, atol=1e-9)
 
 
 def test_the_middle_is_cut_as_the_published_code_does() -> None:
-    assert cut_middle(torch.arange(7.0).view(1, 1, 1, 7), [1, 4]).flatten().tolist() == [1, 2, 3, 4]
+    assert crop_centre(torch.arange(7.0).view(1, 1, 1, 7), [1, 4]).flatten().tolist() == [
+        1,
+        2,
+        3,
+        4,
+    ]
 
 
 @pytest.mark.parametrize(

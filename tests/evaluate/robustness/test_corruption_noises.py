@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from patchwords.evaluate.robustness.draws import Draws
+from patchwords.evaluate.robustness.draws import PerImageRandom
 from patchwords.evaluate.robustness.noises import (
     gaussian_noise,
     impulse_noise,
@@ -24,8 +24,8 @@ def grey(level: float) -> Tensor:
     return torch.full(SHAPE, level)
 
 
-def draws(name: str = "noise", seed: int = 0, indices: tuple[int, ...] = (5, 7)) -> Draws:
-    return Draws(seed, name, indices)
+def draws(name: str = "noise", seed: int = 0, indices: tuple[int, ...] = (5, 7)) -> PerImageRandom:
+    return PerImageRandom(seed, name, indices)
 
 
 def test_gaussian_noise_has_mean_zero_and_the_asked_deviation() -> None:
@@ -63,10 +63,14 @@ def test_an_image_is_disturbed_by_the_seed_the_name_and_its_place_alone(
     noise: Callable[..., Tensor], amount: float
 ) -> None:
     images = torch.rand(3, 3, 11, 13, generator=torch.Generator().manual_seed(1))
-    together = noise(images, Draws(2, "a", [19, 3, 7]), amount)
-    alone = noise(images[1:2], Draws(2, "a", [3]), amount)
+    together = noise(images, PerImageRandom(2, "a", [19, 3, 7]), amount)
+    alone = noise(images[1:2], PerImageRandom(2, "a", [3]), amount)
     torch.testing.assert_close(together[1:2], alone, rtol=0, atol=0)
-    for other in (Draws(3, "a", [3]), Draws(2, "b", [3]), Draws(2, "a", [4])):
+    for other in (
+        PerImageRandom(3, "a", [3]),
+        PerImageRandom(2, "b", [3]),
+        PerImageRandom(2, "a", [4]),
+    ):
         assert not torch.equal(noise(images[1:2], other, amount), alone)
-    same = noise(images[:1].expand(2, -1, -1, -1), Draws(2, "a", [3, 4]), amount)
+    same = noise(images[:1].expand(2, -1, -1, -1), PerImageRandom(2, "a", [3, 4]), amount)
     assert not torch.equal(same[0], same[1])

@@ -9,39 +9,52 @@ import torch
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
-from patchwords.evaluate.robustness.corruptions import CORRUPTING, KINDS, summarise_corruptions
-from patchwords.evaluate.robustness.disturbance import Batch, Disturbance
-from patchwords.evaluate.robustness.imagenet_c import CORRUPTIONS
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.corruptions import (
+    CORRUPTION_PERTURBATIONS,
+    STANDARD_CORRUPTION_NAMES,
+    summarise_corruptions,
+)
+from patchwords.evaluate.robustness.disturbance import Perturbation, PerturbationBatch
+from patchwords.evaluate.robustness.imagenet_c import COMMON_CORRUPTIONS
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.config import ViTConfig
-from patchwords.model.family import build
+from patchwords.model.family import build_model
 from patchwords.weights.pretrained import Pretrained
 
 
-def batch(size: int, channels: int = 3, count: int = 2) -> Batch:
+def batch(size: int, channels: int = 3, count: int = 2) -> PerturbationBatch:
     """Smooth pictures with a little noise: what corruptions were made for."""
     own = torch.Generator().manual_seed(3)
     coarse = torch.rand(count, channels, 7, 7, generator=own)
     smooth = torch.nn.functional.interpolate(coarse, (size, size), mode="bicubic").clamp(0, 1)
     images = (smooth * 235 + 20 * torch.rand(smooth.shape, generator=own)).byte()
-    model = build(ViTConfig(4, 4, 1, 1, 4, image_size=(8, 8), channels=channels, num_classes=2))
+    model = build_model(
+        ViTConfig(4, 4, 1, 1, 4, image_size=(8, 8), channels=channels, num_classes=2)
+    )
     preprocess = Preprocess((size, size), channels=channels)  # type: ignore[arg-type]
-    subject = Subject("model", Pretrained(model, preprocess, ("a", "b")), choose_device("cpu"), 0)
+    subject = LoadedModel(
+        "model", Pretrained(model, preprocess, ("a", "b")), choose_device("cpu"), 0
+    )
     indices = list(range(11, 11 + count))
-    return Batch(images, torch.zeros(count, dtype=torch.int64), indices, subject)
+    return PerturbationBatch(images, torch.zeros(count, dtype=torch.int64), indices, subject)
 
 
 def test_the_kinds_are_those_of_imagenet_c_without_its_weather() -> None:
-    names = {corruption.name for corruption in CORRUPTIONS}
-    assert {name.split("-")[0] for name in KINDS} == {"noise", "blur", "digital", "weather"}
-    assert len(names) == len(CORRUPTIONS) == 14
-    assert names - set(KINDS) == {"extra-speckle-noise", "extra-gaussian-blur"}
-    assert [found.name for found in CORRUPTING if not found.usual] == sorted(
-        names - set(KINDS), reverse=True
+    names = {corruption.name for corruption in COMMON_CORRUPTIONS}
+    assert {name.split("-")[0] for name in STANDARD_CORRUPTION_NAMES} == {
+        "noise",
+        "blur",
+        "digital",
+        "weather",
+    }
+    assert len(names) == len(COMMON_CORRUPTIONS) == 14
+    assert names - set(STANDARD_CORRUPTION_NAMES) == {"extra-speckle-noise", "extra-gaussian-blur"}
+    assert [found.name for found in CORRUPTION_PERTURBATIONS if not found.usual] == sorted(
+        names - set(STANDARD_CORRUPTION_NAMES), reverse=True
     )
 
 
-@pytest.mark.parametrize("corruption", CORRUPTIONS, ids=lambda corruption: corruption.name)
+@pytest.mark.parametrize("corruption", COMMON_CORRUPTIONS, ids=lambda corruption: corruption.name)
 def test_numbers_are_those_of_the_nearest_size(corruption: Any) -> None:
     for size, wanted in {
         (16, 16): corruption.at_32,
@@ -56,7 +69,7 @@ def test_numbers_are_those_of_the_nearest_size(corruption: Any) -> None:
 
 
 def test_a_single_number_rises_or_falls_with_the_severity() -> None:
-    for corruption in CORRUPTIONS:
+    for corruption in COMMON_CORRUPTIONS:
         for numbers in (corruption.at_32, corruption.at_64, corruption.at_224):
             if len(numbers[0]) == 1:
                 values = [value for [value] in numbers]
@@ -64,9 +77,9 @@ def test_a_single_number_rises_or_falls_with_the_severity() -> None:
 
 
 @pytest.mark.parametrize("size", [16, 67, 131])
-@pytest.mark.parametrize("disturbance", CORRUPTING, ids=lambda found: found.name)
+@pytest.mark.parametrize("disturbance", CORRUPTION_PERTURBATIONS, ids=lambda found: found.name)
 def test_every_severity_gives_an_image_and_the_last_is_worse(
-    disturbance: Disturbance, size: int
+    disturbance: Perturbation, size: int
 ) -> None:
     asked = batch(size, channels=1 if size == 67 else 3)
     assert disturbance.change is not None
@@ -83,8 +96,10 @@ def test_every_severity_gives_an_image_and_the_last_is_worse(
 
 def test_the_same_seed_gives_the_same_image_and_another_does_not() -> None:
     whole = batch(16, count=3)
-    alone = Batch(whole.images[1:2], whole.labels[1:2], whole.indices[1:2], whole.subject)
-    for disturbance in CORRUPTING:
+    alone = PerturbationBatch(
+        whole.images[1:2], whole.labels[1:2], whole.indices[1:2], whole.subject
+    )
+    for disturbance in CORRUPTION_PERTURBATIONS:
         assert disturbance.change is not None
         level = disturbance.levels[-1]
         found = disturbance.change(whole, level, 7)
@@ -96,12 +111,14 @@ def test_the_same_seed_gives_the_same_image_and_another_does_not() -> None:
 def test_one_colour_stays_to_the_level_in_all_that_only_mixes_pixels() -> None:
     """Rounded down, many levels would become one less."""
     asked = batch(16)
-    mixing = [found for found in CORRUPTING if found.family == "blur"]
+    mixing = [found for found in CORRUPTION_PERTURBATIONS if found.family == "blur"]
     for level in range(0, 256, 17):
         flat = torch.full_like(asked.images, level)
         for disturbance in mixing:
             assert disturbance.change is not None
-            found = disturbance.change(Batch(flat, asked.labels, [3, 5], asked.subject), 5.0, 0)
+            found = disturbance.change(
+                PerturbationBatch(flat, asked.labels, [3, 5], asked.subject), 5.0, 0
+            )
             assert torch.equal(found, flat), (disturbance.name, level)
 
 

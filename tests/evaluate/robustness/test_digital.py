@@ -13,14 +13,14 @@ from scipy import ndimage
 from torch import Tensor
 
 from patchwords.evaluate.robustness.digital import (
-    backwards,
-    brightness,
-    contrast,
-    elastic,
-    jpeg,
+    elastic_transform,
+    jpeg_compression,
     pixelate,
+    reduce_contrast,
+    shift_brightness,
+    solve_inverse_affine,
 )
-from patchwords.evaluate.robustness.draws import Draws
+from patchwords.evaluate.robustness.draws import PerImageRandom
 
 EXACT = {"rtol": 0, "atol": 1e-12}  # float64, sums of a few hundred products
 
@@ -29,15 +29,15 @@ def images(*shape: int) -> Tensor:
     return torch.from_numpy(np.random.default_rng(0).random(shape))
 
 
-def draws(*indices: int, seed: int = 0) -> Draws:
-    return Draws(seed, "elastic", indices or (3, 5))
+def draws(*indices: int, seed: int = 0) -> PerImageRandom:
+    return PerImageRandom(seed, "elastic", indices or (3, 5))
 
 
 def test_brightness_adds_to_the_value_of_hsv() -> None:
     pixels = images(2, 3, 5, 7)
     pixels[0, :, 0, 0] = 0  # black
     pixels[0, :, 0, 1] = 1  # white
-    found = brightness(pixels, draws(), 0.3)
+    found = shift_brightness(pixels, draws(), 0.3)
     for b, y, x in np.ndindex(2, 5, 7):
         hue, saturation, value = colorsys.rgb_to_hsv(*pixels[b, :, y, x].tolist())
         wanted = colorsys.hsv_to_rgb(hue, saturation, min(value + 0.3, 1))
@@ -47,7 +47,7 @@ def test_brightness_adds_to_the_value_of_hsv() -> None:
 def test_contrast_draws_each_channel_of_each_image_to_its_mean() -> None:
     pixels = images(2, 3, 5, 7)
     means = pixels.numpy().mean((2, 3), keepdims=True)
-    found = contrast(pixels, draws(), 0.4)
+    found = reduce_contrast(pixels, draws(), 0.4)
     np.testing.assert_allclose(found, means + 0.4 * (pixels.numpy() - means), **EXACT)
     np.testing.assert_allclose(found.mean((2, 3)), pixels.mean((2, 3)), **EXACT)
 
@@ -55,7 +55,7 @@ def test_contrast_draws_each_channel_of_each_image_to_its_mean() -> None:
 def test_three_corners_go_where_they_were_moved() -> None:
     moves = torch.from_numpy(np.random.default_rng(1).uniform(-4, 4, (2, 3, 2)))
     corners = np.array([[19 + 11, 17 + 11], [19 + 11, 17 - 11], [19 - 11, 17 - 11]])  # x, y
-    matrix = backwards(moves, 35, 39).numpy()
+    matrix = solve_inverse_affine(moves, 35, 39).numpy()
     for b in range(2):
         moved = np.column_stack([corners + moves[b].numpy(), np.ones(3)])
         np.testing.assert_allclose(moved @ matrix[b], corners, **EXACT)
@@ -63,11 +63,13 @@ def test_three_corners_go_where_they_were_moved() -> None:
 
 def test_elastic_is_a_mirrored_affine_map_and_then_a_smooth_field() -> None:
     pixels = images(2, 3, 23, 29)
-    found = elastic(pixels, draws(), 3.2, 1.7, 2.24)
+    found = elastic_transform(pixels, draws(), 3.2, 1.7, 2.24)
     moves = draws().uniform(-2.24, 2.24, 3, 2).double()
-    noise = Draws(0, "elastic of pixels", (3, 5)).uniform(-1, 1, 2, 23, 29).double().numpy()
+    noise = (
+        PerImageRandom(0, "elastic of pixels", (3, 5)).uniform(-1, 1, 2, 23, 29).double().numpy()
+    )
     y, x = np.mgrid[:23, :29].astype(float)
-    for b, matrix in enumerate(backwards(moves, 23, 29).numpy()):
+    for b, matrix in enumerate(solve_inverse_affine(moves, 23, 29).numpy()):
         from_x, from_y = np.moveaxis(np.stack([x, y, np.ones_like(x)], -1) @ matrix, -1, 0)
         right, down = (
             3.2 * ndimage.gaussian_filter(part, 1.7, mode="reflect", truncate=3)
@@ -84,12 +86,12 @@ def test_elastic_is_a_mirrored_affine_map_and_then_a_smooth_field() -> None:
 
 def test_elastic_belongs_to_the_image() -> None:
     pixels = images(3, 1, 19, 23)
-    together = elastic(pixels, draws(11, 4, 9), 1.6, 2.0, 2.0)
-    alone = elastic(pixels[1:2], draws(4), 1.6, 2.0, 2.0)
+    together = elastic_transform(pixels, draws(11, 4, 9), 1.6, 2.0, 2.0)
+    alone = elastic_transform(pixels[1:2], draws(4), 1.6, 2.0, 2.0)
     np.testing.assert_allclose(together[1:2], alone, **EXACT)
-    assert not torch.equal(elastic(pixels[1:2], draws(5), 1.6, 2.0, 2.0), alone)
-    assert not torch.equal(elastic(pixels[1:2], draws(4, seed=1), 1.6, 2.0, 2.0), alone)
-    still = elastic(pixels, draws(1, 2, 3), 0, 0, 0)  # strength 0 and no shift: the image
+    assert not torch.equal(elastic_transform(pixels[1:2], draws(5), 1.6, 2.0, 2.0), alone)
+    assert not torch.equal(elastic_transform(pixels[1:2], draws(4, seed=1), 1.6, 2.0, 2.0), alone)
+    still = elastic_transform(pixels, draws(1, 2, 3), 0, 0, 0)  # strength 0 and no shift: the image
     np.testing.assert_allclose(still, pixels, **EXACT)
 
 
@@ -102,7 +104,7 @@ def levels(pixels: Tensor) -> list[Image.Image]:
 def test_pixelate_and_jpeg_are_pillows(channels: int) -> None:
     pixels = images(2, channels, 31, 37)
     small = pixelate(pixels, draws(), 0.6)
-    written = jpeg(pixels, draws(), 7)
+    written = jpeg_compression(pixels, draws(), 7)
     for b, image in enumerate(levels(pixels)):
         box = Image.Resampling.BOX
         coarse = np.asarray(image.resize((22, 18), box).resize((37, 31), box))

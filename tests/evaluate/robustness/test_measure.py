@@ -11,37 +11,47 @@ import pytest
 import torch
 from subjects import CLASSES, RESNET, VIT, examples_of, lively
 
-from patchwords.data.examples import Examples
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_eval_batches
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.held_out import as_model_knows
+from patchwords.evaluate.held_out import map_to_model_labels
 from patchwords.evaluate.robustness import measure
-from patchwords.evaluate.robustness.disturbance import Batch, Disturbance, Progress
+from patchwords.evaluate.robustness.disturbance import (
+    NamedProgress,
+    Perturbation,
+    PerturbationBatch,
+)
 from patchwords.evaluate.robustness.measure import measure_robustness
-from patchwords.evaluate.robustness.occlusion import occlusions
-from patchwords.evaluate.robustness.permutation import PERMUTATION
-from patchwords.evaluate.robustness.summary import summarise_seeds
-from patchwords.evaluate.robustness.table import DISTURBANCES, FAMILIES, choose_disturbances
-from patchwords.evaluate.subject import Subject
-from patchwords.model.family import Config
+from patchwords.evaluate.robustness.occlusion import build_occlusions
+from patchwords.evaluate.robustness.permutation import TILE_PERMUTATION
+from patchwords.evaluate.robustness.summary import summarise_robustness
+from patchwords.evaluate.robustness.table import (
+    PERTURBATION_FAMILIES,
+    PERTURBATIONS,
+    choose_perturbations,
+)
+from patchwords.evaluate.subject import LoadedModel
+from patchwords.model.family import ModelConfig
 
-OCCLUSION, *_ = occlusions(grid=4)
+OCCLUSION, *_ = build_occlusions(grid=4)
 N = 17
-PLAIN = Disturbance(
+PLAIN = Perturbation(
     "plain", "made-up", "Plain", "level", (1.0, 2.0), "", change=lambda b, *_: b.images
 )
 
 
-def one_by_one(subject: Subject, examples: Examples) -> list[Batch]:
-    labelled = as_model_knows(examples, subject.source.labels, "x")
+def one_by_one(subject: LoadedModel, examples: ImageDataset) -> list[PerturbationBatch]:
+    labelled = map_to_model_labels(examples, subject.source.labels, "x")
     found = []
     for place in range(len(examples)):
-        [decoded] = eval_batches(labelled.select([place]), subject.preprocess, 1)
-        found.append(Batch(decoded.images, decoded.labels, [place], subject))
+        [decoded] = load_eval_batches(labelled.select([place]), subject.preprocess, 1)
+        found.append(PerturbationBatch(decoded.images, decoded.labels, [place], subject))
     return found
 
 
-def accuracy(images: list[Batch], disturbance: Disturbance, level: float, seed: int) -> float:
+def accuracy(
+    images: list[PerturbationBatch], disturbance: Perturbation, level: float, seed: int
+) -> float:
     """One image at a time, written out."""
     right = 0
     for batch in images:
@@ -54,23 +64,23 @@ def accuracy(images: list[Batch], disturbance: Disturbance, level: float, seed: 
 
 
 @torch.no_grad()
-def ask(batch: Batch, images: torch.Tensor) -> torch.Tensor:
+def ask(batch: PerturbationBatch, images: torch.Tensor) -> torch.Tensor:
     return batch.subject.model(batch.subject.preprocess.normalise(images)).argmax(1)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("config", [VIT, RESNET], ids=["ViT", "ResNet"])
 def test_rows_are_the_accuracies_of_images_taken_one_by_one(
-    config: Config, monkeypatch: pytest.MonkeyPatch
+    config: ModelConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(measure, "BATCH", 5)
+    monkeypatch.setattr(measure, "BATCH_SIZE", 5)
     subject, examples = lively(config), examples_of(7)
     answers = [int(ask(batch, batch.images)) for batch in one_by_one(subject, examples)]
     examples = replace(examples, labels=np.array(answers))  # right where nothing is changed
-    rows = measure_robustness([subject], examples, [OCCLUSION, PERMUTATION], seeds=(3, 5))
-    assert len(rows) == 1 + 2 * 10 + 1 + 2 * len(PERMUTATION.levels_of(subject))
+    rows = measure_robustness([subject], examples, [OCCLUSION, TILE_PERMUTATION], seeds=(3, 5))
+    assert len(rows) == 1 + 2 * 10 + 1 + 2 * len(TILE_PERMUTATION.levels_of(subject))
     images = one_by_one(subject, examples)
     for row in rows:
-        disturbance = OCCLUSION if row["disturbance"] == OCCLUSION.name else PERMUTATION
+        disturbance = OCCLUSION if row["disturbance"] == OCCLUSION.name else TILE_PERMUTATION
         wanted = accuracy(images, disturbance, row["level"], row["seed"] or 0)
         assert row["accuracy"] == pytest.approx(wanted, abs=1e-12), row
         assert row["images"] == 7
@@ -122,18 +132,18 @@ def test_a_model_named_twice_is_refused() -> None:
         measure_robustness([lively(VIT), lively(VIT)], examples_of(3), [PLAIN])
 
 
-def learned(transfers: bool, seen: list[Any]) -> Disturbance:
+def learned(transfers: bool, seen: list[Any]) -> Perturbation:
     """What is learned is a shade of grey that says on whom, and from which seed."""
 
     def prepare(
-        subject: Subject, training: Examples, seed: int, progress: Progress
+        subject: LoadedModel, training: ImageDataset, seed: int, progress: NamedProgress
     ) -> Callable[..., Any]:
         seen.append((subject.name, [*training.classes], len(training), seed))
         assert not subject.model.training
         shade = 40 * len(seen)
         return lambda batch, level, seed: torch.full_like(batch.images, shade)
 
-    return Disturbance(
+    return Perturbation(
         "learned", "made-up", "", "", (1.0,), "", prepare=prepare, seeds=True, transfers=transfers
     )
 
@@ -184,7 +194,7 @@ def test_points_are_means_over_seeds() -> None:
          "accuracy": value, "images": 9}
         for level, seed, value in ((0, None, 0.9), (1, 0, 0.2), (1, 1, 0.6), (1, 2, 0.4))
     ]  # fmt: skip
-    clean, point = summarise_seeds(rows)
+    clean, point = summarise_robustness(rows)
     assert (clean["mean"], clean["std"], clean["seeds"]) == (0.9, None, 1)
     assert point["mean"] == pytest.approx(0.4)
     assert point["std"] == pytest.approx(0.2)  # of 0.2, 0.4 and 0.6, with n - 1
@@ -193,18 +203,18 @@ def test_points_are_means_over_seeds() -> None:
 
 
 def test_disturbances_are_chosen_by_name_or_family_in_the_tables_order() -> None:
-    names = [each.name for each in choose_disturbances(("texture", "occlusion-salient"))]
+    names = [each.name for each in choose_perturbations(("texture", "occlusion-salient"))]
     assert names == ["occlusion-salient", "texture-smoothing", "texture-shuffling"]
-    assert [each.name for each in choose_disturbances(("all",))] == [*DISTURBANCES]
-    usual = choose_disturbances()
-    assert [each.name for each in usual] == [n for n, d in DISTURBANCES.items() if d.usual]
+    assert [each.name for each in choose_perturbations(("all",))] == [*PERTURBATIONS]
+    usual = choose_perturbations()
+    assert [each.name for each in usual] == [n for n, d in PERTURBATIONS.items() if d.usual]
     with pytest.raises(ConfigError, match="'oclusion'; did you mean 'occlusion'"):
-        choose_disturbances(("oclusion",))
-    assert len({*FAMILIES} & {*DISTURBANCES} - {"permutation"}) == 0
+        choose_perturbations(("oclusion",))
+    assert len({*PERTURBATION_FAMILIES} & {*PERTURBATIONS} - {"permutation"}) == 0
 
 
-@pytest.mark.parametrize("disturbance", DISTURBANCES.values(), ids=lambda d: d.name)
-def test_every_disturbance_says_where_it_was_measured_before(disturbance: Disturbance) -> None:
+@pytest.mark.parametrize("disturbance", PERTURBATIONS.values(), ids=lambda d: d.name)
+def test_every_disturbance_says_where_it_was_measured_before(disturbance: Perturbation) -> None:
     assert disturbance.published.endswith(".")
     assert (disturbance.change is None) != (disturbance.prepare is None)
     levels = disturbance.levels_of(lively(VIT))
@@ -225,12 +235,12 @@ def test_processes_take_shares_that_sum_up_to_all(monkeypatch: pytest.MonkeyPatc
         return bad
 
     broken: list[list[int]] = []
-    monkeypatch.setattr(measure, "sum_over", summed)
-    monkeypatch.setattr(measure, "concatenate", named)
+    monkeypatch.setattr(measure, "all_reduce_sum", summed)
+    monkeypatch.setattr(measure, "all_gather_lists", named)
     subject, examples = lively(VIT), examples_of(N, broken=(3,))
     for share in (range(0, N, 1), range(0, N, 2), range(1, N, 2)):
-        monkeypatch.setattr(measure, "own_share", lambda _, share=share: share)
-        measure_robustness([subject], examples, [OCCLUSION, PERMUTATION], (0, 1), max_bad=0.2)
+        monkeypatch.setattr(measure, "get_process_indices", lambda _, share=share: share)
+        measure_robustness([subject], examples, [OCCLUSION, TILE_PERMUTATION], (0, 1), max_bad=0.2)
     alone, first, second = sums
     assert torch.equal(first + second, alone)
     assert (int(first[-1]), int(second[-1])) == (9, 7)  # images, of which one is broken
@@ -238,6 +248,6 @@ def test_processes_take_shares_that_sum_up_to_all(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_bad_image_of_another_process_is_named_by_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure, "concatenate", lambda mine: [*mine, (8, "gone")])
+    monkeypatch.setattr(measure, "all_gather_lists", lambda mine: [*mine, (8, "gone")])
     with pytest.raises(DataError, match=r"1 of 9 images cannot be read.* 8\.png \(gone\)"):
         measure_robustness([lively(VIT)], examples_of(9), [PLAIN])

@@ -12,19 +12,23 @@ from subjects import RESNET, SIZE, VIT, batch_of, lively, pixels
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluate.robustness.disturbance import Batch
+from patchwords.evaluate.robustness.disturbance import PerturbationBatch
 from patchwords.evaluate.robustness.occlusion import (
-    LEVELS,
-    at_random,
-    by_saliency,
-    drop,
-    occlusions,
-    usual_grid,
+    OCCLUSION_LEVELS,
+    build_occlusions,
+    choose_occlusion_grid,
+    drop_patches,
+    order_by_saliency,
+    order_randomly,
 )
-from patchwords.evaluate.robustness.saliency import fit, influence, saliency
-from patchwords.evaluate.robustness.tiles import grid_cells, mean_in_cells, square_cells
+from patchwords.evaluate.robustness.saliency import (
+    compute_saliency,
+    fit_to_model_input,
+    gradient_times_input,
+)
+from patchwords.evaluate.robustness.tiles import grid_cells, mean_per_cell, square_cells
 
-RANDOM, SALIENT, NON_SALIENT = occlusions(grid=4)
+RANDOM, SALIENT, NON_SALIENT = build_occlusions(grid=4)
 
 
 def black(images: torch.Tensor) -> torch.Tensor:
@@ -34,7 +38,9 @@ def black(images: torch.Tensor) -> torch.Tensor:
     return gone
 
 
-def changed(disturbance: object, batch: Batch, level: float, seed: int = 0) -> torch.Tensor:
+def changed(
+    disturbance: object, batch: PerturbationBatch, level: float, seed: int = 0
+) -> torch.Tensor:
     return disturbance.change(batch, level, seed)  # type: ignore[attr-defined,no-any-return]
 
 
@@ -62,14 +68,14 @@ def test_squares_have_so_many_pixels_and_the_last_are_cut_off() -> None:
 def test_means_are_those_of_each_cell() -> None:
     values = torch.rand(2, 7, 11, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     cells = grid_cells((7, 11), 3)
-    found = mean_in_cells(values, 3)
+    found = mean_per_cell(values, 3)
     for cell in range(9):
         torch.testing.assert_close(found[:, cell], values[:, cells == cell].mean(1))
 
 
 def test_an_image_of_224_has_the_papers_grid_and_small_ones_patches_of_4_pixels() -> None:
     sizes = {(224, 224): 14, (384, 384): 14, (112, 140): 14, (111, 224): 27, (32, 32): 8, (3, 9): 1}
-    assert {size: usual_grid(size) for size in sizes} == sizes
+    assert {size: choose_occlusion_grid(size) for size in sizes} == sizes
 
 
 @pytest.mark.parametrize("level", [0, 5, 50, 99, 100])
@@ -77,7 +83,7 @@ def test_so_many_whole_patches_are_black_and_the_rest_untouched(level: float) ->
     batch = batch_of(lively(VIT))
     found = changed(RANDOM, batch, level)
     gone = black(found)
-    share = mean_in_cells(gone.double(), 4).round(decimals=9)
+    share = mean_per_cell(gone.double(), 4).round(decimals=9)
     assert set(share.unique().tolist()) <= {0.0, 1.0}
     assert share.sum(1).tolist() == [16 * level // 100] * 5
     kept = ~gone[:, None].expand_as(found)
@@ -85,10 +91,10 @@ def test_so_many_whole_patches_are_black_and_the_rest_untouched(level: float) ->
     assert found.dtype == torch.uint8
 
 
-@pytest.mark.parametrize("disturbance", occlusions(grid=4), ids=lambda d: d.name)
+@pytest.mark.parametrize("disturbance", build_occlusions(grid=4), ids=lambda d: d.name)
 def test_what_is_dropped_at_one_level_is_dropped_at_every_higher_one(disturbance: object) -> None:
     batch = batch_of(lively(VIT))
-    gone = [black(changed(disturbance, batch, level)) for level in (0, *LEVELS)]
+    gone = [black(changed(disturbance, batch, level)) for level in (0, *OCCLUSION_LEVELS)]
     assert all(bool((more | ~fewer).all()) for fewer, more in pairwise(gone))
     assert not gone[0].any()
     assert gone[-1].all()
@@ -100,15 +106,15 @@ def test_the_draw_depends_on_seed_and_image_and_not_on_the_batch() -> None:
     parts = [changed(RANDOM, batch_of(subject, n, k), 50, seed=3) for n, k in ((2, 0), (5, 2))]
     assert torch.equal(whole, torch.cat(parts))
     assert not torch.equal(whole, changed(RANDOM, batch_of(subject, 7), 50, seed=4))
-    orders = at_random(batch_of(subject, 7), 4, 3)
+    orders = order_randomly(batch_of(subject, 7), 4, 3)
     assert len({tuple(order) for order in orders.tolist()}) == 7
     assert all(sorted(order) == list(range(16)) for order in orders.tolist())
 
 
 def test_draws_leave_no_patch_out() -> None:
     """Over 400 images each of 9 patches is first 44 times, give or take 4 deviations (6.3)."""
-    batch = Batch(pixels(1), torch.zeros(1), list(range(400)), lively(VIT))
-    first = at_random(batch, 3, 0)[:, 0]
+    batch = PerturbationBatch(pixels(1), torch.zeros(1), list(range(400)), lively(VIT))
+    first = order_randomly(batch, 3, 0)[:, 0]
     assert (torch.bincount(first, minlength=9) - 400 / 9).abs().max() < 25
 
 
@@ -124,7 +130,7 @@ def test_the_first_to_go_is_where_the_class_token_looks() -> None:
     batch = batch_of(subject)
     given = subject.preprocess.normalise(batch.images)
     maps = dict(subject.model.attention(given))[1].mean(1)[:, 0, 1:]  # [B, 24], of 6x4 patches
-    order = by_saliency(batch, 2, subject)
+    order = order_by_saliency(batch, 2, subject)
     quarters = maps.unflatten(1, (2, 3, 2, 2)).mean((2, 4)).flatten(1)  # [B, 4]
     assert order.tolist() == quarters.argsort(1, descending=True).tolist()
 
@@ -135,7 +141,7 @@ def test_without_a_class_token_it_is_what_a_patch_receives() -> None:
     given = subject.preprocess.normalise(images)
     weights = dict(subject.model.attention(given))[1].detach()  # [B, K, 24, 24]
     wanted = weights.mean((1, 2)).unflatten(1, (6, 4))
-    found = saliency(images, subject).detach()
+    found = compute_saliency(images, subject).detach()
     torch.testing.assert_close(found[:, ::4, ::4], wanted)
     torch.testing.assert_close(found[:, 3::4, 1::4], wanted)
 
@@ -156,7 +162,7 @@ def test_without_attention_it_is_the_gradient_times_the_pixels(config: object) -
         best = logit(images).argmax(1)
         normalise = subject.preprocess.normalise
         exact = replace_normalise(subject, lambda x: normalise(x, torch.float64))
-        found = influence(images, exact)
+        found = gradient_times_input(images, exact)
         for y, x in ((0, 0), (11, 7), (23, 15)):
             wanted = torch.zeros(2, dtype=torch.float64)
             step = 1e-4  # of 255: the curvature's part is of its square
@@ -172,10 +178,10 @@ def test_without_attention_it_is_the_gradient_times_the_pixels(config: object) -
 def test_a_patch_that_speaks_against_the_answer_is_salient_as_well() -> None:
     subject = lively(RESNET)
     batch = batch_of(subject)
-    means = mean_in_cells(saliency(batch.images, subject), 4)
+    means = mean_per_cell(compute_saliency(batch.images, subject), 4)
     assert means.min() < 0 < means.max()
     wanted = means.abs().argsort(dim=1, descending=True)
-    assert by_saliency(batch, 4, subject).tolist() == wanted.tolist()
+    assert order_by_saliency(batch, 4, subject).tolist() == wanted.tolist()
 
 
 def replace_normalise(subject: object, normalise: object) -> object:
@@ -200,7 +206,7 @@ def test_parameters_get_no_gradient_and_gradients_may_be_off() -> None:
 def test_another_model_can_say_what_is_salient() -> None:
     """It sees the images in its own size and colours; its order is that of all models."""
     judge = lively(VIT.with_settings(image_size=(8, 12), channels=1), "judge")
-    _, salient, _ = occlusions(grid=4, source=judge)
+    _, salient, _ = build_occlusions(grid=4, source=judge)
     vit, resnet = (batch_of(lively(config)) for config in (VIT, RESNET))
     assert torch.equal(changed(salient, vit, 50), changed(salient, resnet, 50))
     assert not torch.equal(changed(salient, vit, 50), changed(SALIENT, vit, 50))
@@ -209,13 +215,13 @@ def test_another_model_can_say_what_is_salient() -> None:
 
 def test_images_are_brought_to_the_judges_size_and_colours() -> None:
     judge = lively(VIT.with_settings(image_size=(8, 12), channels=1))
-    found = fit(torch.full((2, 3, 24, 16), 100.0), judge)
+    found = fit_to_model_input(torch.full((2, 3, 24, 16), 100.0), judge)
     assert found.shape == (2, 1, 8, 12)
     torch.testing.assert_close(found, torch.full((2, 1, 8, 12), 100.0))
     red = torch.zeros(1, 3, 8, 12)
     red[:, 0] = 200
-    assert fit(red, judge).mean() == pytest.approx(200 * 0.299, rel=1e-6)
-    assert fit(red[:, :1], lively(VIT)).shape == (1, 3, *SIZE)
+    assert fit_to_model_input(red, judge).mean() == pytest.approx(200 * 0.299, rel=1e-6)
+    assert fit_to_model_input(red[:, :1], lively(VIT)).shape == (1, 3, *SIZE)
 
 
 def test_saliency_is_found_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,20 +231,20 @@ def test_saliency_is_found_once_for_a_batch(monkeypatch: pytest.MonkeyPatch) -> 
         calls.append(1)
         return images.float().mean(1)
 
-    monkeypatch.setattr("patchwords.evaluate.robustness.occlusion.saliency", count)
+    monkeypatch.setattr("patchwords.evaluate.robustness.occlusion.compute_saliency", count)
     batch = batch_of(lively(VIT))
-    for level in LEVELS:
+    for level in OCCLUSION_LEVELS:
         changed(SALIENT, batch, level)
         changed(NON_SALIENT, batch, level)
     assert len(calls) == 1
 
 
 def test_more_patches_than_pixels_are_refused() -> None:
-    random, _, _ = occlusions(grid=17)
+    random, _, _ = build_occlusions(grid=17)
     with pytest.raises(ConfigError, match=r"--grid 17: images of 16x24 .* give 16 or less"):
         changed(random, batch_of(lively(VIT)), 50)
 
 
 def test_drop_takes_the_order_at_its_word() -> None:
     images = torch.ones(1, 1, 2, 2)
-    assert drop(images, torch.tensor([[2, 1, 3, 0]]), 50).flatten().tolist() == [1, 0, 0, 1]
+    assert drop_patches(images, torch.tensor([[2, 1, 3, 0]]), 50).flatten().tolist() == [1, 0, 0, 1]

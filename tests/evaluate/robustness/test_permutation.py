@@ -7,7 +7,12 @@ import pytest
 import torch
 from subjects import RESNET, VIT, batch_of, lively, pixels, still
 
-from patchwords.evaluate.robustness.permutation import PERMUTATION, grids, permute, shuffle_tiles
+from patchwords.evaluate.robustness.permutation import (
+    TILE_PERMUTATION,
+    list_tile_grids,
+    shuffle_tiles,
+    shuffle_tiles_randomly,
+)
 
 
 def test_tiles_are_put_where_the_order_says() -> None:
@@ -43,17 +48,24 @@ def test_a_vit_without_positions_does_not_see_its_own_patches_shuffled() -> None
     with torch.no_grad():
         clean = ask(batch.images)
         for side in (2, 4):
-            torch.testing.assert_close(ask(permute(batch, side, 0)), clean, rtol=0, atol=1e-12)
-        assert (ask(permute(batch, 8, 0)) - clean).abs().max() > 1e-3
+            torch.testing.assert_close(
+                ask(shuffle_tiles_randomly(batch, side, 0)), clean, rtol=0, atol=1e-12
+            )
+        assert (ask(shuffle_tiles_randomly(batch, 8, 0)) - clean).abs().max() > 1e-3
 
 
 def test_the_draw_depends_on_seed_grid_and_image_and_not_on_the_batch() -> None:
     subject = lively(VIT)
-    whole = permute(batch_of(subject, 7), 4, 3)
-    parts = [permute(batch_of(subject, count, first), 4, 3) for count, first in ((3, 0), (4, 3))]
+    whole = shuffle_tiles_randomly(batch_of(subject, 7), 4, 3)
+    parts = [
+        shuffle_tiles_randomly(batch_of(subject, count, first), 4, 3)
+        for count, first in ((3, 0), (4, 3))
+    ]
     assert torch.equal(whole, torch.cat(parts))
-    assert not torch.equal(whole, permute(batch_of(subject, 7), 4, 2))
-    assert torch.equal(permute(batch_of(subject, 4), 1, 0), batch_of(subject, 4).images)
+    assert not torch.equal(whole, shuffle_tiles_randomly(batch_of(subject, 7), 4, 2))
+    assert torch.equal(
+        shuffle_tiles_randomly(batch_of(subject, 4), 1, 0), batch_of(subject, 4).images
+    )
 
 
 def test_each_image_has_an_order_of_its_own() -> None:
@@ -61,7 +73,7 @@ def test_each_image_has_an_order_of_its_own() -> None:
     batch = batch_of(subject, 5)
     same = batch.images[:1].expand(5, -1, -1, -1)
     batch.images.copy_(same)
-    found = permute(batch, 4, 0)
+    found = shuffle_tiles_randomly(batch, 4, 0)
     assert len({image.numpy().tobytes() for image in found}) == 5
 
 
@@ -80,6 +92,6 @@ def test_each_image_has_an_order_of_its_own() -> None:
 def test_grids_divide_the_image_and_have_the_models_own(
     config: object, wanted: tuple[float, ...]
 ) -> None:
-    assert grids(still(config)) == wanted  # type: ignore[arg-type]
-    assert PERMUTATION.levels_of(still(config)) == wanted  # type: ignore[arg-type]
-    assert PERMUTATION.clean == 1
+    assert list_tile_grids(still(config)) == wanted  # type: ignore[arg-type]
+    assert TILE_PERMUTATION.levels_of(still(config)) == wanted  # type: ignore[arg-type]
+    assert TILE_PERMUTATION.clean == 1

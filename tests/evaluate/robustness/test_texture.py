@@ -8,16 +8,16 @@ import torch
 from subjects import RESNET, VIT, batch_of, lively, pixels, still
 
 from patchwords.evaluate.robustness.texture import (
-    TEXTURES,
+    TEXTURE_PERTURBATIONS,
+    choose_smoothing_radius,
     guided_filter,
-    radius,
-    shuffle,
-    smooth,
-    squares,
+    list_square_sides,
+    shuffle_within_squares,
+    smooth_texture,
     window_mean,
 )
 
-SMOOTHING, SHUFFLING = TEXTURES
+SMOOTHING, SHUFFLING = TEXTURE_PERTURBATIONS
 
 
 def windows(image: np.ndarray, radius: int) -> np.ndarray:
@@ -72,11 +72,11 @@ def test_a_flat_image_stays_and_a_strong_edge_is_kept_where_detail_goes() -> Non
 
 def test_stronger_levels_leave_less_detail() -> None:
     batch = batch_of(lively(VIT))
-    left = [float(smooth(batch, level, 0).std()) for level in SMOOTHING.levels]
+    left = [float(smooth_texture(batch, level, 0).std()) for level in SMOOTHING.levels]
     assert left == sorted(left, reverse=True)
     assert len(set(left)) == len(left)
-    assert smooth(batch, 20, 0).dtype == torch.float32
-    strongest = smooth(batch, 160, 0)
+    assert smooth_texture(batch, 20, 0).dtype == torch.float32
+    strongest = smooth_texture(batch, 160, 0)
     assert strongest.amin() >= 0
     assert strongest.amax() <= 255
 
@@ -84,11 +84,13 @@ def test_stronger_levels_leave_less_detail() -> None:
 def test_a_level_is_the_contrast_that_is_smoothed_away() -> None:
     batch = batch_of(lively(VIT))
     wanted = guided_filter(batch.images.float(), 1, 40.0**2)
-    assert torch.equal(smooth(batch, 40, 0), wanted)
+    assert torch.equal(smooth_texture(batch, 40, 0), wanted)
 
 
 def test_windows_grow_with_the_image() -> None:
-    assert [radius(torch.empty(1, 3, side, side + 9)) for side in (8, 32, 224, 384)] == [
+    assert [
+        choose_smoothing_radius(torch.empty(1, 3, side, side + 9)) for side in (8, 32, 224, 384)
+    ] == [
         1,
         1,
         8,
@@ -99,7 +101,7 @@ def test_windows_grow_with_the_image() -> None:
 @pytest.mark.parametrize("side", [1, 3, 4, 16])
 def test_pixels_stay_in_their_square_with_all_their_channels(side: int) -> None:
     batch = batch_of(lively(VIT), 3)  # 24 x 16: squares of 3 are cut off at the right
-    found = shuffle(batch, side, 0)
+    found = shuffle_within_squares(batch, side, 0)
     moved = 0
     for b in range(3):
         for y in range(0, 24, side):
@@ -116,22 +118,25 @@ def test_pixels_stay_in_their_square_with_all_their_channels(side: int) -> None:
 
 def test_the_draw_depends_on_seed_square_and_image_and_not_on_the_batch() -> None:
     subject = lively(VIT)
-    whole = shuffle(batch_of(subject, 7), 4, 3)
-    parts = [shuffle(batch_of(subject, count, first), 4, 3) for count, first in ((3, 0), (4, 3))]
+    whole = shuffle_within_squares(batch_of(subject, 7), 4, 3)
+    parts = [
+        shuffle_within_squares(batch_of(subject, count, first), 4, 3)
+        for count, first in ((3, 0), (4, 3))
+    ]
     assert torch.equal(whole, torch.cat(parts))
-    assert not torch.equal(whole, shuffle(batch_of(subject, 7), 4, 2))
+    assert not torch.equal(whole, shuffle_within_squares(batch_of(subject, 7), 4, 2))
     batch = batch_of(subject, 5)
     batch.images.copy_(batch.images[:1].expand(5, -1, -1, -1))
-    assert len({image.numpy().tobytes() for image in shuffle(batch, 4, 0)}) == 5
+    assert len({image.numpy().tobytes() for image in shuffle_within_squares(batch, 4, 0)}) == 5
 
 
 def test_squares_leave_shapes() -> None:
     sizes = {224: (2, 4, 8, 16, 32), 64: (2, 4, 8, 16), 32: (2, 4, 8), 16: (2, 4)}
     for size, wanted in sizes.items():
-        assert squares(still(RESNET.with_settings(image_size=size))) == wanted
+        assert list_square_sides(still(RESNET.with_settings(image_size=size))) == wanted
         assert SHUFFLING.levels_of(still(RESNET.with_settings(image_size=size))) == wanted
 
 
 def test_neither_claims_to_be_stylized_imagenet() -> None:
-    for texture in TEXTURES:
+    for texture in TEXTURE_PERTURBATIONS:
         assert "No published number is comparable" in texture.published

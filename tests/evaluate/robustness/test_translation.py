@@ -12,23 +12,23 @@ from subjects import RESNET, VIT, examples_of, lively, pixels
 
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluate import translation
-from patchwords.evaluate.robustness.disturbance import Progress
+from patchwords.evaluate.robustness.disturbance import NamedProgress
 from patchwords.evaluate.translation import (
-    AXES,
-    Place,
-    Shift,
-    difference,
-    measure_translation,
-    places,
-    roll,
+    SHIFT_AXES,
+    ImageShift,
+    LayerOutput,
+    compute_layer_outputs,
+    compute_squared_error,
+    measure_shift_equivariance,
+    roll_interpolated,
 )
-from patchwords.model.trunk_config import OFFICIAL
+from patchwords.model.trunk_config import HYBRID_TRUNK
 
 N = 11
 EXACT = 1e-5  # float32: a few units in the last place of numbers near 1
 # A root has a place for every 4 pixels; 2 to either side see its padding.
 BIG_RESNET = RESNET.with_settings(image_size=(64, 48))
-HYBRID = VIT.with_settings(trunk=replace(OFFICIAL, units=()), patch_size=1, image_size=(32, 48))
+HYBRID = VIT.with_settings(trunk=replace(HYBRID_TRUNK, units=()), patch_size=1, image_size=(32, 48))
 
 
 def quiet(what: str, done: int, total: int) -> None:
@@ -40,7 +40,7 @@ def errors(rows: list[dict[str, Any]], place: str) -> dict[tuple[str, int], floa
 
 
 def test_a_vits_stem_commutes_with_whole_patches_and_not_between() -> None:
-    found = errors(measure_translation([lively(VIT)], examples_of(N), range(1, 13)), "stem")
+    found = errors(measure_shift_equivariance([lively(VIT)], examples_of(N), range(1, 13)), "stem")
     for (_, shift), error in found.items():
         if shift % 4 == 0:
             assert error < EXACT
@@ -49,7 +49,9 @@ def test_a_vits_stem_commutes_with_whole_patches_and_not_between() -> None:
 
 
 def test_a_roots_stem_commutes_with_its_stride_away_from_the_border() -> None:
-    found = errors(measure_translation([lively(BIG_RESNET)], examples_of(N), range(1, 13)), "stem")
+    found = errors(
+        measure_shift_equivariance([lively(BIG_RESNET)], examples_of(N), range(1, 13)), "stem"
+    )
     for (_, shift), error in found.items():
         if shift % 4 == 0:
             assert error < EXACT
@@ -59,26 +61,26 @@ def test_a_roots_stem_commutes_with_its_stride_away_from_the_border() -> None:
 
 def test_the_border_of_a_root_is_not_exact(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is why two places are left out: one would not do."""
-    monkeypatch.setattr(translation, "MARGIN", 1)
-    found = errors(measure_translation([lively(BIG_RESNET)], examples_of(N), (4, 8)), "stem")
+    monkeypatch.setattr(translation, "STEM_MARGIN", 1)
+    found = errors(measure_shift_equivariance([lively(BIG_RESNET)], examples_of(N), (4, 8)), "stem")
     assert min(found.values()) > 100 * EXACT
 
 
 def test_a_vit_without_positions_commutes_as_a_whole_with_whole_patches() -> None:
     subject = lively(VIT.with_settings(position="none"))
-    rows = measure_translation([subject], examples_of(N), (3, 4, 8))
+    rows = measure_shift_equivariance([subject], examples_of(N), (3, 4, 8))
     for place in ("features", "logits"):
         for (_, shift), error in errors(rows, place).items():
             assert error < 10 * EXACT if shift % 4 == 0 else error > 0.05  # through two blocks
     assert {row["same_answer"] for row in rows if row["pixels"] in (4, 8)} == {1.0}
-    positioned = measure_translation([lively(VIT)], examples_of(N), (4,))
+    positioned = measure_shift_equivariance([lively(VIT)], examples_of(N), (4,))
     assert min(errors(positioned, "features").values()) > 0.05
 
 
 def test_errors_are_those_of_numpy() -> None:
     """Shifts of 1 and 6 pixels, of a stem with 4 pixels to a place: 0.25 and 1.5 places."""
     subject, examples = lively(VIT), examples_of(N)
-    rows = measure_translation([subject], examples, (1, 6))
+    rows = measure_shift_equivariance([subject], examples, (1, 6))
     [batch] = translation.eval_batches(examples, subject.preprocess, N)
     x = subject.preprocess.normalise(batch.images)
     model = subject.model
@@ -107,7 +109,9 @@ def test_errors_are_those_of_numpy() -> None:
 def test_what_has_nothing_to_do_with_what_was_before_has_an_error_of_the_root_of_2() -> None:
     own = torch.Generator().manual_seed(0)
     f, other = (torch.randn(64, 5, 6, 4, generator=own) + 3 for _ in range(2))
-    apart, count = difference(Place(f), Place(other), Shift("rows", 4), 24)
+    apart, count = compute_squared_error(
+        LayerOutput(f), LayerOutput(other), ImageShift("rows", 4), 24
+    )
     variance = 5.0
     assert (float(apart) / count / variance) ** 0.5 == pytest.approx(2**0.5, rel=0.02)
     assert count == 64 * 24
@@ -124,7 +128,7 @@ def test_rolling_by_parts_is_numpys_interpolation(amount: float) -> None:
             np.interp(xs, np.arange(length + 1), [*row, row[0]])
             for row in along.reshape(-1, length)
         ]
-        found = roll(values, amount, axis).numpy().swapaxes(axis, -1)
+        found = roll_interpolated(values, amount, axis).numpy().swapaxes(axis, -1)
         np.testing.assert_allclose(found.reshape(-1, length), wanted, rtol=0, atol=1e-12)
 
 
@@ -143,7 +147,7 @@ def test_every_family_has_a_stem_features_and_logits(
 ) -> None:
     subject = lively(config)
     images = subject.preprocess.normalise(pixels(2, config.image_size))
-    found = places(subject.model, images)
+    found = compute_layer_outputs(subject.model, images)
     assert [*found] == ["stem", "features", "logits"]
     assert found["stem"].values.shape == (2, *stem)
     assert found["features"].values.shape == (2, *features)
@@ -157,15 +161,15 @@ def test_batches_and_processes_do_not_matter(monkeypatch: pytest.MonkeyPatch) ->
     subject, examples = lively(VIT), examples_of(N, broken=(3,))
 
     def sums() -> dict[str, torch.Tensor]:
-        wanted = [Shift(axis, 3) for axis in AXES]
+        wanted = [ImageShift(axis, 3) for axis in SHIFT_AXES]
         return translation.sum_images(subject, examples, wanted, 0.5, quiet)
 
     alone = sums()
-    monkeypatch.setattr(translation, "BATCH", 4)
+    monkeypatch.setattr(translation, "BATCH_SIZE", 4)
     again = sums()
     parts = []
     for share in (range(0, N, 2), range(1, N, 2), range(0)):
-        monkeypatch.setattr(translation, "own_share", lambda _, share=share: share)
+        monkeypatch.setattr(translation, "get_process_indices", lambda _, share=share: share)
         parts.append(sums())
     for name, numbers in alone.items():
         for found in (again[name], sum(part[name] for part in parts)):
@@ -177,21 +181,21 @@ def test_batches_and_processes_do_not_matter(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_where_there_is_nothing_to_compare_there_is_no_error() -> None:
     """A root of 6 x 4 places has two rows in its middle, which a shift by two takes away."""
-    rows = measure_translation([lively(RESNET)], examples_of(3), (8,))
+    rows = measure_shift_equivariance([lively(RESNET)], examples_of(3), (8,))
     assert {row["error"] for row in rows if row["place"] == "stem"} == {None}
     assert all(row["error"] is not None for row in rows if row["place"] == "features")
     constant = lively(VIT)
     with torch.no_grad():
         constant.model.head.linear.weight.zero_()
-    rows = measure_translation([constant], examples_of(3), (4,))
+    rows = measure_shift_equivariance([constant], examples_of(3), (4,))
     assert {row["error"] for row in rows if row["place"] == "logits"} == {None}
 
 
 def test_labels_do_not_matter_and_progress_is_told() -> None:
     told: list[Any] = []
-    progress: Progress = lambda *words: told.append(words)  # noqa: E731
+    progress: NamedProgress = lambda *words: told.append(words)  # noqa: E731
     examples = replace(examples_of(N, broken=(0,)), labels=np.full(N, -1))
-    rows = measure_translation([lively(VIT)], examples, (1,), 0.5, progress)
+    rows = measure_shift_equivariance([lively(VIT)], examples, (1,), 0.5, progress)
     assert {row["images"] for row in rows} == {N - 1}
     assert told == [("model", N, N)]
 
@@ -199,11 +203,11 @@ def test_labels_do_not_matter_and_progress_is_told() -> None:
 @pytest.mark.parametrize("shift", [0, 16, -1])
 def test_shifts_stay_within_the_image(shift: int) -> None:
     with pytest.raises(ConfigError, match=f"a shift by {shift} pixels: .* give 1 to 15"):
-        measure_translation([lively(VIT)], examples_of(3), (shift,))
+        measure_shift_equivariance([lively(VIT)], examples_of(3), (shift,))
 
 
 def test_images_that_cannot_be_read_are_few() -> None:
     with pytest.raises(DataError, match="1 of 3 images cannot be read"):
-        measure_translation([lively(VIT)], examples_of(3, broken=(1,)), (1,))
+        measure_shift_equivariance([lively(VIT)], examples_of(3, broken=(1,)), (1,))
     with pytest.raises(DataError, match="none of the images can be read"):
-        measure_translation([lively(VIT)], examples_of(1, broken=(0,)), (1,), max_bad=1)
+        measure_shift_equivariance([lively(VIT)], examples_of(1, broken=(0,)), (1,), max_bad=1)

@@ -20,25 +20,30 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchwords.data.examples import Examples
-from patchwords.data.loader import eval_batches
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import load_eval_batches
 from patchwords.errors import DataError
-from patchwords.evaluate.robustness.attacks import exact_gradients, loss_of
-from patchwords.evaluate.robustness.disturbance import Batch, Change, Disturbance, Progress
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.attacks import float32_gradients, summed_cross_entropy
+from patchwords.evaluate.robustness.disturbance import (
+    NamedProgress,
+    Perturbation,
+    PerturbationBatch,
+    PerturbationFn,
+)
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.noise import numpy_generator, torch_generator
 
-AREAS = (1.0, 2.5, 5.0, 10.0)  # percent of the image
-STEPS = 300
-BATCH = 16  # images of a step
-POOL = 512  # training images, decoded once and kept
-FIRST_STEP = 32.0  # of 255; the last one is near 0
-GREY = 127.5
+PATCH_AREAS = (1.0, 2.5, 5.0, 10.0)  # percent of the image
+NUM_PATCH_STEPS = 300
+PATCH_BATCH_SIZE = 16  # images of a step
+NUM_PATCH_TRAINING_IMAGES = 512  # training images, decoded once and kept
+INITIAL_STEP_SIZE = 32.0  # of 255; the last one is near 0
+GREY_LEVEL = 127.5
 
 
-def train_patch(
-    subject: Subject, training: Examples, seed: int, progress: Progress, steps: int
+def train_adversarial_patch(
+    subject: LoadedModel, training: ImageDataset, seed: int, progress: NamedProgress, steps: int
 ) -> Tensor:
     """float32 [C, S, S] of 0..255, the patch of a seed, made to mislead one subject.
 
@@ -47,30 +52,38 @@ def train_patch(
 
     Raises DataError where no image that is drawn can be read.
     """
-    pool, labels = read_pool(subject, training, seed)
+    pool, labels = read_patch_training_images(subject, training, seed)
     channels, height, width = pool.shape[1:]
-    sides = [side_of(area, height, width) for area in AREAS]
+    sides = [compute_patch_side(area, height, width) for area in PATCH_AREAS]
     own = torch_generator(seed, "patch training")
     patch = (255 * torch.rand(channels, sides[-1], sides[-1], generator=own)).to(pool.device)
     for step in range(steps):
-        chosen = torch.randint(len(pool), (BATCH,), generator=own)
+        chosen = torch.randint(len(pool), (PATCH_BATCH_SIZE,), generator=own)
         side = sides[int(torch.randint(len(sides), (), generator=own))]
-        corners = torch.rand(BATCH, 2, generator=own).to(pool.device)
+        corners = torch.rand(PATCH_BATCH_SIZE, 2, generator=own).to(pool.device)
         chosen = chosen.to(pool.device)
-        uphill = patch_gradient(subject, patch, pool[chosen], labels[chosen], side, corners).sign()
-        patch = (patch + FIRST_STEP * (1 - step / steps) * uphill).clamp(0, 255)
+        uphill = compute_patch_gradient(
+            subject, patch, pool[chosen], labels[chosen], side, corners
+        ).sign()
+        patch = (patch + INITIAL_STEP_SIZE * (1 - step / steps) * uphill).clamp(0, 255)
         progress(f"{subject.name}: patch {seed}", step + 1, steps)
     return patch
 
 
-def read_pool(subject: Subject, training: Examples, seed: int) -> tuple[Tensor, Tensor]:
+def read_patch_training_images(
+    subject: LoadedModel, training: ImageDataset, seed: int
+) -> tuple[Tensor, Tensor]:
     """uint8 [n, C, H, W] and int64 [n], on the subject's device: a draw of the training images."""
     labelled = np.flatnonzero(training.labels >= 0)
-    chosen = training.select(numpy_generator(seed, "patch pool").permutation(labelled)[:POOL])
+    chosen = training.select(
+        numpy_generator(seed, "patch pool").permutation(labelled)[:NUM_PATCH_TRAINING_IMAGES]
+    )
     device = subject.device.torch_device
     batches = [
         batch
-        for batch in eval_batches(chosen, subject.preprocess, BATCH, subject.workers_for(chosen))
+        for batch in load_eval_batches(
+            chosen, subject.preprocess, PATCH_BATCH_SIZE, subject.workers_for(chosen)
+        )
         if len(batch.indices)
     ]
     if not batches:
@@ -82,18 +95,20 @@ def read_pool(subject: Subject, training: Examples, seed: int) -> tuple[Tensor, 
     return images, torch.cat([batch.labels for batch in batches]).to(device)
 
 
-def patch_gradient(
-    subject: Subject, patch: Tensor, images: Tensor, labels: Tensor, side: int, corners: Tensor
+def compute_patch_gradient(
+    subject: LoadedModel, patch: Tensor, images: Tensor, labels: Tensor, side: int, corners: Tensor
 ) -> Tensor:
     """Of the loss by the pixels of the patch: [C, S, S]"""
-    with exact_gradients(patch.device):
+    with float32_gradients(patch.device):
         pixels = patch.detach().clone().requires_grad_()
-        loss = loss_of(subject, paste(images, resize(pixels, side), corners), labels)
+        loss = summed_cross_entropy(
+            subject, paste_patch(images, resize_patch(pixels, side), corners), labels
+        )
         [gradient] = torch.autograd.grad(loss, pixels)
     return gradient
 
 
-def paste(images: Tensor, patch: Tensor, corners: Tensor) -> Tensor:
+def paste_patch(images: Tensor, patch: Tensor, corners: Tensor) -> Tensor:
     """[B, C, H, W] of 0..255 with a patch [C, s, s] in each -> float32 [B, C, H, W].
 
     Args:
@@ -111,12 +126,12 @@ def paste(images: Tensor, patch: Tensor, corners: Tensor) -> Tensor:
     return patched.permute(0, 3, 1, 2)  # [B, C, H, W]
 
 
-def side_of(area: float, height: int, width: int) -> int:
+def compute_patch_side(area: float, height: int, width: int) -> int:
     """Pixels of the square that covers about this percentage of the image; 1 at least."""
     return min(max(1, round(math.sqrt(area / 100 * height * width))), height, width)
 
 
-def resize(patch: Tensor, side: int) -> Tensor:
+def resize_patch(patch: Tensor, side: int) -> Tensor:
     """[C, S, S] -> [C, side, side], bilinear, smoothed where it becomes smaller."""
     # As a product, since on a GPU the way back of `interpolate` adds in any order.
     whole = torch.eye(patch.shape[-1], device=patch.device)[None, None]
@@ -126,82 +141,90 @@ def resize(patch: Tensor, side: int) -> Tensor:
     return weights @ patch @ weights.T
 
 
-def in_channels(patch: Tensor, channels: int) -> Tensor:
+def match_channels(patch: Tensor, channels: int) -> Tensor:
     """[C, s, s] -> [channels, s, s], grey from colours by the mean, colours from grey as equal."""
     if len(patch) == channels:
         return patch
     return patch.mean(0, keepdim=True).expand(channels, -1, -1)
 
 
-def paste_at_level(batch: Batch, patch: Tensor, level: float, seed: int) -> Tensor:
+def paste_patch_at_level(
+    batch: PerturbationBatch, patch: Tensor, level: float, seed: int
+) -> Tensor:
     """The batch's images with a patch [C, S, S] that covers `level` percent of each."""
     _, channels, height, width = batch.images.shape
-    scaled = resize(in_channels(patch, channels), side_of(level, height, width))
-    corners = Draws(seed, "patch place", batch.indices, batch.images.device).uniform(0, 1, 2)
-    return paste(batch.images, scaled.to(batch.images.device), corners)
+    scaled = resize_patch(match_channels(patch, channels), compute_patch_side(level, height, width))
+    corners = PerImageRandom(seed, "patch place", batch.indices, batch.images.device).uniform(
+        0, 1, 2
+    )
+    return paste_patch(batch.images, scaled.to(batch.images.device), corners)
 
 
-def prepare_patch(subject: Subject, training: Examples, seed: int, progress: Progress) -> Change:
+def prepare_adversarial_patch(
+    subject: LoadedModel, training: ImageDataset, seed: int, progress: NamedProgress
+) -> PerturbationFn:
     """The change that pastes the patch which is trained here."""
-    patch = train_patch(subject, training, seed, progress, STEPS)
+    patch = train_adversarial_patch(subject, training, seed, progress, NUM_PATCH_STEPS)
 
-    def change(batch: Batch, level: float, seed: int) -> Tensor:
-        return paste_at_level(batch, patch, level, seed)
+    def change(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
+        return paste_patch_at_level(batch, patch, level, seed)
 
     return change
 
 
-def paste_noise(batch: Batch, level: float, seed: int) -> Tensor:
+def paste_noise_patch(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     """A control: pixels at random, the same for all images of a seed."""
     _, channels, height, width = batch.images.shape
-    side = side_of(level, height, width)
+    side = compute_patch_side(level, height, width)
     own = torch_generator(seed, "patch of noise", side)
-    return paste_at_level(batch, 255 * torch.rand(channels, side, side, generator=own), level, seed)
+    return paste_patch_at_level(
+        batch, 255 * torch.rand(channels, side, side, generator=own), level, seed
+    )
 
 
-def paste_grey(batch: Batch, level: float, seed: int) -> Tensor:
+def paste_grey_patch(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     """A control: nothing but a part hidden."""
-    return paste_at_level(batch, torch.full((1, 1, 1), GREY), level, seed)
+    return paste_patch_at_level(batch, torch.full((1, 1, 1), GREY_LEVEL), level, seed)
 
 
-PUBLISHED = (
+PUBLISHED_PATCHES = (
     "The patches of random pixels and of grey are controls: what hiding as large a part does by "
     "itself. Naseer et al. (2021, Sec. 3.4, Fig. 12; 5 patches) give the adversarial one as a "
     "figure only; later work finds ViTs more vulnerable to optimised patches than CNNs are (Gu et "
     "al., arXiv 2111.10659)."
 )
-PATCHES = (
-    Disturbance(
+PATCH_PERTURBATIONS = (
+    Perturbation(
         name="patch-adversarial",
         family="patch",
         title="Adversarial patch",
         x_label="area covered, %",
-        levels=AREAS,
-        published=PUBLISHED,
-        prepare=prepare_patch,
+        levels=PATCH_AREAS,
+        published=PUBLISHED_PATCHES,
+        prepare=prepare_adversarial_patch,
         seeds=True,
         transfers=True,
         usual=False,
     ),
-    Disturbance(
+    Perturbation(
         name="patch-noise",
         family="patch",
         title="Patch of random pixels",
         x_label="area covered, %",
-        levels=AREAS,
-        published=PUBLISHED,
-        change=paste_noise,
+        levels=PATCH_AREAS,
+        published=PUBLISHED_PATCHES,
+        change=paste_noise_patch,
         seeds=True,
         usual=False,
     ),
-    Disturbance(
+    Perturbation(
         name="patch-grey",
         family="patch",
         title="Grey patch",
         x_label="area covered, %",
-        levels=AREAS,
-        published=PUBLISHED,
-        change=paste_grey,
+        levels=PATCH_AREAS,
+        published=PUBLISHED_PATCHES,
+        change=paste_grey_patch,
         seeds=True,
         usual=False,
     ),

@@ -20,33 +20,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchwords.evaluate.robustness.disturbance import Batch, Disturbance
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.disturbance import Perturbation, PerturbationBatch
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.subject import LoadedModel
 
-EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)  # of 255
-STEPS = 5
-REACH = 2.5  # epsilons, of all steps of PGD together
+ATTACK_EPSILONS = (0.5, 1.0, 2.0, 4.0, 8.0)  # of 255
+NUM_PGD_STEPS = 5
+PGD_REACH = 2.5  # epsilons, of all steps of PGD together
 
 
-def fgsm(subject: Subject, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
+def fgsm_attack(subject: LoadedModel, images: Tensor, labels: Tensor, epsilon: float) -> Tensor:
     """One step: [B, C, H, W] of 0..255 and int64 [B] -> float32 [B, C, H, W] of 0..255."""
     images = images.float()
-    return step_uphill(images, loss_gradient(subject, images, labels), epsilon)
+    return take_sign_step(images, compute_loss_gradient(subject, images, labels), epsilon)
 
 
-def step_uphill(images: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
+def take_sign_step(images: Tensor, gradient: Tensor, epsilon: float) -> Tensor:
     """Where the gradient is 0, nothing moves."""
     return (images + epsilon * gradient.sign()).clamp(0, 255)
 
 
-def pgd(
-    subject: Subject,
+def pgd_attack(
+    subject: LoadedModel,
     images: Tensor,
     labels: Tensor,
     epsilon: float,
     start: Tensor,
-    steps: int = STEPS,
+    steps: int = NUM_PGD_STEPS,
 ) -> Tensor:
     """Several steps: [B, C, H, W] of 0..255 and int64 [B] -> float32 [B, C, H, W] of 0..255.
 
@@ -57,29 +57,29 @@ def pgd(
     lowest, highest = (images - epsilon).clamp(min=0), (images + epsilon).clamp(max=255)
     attacked = (images + epsilon * start).clamp(0, 255)
     for _ in range(steps):
-        uphill = loss_gradient(subject, attacked, labels).sign()
-        attacked = attacked + REACH * epsilon / steps * uphill
+        uphill = compute_loss_gradient(subject, attacked, labels).sign()
+        attacked = attacked + PGD_REACH * epsilon / steps * uphill
         attacked = torch.minimum(torch.maximum(attacked, lowest), highest)
     return attacked
 
 
-def loss_gradient(subject: Subject, images: Tensor, labels: Tensor) -> Tensor:
+def compute_loss_gradient(subject: LoadedModel, images: Tensor, labels: Tensor) -> Tensor:
     """Of each image's loss by its own pixels: float32 [B, C, H, W] of 0..255 -> the same."""
-    with exact_gradients(images.device):
+    with float32_gradients(images.device):
         pixels = images.detach().clone().requires_grad_()
-        loss = loss_of(subject, pixels, labels)
+        loss = summed_cross_entropy(subject, pixels, labels)
         [gradient] = torch.autograd.grad(loss, pixels)  # of nothing else: no parameter sees it
     return gradient
 
 
-def loss_of(subject: Subject, images: Tensor, labels: Tensor) -> Tensor:
+def summed_cross_entropy(subject: LoadedModel, images: Tensor, labels: Tensor) -> Tensor:
     """[B, C, H, W] of 0..255 -> the sum over the images, whose gradients are then their own"""
     logits = subject.model(subject.preprocess.normalise(images)).float()
     return F.cross_entropy(logits, labels, reduction="sum")
 
 
 @contextmanager
-def exact_gradients(device: torch.device) -> Iterator[None]:
+def float32_gradients(device: torch.device) -> Iterator[None]:
     """Gradients, and in float32 throughout: bfloat16 would round many to 0, or to another sign.
 
     The way back is in it too, since on a CPU autocast takes hold of that as well.
@@ -88,40 +88,40 @@ def exact_gradients(device: torch.device) -> Iterator[None]:
         yield
 
 
-def by_fgsm(batch: Batch, level: float, seed: int) -> Tensor:
+def perturb_with_fgsm(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     images = batch.images.float()
     gradient = batch.once(
-        "gradient of the loss", lambda: loss_gradient(batch.subject, images, batch.labels)
+        "gradient of the loss", lambda: compute_loss_gradient(batch.subject, images, batch.labels)
     )
-    return step_uphill(images, gradient, level)
+    return take_sign_step(images, gradient, level)
 
 
-def by_pgd(batch: Batch, level: float, seed: int) -> Tensor:
-    draws = Draws(seed, "pgd", batch.indices, batch.images.device)
+def perturb_with_pgd(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
+    draws = PerImageRandom(seed, "pgd", batch.indices, batch.images.device)
     start = draws.uniform(-1, 1, *batch.images.shape[1:])
-    return pgd(batch.subject, batch.images, batch.labels, level, start)
+    return pgd_attack(batch.subject, batch.images, batch.labels, level, start)
 
 
-PUBLISHED = "Naseer et al. (2021, Sec. 3.4, Fig. 13) give FGSM and PGD as a figure only."
-ATTACKS = (
-    Disturbance(
+PUBLISHED_ATTACKS = "Naseer et al. (2021, Sec. 3.4, Fig. 13) give FGSM and PGD as a figure only."
+ATTACK_PERTURBATIONS = (
+    Perturbation(
         name="attack-fgsm",
         family="attack",
         title="FGSM, one step",
         x_label="epsilon, of 255",
-        levels=EPSILONS,
-        published=PUBLISHED,
-        change=by_fgsm,
+        levels=ATTACK_EPSILONS,
+        published=PUBLISHED_ATTACKS,
+        change=perturb_with_fgsm,
         usual=False,
     ),
-    Disturbance(
+    Perturbation(
         name="attack-pgd",
         family="attack",
-        title=f"PGD, {STEPS} steps",
+        title=f"PGD, {NUM_PGD_STEPS} steps",
         x_label="epsilon, of 255",
-        levels=EPSILONS,
-        published=PUBLISHED,
-        change=by_pgd,
+        levels=ATTACK_EPSILONS,
+        published=PUBLISHED_ATTACKS,
+        change=perturb_with_pgd,
         seeds=True,
         usual=False,
     ),

@@ -14,21 +14,21 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.robustness.sampling import take
-from patchwords.evaluate.robustness.smoothing import smooth
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.robustness.sampling import gather_pixels
+from patchwords.evaluate.robustness.smoothing import gaussian_filter
 
-STEEPEST = 45.0  # degrees, of motion blur to either side of level
+MAX_MOTION_ANGLE = 45.0  # degrees, of motion blur to either side of level
 
 
-def gaussian_blur(images: Tensor, draws: Draws, deviation: float) -> Tensor:
+def gaussian_blur(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
     """Smoothing by a normal curve."""
-    return smooth(images, deviation)
+    return gaussian_filter(images, deviation)
 
 
-def defocus_blur(images: Tensor, draws: Draws, radius: float, softness: float) -> Tensor:
+def defocus_blur(images: Tensor, draws: PerImageRandom, radius: float, softness: float) -> Tensor:
     """Out of focus: every point becomes a disk, whose rim is softened by a normal curve."""
-    kernel = disk(radius, softness).to(images)  # [k, k]
+    kernel = make_disk_kernel(radius, softness).to(images)  # [k, k]
     reach = kernel.shape[0] // 2
     planes = images.flatten(0, 1)[:, None]  # [BC, 1, H, W]
     around = F.pad(planes, (reach,) * 4, mode="reflect")
@@ -36,25 +36,25 @@ def defocus_blur(images: Tensor, draws: Draws, radius: float, softness: float) -
 
 
 def glass_blur(
-    images: Tensor, draws: Draws, deviation: float, reach: float, rounds: float
+    images: Tensor, draws: PerImageRandom, deviation: float, reach: float, rounds: float
 ) -> Tensor:
     """Frosted glass: smoothed, pixels mixed with their neighbours, and smoothed again."""
     reach, rounds = int(reach), int(rounds)
     shape = rounds, 2, *images.shape[2:]
     steps = draws.each(lambda own: torch.randint(-reach, reach, shape, generator=own))
-    images = smooth(images, deviation)
+    images = gaussian_filter(images, deviation)
     for step in steps.unbind(1):  # [B, 2, H, W]
-        images = mix_near(images, step, reach)
-    return smooth(images, deviation)
+        images = mix_nearby_pixels(images, step, reach)
+    return gaussian_filter(images, deviation)
 
 
-def motion_blur(images: Tensor, draws: Draws, radius: float, deviation: float) -> Tensor:
+def motion_blur(images: Tensor, draws: PerImageRandom, radius: float, deviation: float) -> Tensor:
     """A camera that moved in one direction, which is drawn: half a normal curve along a line.
 
     As ImageMagick's MotionBlurImage (MagickCore/effect.c), which ImageNet-C calls: 2 radius + 1
     places one pixel apart, each rounded to whole pixels; the image goes on beyond its edge.
     """
-    angles = draws.uniform(-STEEPEST, STEEPEST).double().deg2rad()  # [B]
+    angles = draws.uniform(-MAX_MOTION_ANGLE, MAX_MOTION_ANGLE).double().deg2rad()  # [B]
     distance = torch.arange(2 * math.ceil(radius) + 1, dtype=torch.float64, device=images.device)
     weights = torch.exp(-(distance**2) / (2 * deviation**2))
     weights = (weights / weights.sum()).to(images.dtype)
@@ -67,37 +67,37 @@ def motion_blur(images: Tensor, draws: Draws, radius: float, deviation: float) -
     for i, weight in enumerate(weights):
         at_rows = (rows + down[:, i, None]).clamp(0, height - 1)  # [B, H]
         at_columns = (columns + across[:, i, None]).clamp(0, width - 1)  # [B, W]
-        blurred += weight * take(images, at_rows[:, :, None], at_columns[:, None, :])
+        blurred += weight * gather_pixels(images, at_rows[:, :, None], at_columns[:, None, :])
     return blurred
 
 
-def zoom_blur(images: Tensor, draws: Draws, farthest: float, step: float) -> Tensor:
+def zoom_blur(images: Tensor, draws: PerImageRandom, farthest: float, step: float) -> Tensor:
     """A camera that moves towards the scene: the mean of the image and of its enlargements."""
     # NumPy's rounding decides whether the last one is `farthest` or the one before: here, as there.
     factors = np.arange(1, farthest, step).tolist()
     total = images.clone()
     for factor in factors:
-        total += enlarge(images, factor)
+        total += zoom_into_centre(images, factor)
     return total / (len(factors) + 1)
 
 
-def enlarge(images: Tensor, factor: float) -> Tensor:
+def zoom_into_centre(images: Tensor, factor: float) -> Tensor:
     """The middle of [B, C, H, W], enlarged bilinearly, corner upon corner, to fill the image."""
     kept = [math.ceil(side / factor) for side in images.shape[2:]]
-    middle = cut_middle(images, kept)
+    middle = crop_centre(images, kept)
     larger = F.interpolate(
         middle, [round(side * factor) for side in kept], mode="bilinear", align_corners=True
     )
-    return cut_middle(larger, images.shape[2:])
+    return crop_centre(larger, images.shape[2:])
 
 
-def cut_middle(images: Tensor, size: list[int] | torch.Size) -> Tensor:
+def crop_centre(images: Tensor, size: list[int] | torch.Size) -> Tensor:
     """[B, C, H, W] -> [B, C, *size]"""
     top, left = ((side - kept) // 2 for side, kept in zip(images.shape[2:], size, strict=True))
     return images[:, :, top : top + size[0], left : left + size[1]]
 
 
-def mix_near(images: Tensor, steps: Tensor, reach: int) -> Tensor:
+def mix_nearby_pixels(images: Tensor, steps: Tensor, reach: int) -> Tensor:
     """Each pixel of [B, C, H, W] takes the value of one near it, from the last pixel to the first.
 
     ImageNet-C's code means to swap the two, but swaps views of one array, so that one of them is
@@ -121,11 +121,11 @@ def mix_near(images: Tensor, steps: Tensor, reach: int) -> Tensor:
     while bool((links[:, :count] < count).any()):
         links = links.gather(1, links)  # twice as far along the chain
     origin = (links[:, :count] - count).view(-1, height, width)
-    return take(images, origin // width, origin % width)
+    return gather_pixels(images, origin // width, origin % width)
 
 
 @lru_cache(maxsize=16)
-def disk(radius: float, softness: float) -> Tensor:
+def make_disk_kernel(radius: float, softness: float) -> Tensor:
     """float32 [k, k], sum 1: a disk smoothed by 3x3 or, above a radius of 8, 5x5 weights."""
     reach, side = (8, 3) if radius <= 8 else (int(radius), 5)
     line = torch.arange(-reach, reach + 1, dtype=torch.float64)

@@ -17,22 +17,32 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from patchwords.evaluate.robustness.disturbance import Batch, Change, Disturbance
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.robustness.imagenet_c import CORRUPTIONS, EXTRA, Corruption
+from patchwords.evaluate.robustness.disturbance import (
+    Perturbation,
+    PerturbationBatch,
+    PerturbationFn,
+)
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.robustness.imagenet_c import (
+    COMMON_CORRUPTIONS,
+    EXTRA_FAMILY,
+    CommonCorruption,
+)
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
-KINDS = tuple(corruption.name for corruption in CORRUPTIONS if corruption.family != EXTRA)
+STANDARD_CORRUPTION_NAMES = tuple(
+    corruption.name for corruption in COMMON_CORRUPTIONS if corruption.family != EXTRA_FAMILY
+)
 
 
-def corrupting(corruption: Corruption) -> Change:
+def make_corruption_fn(corruption: CommonCorruption) -> PerturbationFn:
     """The change that a severity of 1 to 5 stands for."""
 
-    def change(batch: Batch, level: float, seed: int) -> Tensor:
+    def change(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
         """-> uint8 [B, C, H, W]"""
         images = batch.images.float() / 255
         numbers = corruption.numbers((images.shape[2], images.shape[3]))[int(level) - 1]
-        draws = Draws(seed, corruption.name, batch.indices, images.device)
+        draws = PerImageRandom(seed, corruption.name, batch.indices, images.device)
         corrupted = corruption.corrupt(images, draws, *numbers)
         return (corrupted.clamp(0, 1) * 255).round().byte()
 
@@ -49,7 +59,7 @@ def summarise_corruptions(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[s
     """
     found: dict[str, dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for row in rows:
-        if row["disturbance"] in KINDS and row["level"] > 0:
+        if row["disturbance"] in STANDARD_CORRUPTION_NAMES and row["level"] > 0:
             found[row["model"]][row["disturbance"]].append(1 - row["accuracy"])
     errors = {
         model: {kind: float(np.mean(values)) for kind, values in kinds.items()}
@@ -59,44 +69,46 @@ def summarise_corruptions(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[s
     return {
         model: {
             "mean_error": float(np.mean([*kinds.values()])),
-            "families": by_family(kinds),
-            "relative_error": relative(kinds, first),
+            "families": mean_error_by_family(kinds),
+            "relative_error": mean_relative_error(kinds, first),
         }
         for model, kinds in errors.items()
     }
 
 
-def by_family(errors: Mapping[str, float]) -> dict[str, float]:
+def mean_error_by_family(errors: Mapping[str, float]) -> dict[str, float]:
     """{kind: error} -> {family: the mean}"""
     families = defaultdict(list)
-    for corruption in CORRUPTIONS:
+    for corruption in COMMON_CORRUPTIONS:
         if corruption.name in errors:
             families[corruption.family].append(errors[corruption.name])
     return {family: float(np.mean(values)) for family, values in families.items()}
 
 
-def relative(errors: Mapping[str, float], reference: Mapping[str, float]) -> float | None:
+def mean_relative_error(
+    errors: Mapping[str, float], reference: Mapping[str, float]
+) -> float | None:
     """The mean over the kinds of the ratio of the errors."""
     if min(reference.values()) == 0:
         return None
     return float(np.mean([error / reference[kind] for kind, error in errors.items()]))
 
 
-PUBLISHED = (
+PUBLISHED_CORRUPTIONS = (
     "Naseer et al. (2021; ImageNet-C, all 15 kinds, errors relative to AlexNet's) give as mean "
     "corruption error: DeiT-B 48.5, DeiT-S 54.6, DeiT-T 71.1, ResNet-50 76.7."
 )
-CORRUPTING = tuple(
-    Disturbance(
+CORRUPTION_PERTURBATIONS = tuple(
+    Perturbation(
         name=corruption.name,
         family=corruption.family,
         title=corruption.title,
         x_label="severity",
         levels=SEVERITIES,
-        published=PUBLISHED,
-        change=corrupting(corruption),
+        published=PUBLISHED_CORRUPTIONS,
+        change=make_corruption_fn(corruption),
         seeds=corruption.seeds,
-        usual=corruption.family != EXTRA,
+        usual=corruption.family != EXTRA_FAMILY,
     )
-    for corruption in CORRUPTIONS
+    for corruption in COMMON_CORRUPTIONS
 )

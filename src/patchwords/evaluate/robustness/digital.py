@@ -15,12 +15,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from patchwords.evaluate.robustness.draws import Draws
-from patchwords.evaluate.robustness.sampling import sample
-from patchwords.evaluate.robustness.smoothing import smooth
+from patchwords.evaluate.robustness.draws import PerImageRandom
+from patchwords.evaluate.robustness.sampling import sample_bilinear
+from patchwords.evaluate.robustness.smoothing import gaussian_filter
 
 
-def brightness(images: Tensor, draws: Draws, more: float) -> Tensor:
+def shift_brightness(images: Tensor, draws: PerImageRandom, more: float) -> Tensor:
     """More light: the value of HSV, which is the largest channel, rises; hue and saturation stay.
 
     At a given hue and saturation all channels are proportional to the value, and black is grey.
@@ -30,14 +30,14 @@ def brightness(images: Tensor, draws: Draws, more: float) -> Tensor:
     return torch.where(value > 0, images * (brighter / value), brighter)
 
 
-def contrast(images: Tensor, draws: Draws, kept: float) -> Tensor:
+def reduce_contrast(images: Tensor, draws: PerImageRandom, kept: float) -> Tensor:
     """Nearer to the mean of each channel of the image."""
     means = images.mean((2, 3), keepdim=True)  # [B, C, 1, 1]
     return (images - means) * kept + means
 
 
-def elastic(
-    images: Tensor, draws: Draws, strength: float, deviation: float, shift: float
+def elastic_transform(
+    images: Tensor, draws: PerImageRandom, strength: float, deviation: float, shift: float
 ) -> Tensor:
     """Stretched: three points are moved by up to `shift` pixels, then every pixel for itself.
 
@@ -49,17 +49,17 @@ def elastic(
     rows, columns = rows.expand(height, width), columns.expand(height, width)
     moves = draws.uniform(-shift, shift, 3, 2).double()  # [B, 3, 2]
     points = torch.stack([columns, rows, torch.ones_like(rows)], -1)  # [H, W, 3]
-    places = points @ backwards(moves, height, width)[:, None]  # [B, H, W, 2], x and y
-    images = sample(images, places[..., 1], places[..., 0], twice=False)
+    places = points @ solve_inverse_affine(moves, height, width)[:, None]  # [B, H, W, 2], x and y
+    images = sample_bilinear(images, places[..., 1], places[..., 0], twice=False)
     if strength == 0:
         return images
-    away = Draws(draws.seed, f"{draws.name} of pixels", draws.indices, draws.device)
+    away = PerImageRandom(draws.seed, f"{draws.name} of pixels", draws.indices, draws.device)
     field = away.uniform(-1, 1, 2, height, width).double()  # [B, 2, H, W]
-    field = smooth(field, deviation, truncate=3.0, border="reflect") * strength
-    return sample(images, rows + field[:, 1], columns + field[:, 0], twice=True)
+    field = gaussian_filter(field, deviation, truncate=3.0, border="reflect") * strength
+    return sample_bilinear(images, rows + field[:, 1], columns + field[:, 0], twice=True)
 
 
-def backwards(moves: Tensor, height: int, width: int) -> Tensor:
+def solve_inverse_affine(moves: Tensor, height: int, width: int) -> Tensor:
     """float64 [B, 3, 2]: (x, y, 1) of a pixel times this is where it comes from.
 
     Args:
@@ -73,7 +73,7 @@ def backwards(moves: Tensor, height: int, width: int) -> Tensor:
     return torch.linalg.solve(moved, corners.expand_as(moves))
 
 
-def pixelate(images: Tensor, draws: Draws, kept: float) -> Tensor:
+def pixelate(images: Tensor, draws: PerImageRandom, kept: float) -> Tensor:
     """Made smaller, to this share of the sides, and as large as before."""
 
     def change(image: Image.Image) -> Image.Image:
@@ -81,10 +81,10 @@ def pixelate(images: Tensor, draws: Draws, kept: float) -> Tensor:
         width, height = (max(1, int(side * kept)) for side in image.size)
         return image.resize((width, height), box).resize(image.size, box)
 
-    return by_pillow(images, change)
+    return apply_with_pillow(images, change)
 
 
-def jpeg(images: Tensor, draws: Draws, quality: float) -> Tensor:
+def jpeg_compression(images: Tensor, draws: PerImageRandom, quality: float) -> Tensor:
     """Written and read as JPEG of this quality."""
 
     def change(image: Image.Image) -> Image.Image:
@@ -92,10 +92,10 @@ def jpeg(images: Tensor, draws: Draws, quality: float) -> Tensor:
         image.save(file, "JPEG", quality=int(quality))
         return Image.open(file)
 
-    return by_pillow(images, change)
+    return apply_with_pillow(images, change)
 
 
-def by_pillow(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
+def apply_with_pillow(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
     """Each image of [B, C, H, W], C = 3 or 1, as Pillow changes it."""
     levels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu()  # [B, H, W, C]
     arrays = [array.squeeze(-1) if array.shape[-1] == 1 else array for array in levels.numpy()]

@@ -16,7 +16,7 @@ from patchwords.noise import torch_generator
 
 
 @dataclass(frozen=True)
-class Draws:
+class PerImageRandom:
     """Where the images of a batch draw from."""
 
     seed: int

@@ -25,7 +25,13 @@ from patchwords.evaluate.robustness.blurs import (
     motion_blur,
     zoom_blur,
 )
-from patchwords.evaluate.robustness.digital import brightness, contrast, elastic, jpeg, pixelate
+from patchwords.evaluate.robustness.digital import (
+    elastic_transform,
+    jpeg_compression,
+    pixelate,
+    reduce_contrast,
+    shift_brightness,
+)
 from patchwords.evaluate.robustness.noises import (
     gaussian_noise,
     impulse_noise,
@@ -33,13 +39,13 @@ from patchwords.evaluate.robustness.noises import (
     speckle_noise,
 )
 
-EXTRA = "extra"  # kinds that ImageNet-C keeps for validation: they are in no mean
+EXTRA_FAMILY = "extra"  # kinds that ImageNet-C keeps for validation: they are in no mean
 
-Numbers = tuple[tuple[float, ...], ...]  # what the function is given at severities 1 to 5
+SeverityNumbers = tuple[tuple[float, ...], ...]  # what the function is given at severities 1 to 5
 
 
 @dataclass(frozen=True)
-class Corruption:
+class CommonCorruption:
     """One kind, with its numbers for the three sizes of image that its authors made."""
 
     family: str
@@ -47,57 +53,57 @@ class Corruption:
     title: str
     corrupt: Callable[..., Tensor]  # (images in [0, 1], draws, *numbers) -> images
     seeds: bool  # whether it is random
-    at_32: Numbers
-    at_64: Numbers
-    at_224: Numbers
+    at_32: SeverityNumbers
+    at_64: SeverityNumbers
+    at_224: SeverityNumbers
 
     @property
     def name(self) -> str:
         return f"{self.family}-{self.kind}"
 
-    def numbers(self, size: tuple[int, int]) -> Numbers:
+    def numbers(self, size: tuple[int, int]) -> SeverityNumbers:
         """Those of the size that is nearest in proportion, by the shorter side."""
         tables = {32: self.at_32, 64: self.at_64, 224: self.at_224}
         return tables[min(tables, key=lambda side: abs(math.log(min(size) / side)))]
 
 
-def each(*values: float) -> Numbers:
+def one_per_severity(*values: float) -> SeverityNumbers:
     """One number at each severity."""
     return tuple((value,) for value in values)
 
 
-CORRUPTIONS = (
-    Corruption(
+COMMON_CORRUPTIONS = (
+    CommonCorruption(
         family="noise",
         kind="gaussian",
         title="Gaussian noise",
         corrupt=gaussian_noise,
         seeds=True,
-        at_32=each(0.04, 0.06, 0.08, 0.09, 0.10),
-        at_64=each(0.04, 0.08, 0.12, 0.15, 0.18),
-        at_224=each(0.08, 0.12, 0.18, 0.26, 0.38),
+        at_32=one_per_severity(0.04, 0.06, 0.08, 0.09, 0.10),
+        at_64=one_per_severity(0.04, 0.08, 0.12, 0.15, 0.18),
+        at_224=one_per_severity(0.08, 0.12, 0.18, 0.26, 0.38),
     ),
-    Corruption(
+    CommonCorruption(
         family="noise",
         kind="shot",
         title="Shot noise",
         corrupt=shot_noise,
         seeds=True,
-        at_32=each(500, 250, 100, 75, 50),
-        at_64=each(250, 100, 50, 30, 15),
-        at_224=each(60, 25, 12, 5, 3),
+        at_32=one_per_severity(500, 250, 100, 75, 50),
+        at_64=one_per_severity(250, 100, 50, 30, 15),
+        at_224=one_per_severity(60, 25, 12, 5, 3),
     ),
-    Corruption(
+    CommonCorruption(
         family="noise",
         kind="impulse",
         title="Impulse noise",
         corrupt=impulse_noise,
         seeds=True,
-        at_32=each(0.01, 0.02, 0.03, 0.05, 0.07),
-        at_64=each(0.01, 0.02, 0.05, 0.08, 0.14),
-        at_224=each(0.03, 0.06, 0.09, 0.17, 0.27),
+        at_32=one_per_severity(0.01, 0.02, 0.03, 0.05, 0.07),
+        at_64=one_per_severity(0.01, 0.02, 0.05, 0.08, 0.14),
+        at_224=one_per_severity(0.03, 0.06, 0.09, 0.17, 0.27),
     ),
-    Corruption(
+    CommonCorruption(
         family="blur",
         kind="defocus",
         title="Defocus blur",
@@ -107,7 +113,7 @@ CORRUPTIONS = (
         at_64=((0.5, 0.6), (1, 0.1), (1.5, 0.1), (2.5, 0.01), (3, 0.1)),
         at_224=((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     ),
-    Corruption(
+    CommonCorruption(
         family="blur",
         kind="glass",
         title="Glass blur",
@@ -117,7 +123,7 @@ CORRUPTIONS = (
         at_64=((0.1, 1, 1), (0.5, 1, 1), (0.6, 1, 2), (0.7, 2, 1), (0.9, 2, 2)),
         at_224=((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
     ),
-    Corruption(
+    CommonCorruption(
         family="blur",
         kind="motion",
         title="Motion blur",
@@ -127,7 +133,7 @@ CORRUPTIONS = (
         at_64=((10, 1), (10, 1.5), (10, 2), (10, 2.5), (12, 3)),
         at_224=((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
     ),
-    Corruption(
+    CommonCorruption(
         family="blur",
         kind="zoom",
         title="Zoom blur",
@@ -137,21 +143,21 @@ CORRUPTIONS = (
         at_64=((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
         at_224=((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     ),
-    Corruption(
+    CommonCorruption(
         family="digital",
         kind="contrast",
         title="Contrast",
-        corrupt=contrast,
+        corrupt=reduce_contrast,
         seeds=False,
-        at_32=each(0.75, 0.5, 0.4, 0.3, 0.15),
-        at_64=each(0.4, 0.3, 0.2, 0.1, 0.05),
-        at_224=each(0.4, 0.3, 0.2, 0.1, 0.05),
+        at_32=one_per_severity(0.75, 0.5, 0.4, 0.3, 0.15),
+        at_64=one_per_severity(0.4, 0.3, 0.2, 0.1, 0.05),
+        at_224=one_per_severity(0.4, 0.3, 0.2, 0.1, 0.05),
     ),
-    Corruption(
+    CommonCorruption(
         family="digital",
         kind="elastic",
         title="Elastic transform",
-        corrupt=elastic,
+        corrupt=elastic_transform,
         seeds=True,
         at_32=(
             (0, 0, 2.56),
@@ -176,54 +182,54 @@ CORRUPTIONS = (
             (29.28, 2.44, 4.88),
         ),
     ),
-    Corruption(
+    CommonCorruption(
         family="digital",
         kind="pixelate",
         title="Pixelate",
         corrupt=pixelate,
         seeds=False,
-        at_32=each(0.95, 0.9, 0.85, 0.75, 0.65),
-        at_64=each(0.9, 0.8, 0.7, 0.6, 0.5),
-        at_224=each(0.6, 0.5, 0.4, 0.3, 0.25),
+        at_32=one_per_severity(0.95, 0.9, 0.85, 0.75, 0.65),
+        at_64=one_per_severity(0.9, 0.8, 0.7, 0.6, 0.5),
+        at_224=one_per_severity(0.6, 0.5, 0.4, 0.3, 0.25),
     ),
-    Corruption(
+    CommonCorruption(
         family="digital",
         kind="jpeg",
         title="JPEG compression",
-        corrupt=jpeg,
+        corrupt=jpeg_compression,
         seeds=False,
-        at_32=each(80, 65, 58, 50, 40),
-        at_64=each(65, 58, 50, 40, 25),
-        at_224=each(25, 18, 15, 10, 7),
+        at_32=one_per_severity(80, 65, 58, 50, 40),
+        at_64=one_per_severity(65, 58, 50, 40, 25),
+        at_224=one_per_severity(25, 18, 15, 10, 7),
     ),
-    Corruption(
+    CommonCorruption(
         family="weather",
         kind="brightness",
         title="Brightness",
-        corrupt=brightness,
+        corrupt=shift_brightness,
         seeds=False,
-        at_32=each(0.05, 0.1, 0.15, 0.2, 0.3),
-        at_64=each(0.1, 0.2, 0.3, 0.4, 0.5),
-        at_224=each(0.1, 0.2, 0.3, 0.4, 0.5),
+        at_32=one_per_severity(0.05, 0.1, 0.15, 0.2, 0.3),
+        at_64=one_per_severity(0.1, 0.2, 0.3, 0.4, 0.5),
+        at_224=one_per_severity(0.1, 0.2, 0.3, 0.4, 0.5),
     ),
-    Corruption(
-        family=EXTRA,
+    CommonCorruption(
+        family=EXTRA_FAMILY,
         kind="speckle-noise",
         title="Speckle noise",
         corrupt=speckle_noise,
         seeds=True,
-        at_32=each(0.06, 0.1, 0.12, 0.16, 0.2),
-        at_64=each(0.15, 0.2, 0.25, 0.3, 0.35),
-        at_224=each(0.15, 0.2, 0.35, 0.45, 0.6),
+        at_32=one_per_severity(0.06, 0.1, 0.12, 0.16, 0.2),
+        at_64=one_per_severity(0.15, 0.2, 0.25, 0.3, 0.35),
+        at_224=one_per_severity(0.15, 0.2, 0.35, 0.45, 0.6),
     ),
-    Corruption(
-        family=EXTRA,
+    CommonCorruption(
+        family=EXTRA_FAMILY,
         kind="gaussian-blur",
         title="Gaussian blur",
         corrupt=gaussian_blur,
         seeds=False,
-        at_32=each(0.4, 0.6, 0.7, 0.8, 1),
-        at_64=each(0.5, 0.75, 1, 1.25, 1.5),
-        at_224=each(1, 2, 3, 4, 6),
+        at_32=one_per_severity(0.4, 0.6, 0.7, 0.8, 1),
+        at_64=one_per_severity(0.5, 0.75, 1, 1.25, 1.5),
+        at_224=one_per_severity(1, 2, 3, 4, 6),
     ),
 )

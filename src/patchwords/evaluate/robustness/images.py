@@ -7,26 +7,30 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from patchwords.data.examples import TRAIN, Data, Examples
-from patchwords.data.split import quotas
+from patchwords.data.examples import TRAIN, DatasetSplits, ImageDataset
+from patchwords.data.split import allocate_class_quotas
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.held_out import Recorded, select, unite_records
+from patchwords.evaluate.held_out import RecordedSplits, merge_run_splits, select_held_out
 from patchwords.noise import numpy_generator
 
 
 @dataclass(frozen=True)
-class Chosen:
+class RobustnessImages:
     """The images to judge by, and those that a disturbance may be learned on."""
 
     split: str
-    judged: Examples
-    training: Examples | None
+    judged: ImageDataset
+    training: ImageDataset | None
     notes: tuple[str, ...]  # for a person
 
 
-def choose_images(
-    data: Data, recorded: Sequence[Recorded], most: int | None = None, *, training: bool = False
-) -> Chosen:
+def choose_robustness_images(
+    data: DatasetSplits,
+    recorded: Sequence[RecordedSplits],
+    most: int | None = None,
+    *,
+    training: bool = False,
+) -> RobustnessImages:
     """Held-out images of the data, as all the models' runs divided them.
 
     Args:
@@ -37,14 +41,14 @@ def choose_images(
     """
     if most is not None and most < 1:
         raise ConfigError(f"--images {most}: it is a number of images, 1 or more")
-    known = unite_records(recorded)
-    selection = select(data, known)
+    known = merge_run_splits(recorded)
+    selection = select_held_out(data, known)
     judged, learned_on, notes = selection.examples, None, []
     if training:
         try:
-            learned_on = select(data, known, TRAIN).examples
+            learned_on = select_held_out(data, known, TRAIN).examples
         except DataError:  # the data are held-out images only
-            half = subset(judged, len(judged) // 2)
+            half = draw_stratified_subset(judged, len(judged) // 2)
             learned_on = judged.select(half)
             judged = judged.select(np.setdiff1d(np.arange(len(judged)), half))
             notes.append(
@@ -52,19 +56,19 @@ def choose_images(
                 f"learned on, and {len(judged):,} judged by"
             )
     if most is not None and most < len(judged):
-        part = judged.select(subset(judged, most))
+        part = judged.select(draw_stratified_subset(judged, most))
         notes.append(f"{len(part):,} of {len(judged):,} images, each class by its share")
         judged = part
-    return Chosen(selection.split, judged, learned_on, tuple(notes))
+    return RobustnessImages(selection.split, judged, learned_on, tuple(notes))
 
 
-def subset(examples: Examples, count: int) -> np.ndarray:
+def draw_stratified_subset(examples: ImageDataset, count: int) -> np.ndarray:
     """int64 [count], positions, rising: of each class its share, the same at every call.
 
     Images without a label count as a class.
     """
     classes = examples.labels + 1
-    drawn = quotas(np.bincount(classes), count / max(len(examples), 1), keep=0)
+    drawn = allocate_class_quotas(np.bincount(classes), count / max(len(examples), 1), keep=0)
     places = [np.empty(0, dtype=np.int64)]
     for label in np.flatnonzero(drawn).tolist():
         order = numpy_generator(0, "robustness", label).permutation(

@@ -13,32 +13,37 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from patchwords.data.bad import refuse_too_many_bad
-from patchwords.data.examples import Examples
-from patchwords.data.loader import Batch as Decoded
-from patchwords.data.loader import eval_batches
-from patchwords.distributed import concatenate, sum_over, together
+from patchwords.data.bad import check_bad_image_share
+from patchwords.data.examples import ImageDataset
+from patchwords.data.loader import ImageBatch as Decoded
+from patchwords.data.loader import load_eval_batches
+from patchwords.distributed import all_gather_lists, all_reduce_sum, run_on_all_processes
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.classify import evaluating
-from patchwords.evaluate.held_out import as_model_knows, own_share
-from patchwords.evaluate.robustness.disturbance import Batch, Change, Disturbance, Progress
-from patchwords.evaluate.subject import Subject, refuse_twice
+from patchwords.evaluate.classify import eval_mode
+from patchwords.evaluate.held_out import get_process_indices, map_to_model_labels
+from patchwords.evaluate.robustness.disturbance import (
+    NamedProgress,
+    Perturbation,
+    PerturbationBatch,
+    PerturbationFn,
+)
+from patchwords.evaluate.subject import LoadedModel, refuse_duplicate_models
 
-BATCH = 64
-SEEDS = (0, 1, 2)
+BATCH_SIZE = 64
+ROBUSTNESS_SEEDS = (0, 1, 2)
 
 
 @dataclass(frozen=True)
-class Condition:
+class PerturbationCondition:
     """One place on one curve."""
 
     disturbance: str
     level: float
     seed: int | None  # None: nothing was drawn
     prepared_on: str | None  # the subject that the change was learned on
-    change: Change | None  # None: the clean images
+    change: PerturbationFn | None  # None: the clean images
 
-    def apply(self, batch: Batch) -> Tensor:
+    def apply(self, batch: PerturbationBatch) -> Tensor:
         """-> [B, C, H, W] of 0..255"""
         if self.change is None:
             return batch.images
@@ -46,13 +51,13 @@ class Condition:
 
 
 def measure_robustness(
-    subjects: Sequence[Subject],
-    examples: Examples,
-    disturbances: Sequence[Disturbance],
-    seeds: Sequence[int] = SEEDS,
-    training: Examples | None = None,
+    subjects: Sequence[LoadedModel],
+    examples: ImageDataset,
+    disturbances: Sequence[Perturbation],
+    seeds: Sequence[int] = ROBUSTNESS_SEEDS,
+    training: ImageDataset | None = None,
     max_bad: float = 0.01,
-    progress: Progress = lambda what, done, total: None,
+    progress: NamedProgress = lambda what, done, total: None,
 ) -> list[dict[str, Any]]:
     """-> rows {model, disturbance, level, seed, prepared_on, accuracy, images}.
 
@@ -68,31 +73,35 @@ def measure_robustness(
     Raises ConfigError for a subject named twice and for a disturbance that lacks training images,
     DataError where too many images cannot be read, or one has no label.
     """
-    refuse_twice([subject.name for subject in subjects])
+    refuse_duplicate_models([subject.name for subject in subjects])
     if not len(examples) or int(examples.labels.min()) < 0:
         raise DataError("robustness needs images to judge by, each with a label")
-    known = [as_model_knows(examples, subject.source.labels, subject.name) for subject in subjects]
-    prepared = together(lambda: prepare(subjects, disturbances, seeds, training, progress))
+    known = [
+        map_to_model_labels(examples, subject.source.labels, subject.name) for subject in subjects
+    ]
+    prepared = run_on_all_processes(
+        lambda: prepare_perturbations(subjects, disturbances, seeds, training, progress)
+    )
     rows = []
     for subject, labelled in zip(subjects, known, strict=True):
         conditions = list_conditions(subject, disturbances, seeds, prepared)
-        rows += measure_subject(subject, labelled, conditions, max_bad, progress)
+        rows += measure_model_robustness(subject, labelled, conditions, max_bad, progress)
     return rows
 
 
 # (disturbance, subject, seed) -> what was learned
-Prepared = dict[tuple[str, str, int | None], Change]
+PreparedPerturbations = dict[tuple[str, str, int | None], PerturbationFn]
 
 
-def prepare(
-    subjects: Sequence[Subject],
-    disturbances: Sequence[Disturbance],
+def prepare_perturbations(
+    subjects: Sequence[LoadedModel],
+    disturbances: Sequence[Perturbation],
     seeds: Sequence[int],
-    training: Examples | None,
-    progress: Progress,
-) -> Prepared:
+    training: ImageDataset | None,
+    progress: NamedProgress,
+) -> PreparedPerturbations:
     """Learn what has to be learned, on the training images, as each subject names them."""
-    prepared: Prepared = {}
+    prepared: PreparedPerturbations = {}
     for disturbance in disturbances:
         if disturbance.prepare is None:
             continue
@@ -102,40 +111,40 @@ def prepare(
                 "that has some, or leave it out by --only"
             )
         for subject in subjects:
-            labelled = as_model_knows(training, subject.source.labels, subject.name)
-            for seed in seeds_of(disturbance, seeds):
-                with evaluating(subject.model):
+            labelled = map_to_model_labels(training, subject.source.labels, subject.name)
+            for seed in select_seeds(disturbance, seeds):
+                with eval_mode(subject.model):
                     change = disturbance.prepare(subject, labelled, seed or 0, progress)
                 prepared[disturbance.name, subject.name, seed] = change
     return prepared
 
 
-def seeds_of(disturbance: Disturbance, seeds: Sequence[int]) -> Sequence[int | None]:
+def select_seeds(disturbance: Perturbation, seeds: Sequence[int]) -> Sequence[int | None]:
     """The seeds that make a difference."""
     return seeds if disturbance.seeds else (None,)
 
 
 def list_conditions(
-    subject: Subject,
-    disturbances: Sequence[Disturbance],
+    subject: LoadedModel,
+    disturbances: Sequence[Perturbation],
     seeds: Sequence[int],
-    prepared: Prepared,
-) -> list[Condition]:
+    prepared: PreparedPerturbations,
+) -> list[PerturbationCondition]:
     """All that a subject is asked, curve by curve, the clean images first."""
     found = []
     for disturbance in disturbances:
         name = disturbance.name
-        for maker in makers_of(disturbance, subject, prepared):
-            found.append(Condition(name, disturbance.clean, None, maker, None))
+        for maker in list_preparing_models(disturbance, subject, prepared):
+            found.append(PerturbationCondition(name, disturbance.clean, None, maker, None))
             for level in disturbance.levels_of(subject):
-                for seed in seeds_of(disturbance, seeds):
+                for seed in select_seeds(disturbance, seeds):
                     change = disturbance.change if maker is None else prepared[name, maker, seed]
-                    found.append(Condition(name, level, seed, maker, change))
+                    found.append(PerturbationCondition(name, level, seed, maker, change))
     return found
 
 
-def makers_of(
-    disturbance: Disturbance, subject: Subject, prepared: Prepared
+def list_preparing_models(
+    disturbance: Perturbation, subject: LoadedModel, prepared: PreparedPerturbations
 ) -> list[str] | list[None]:
     """On whom the changes that this subject meets were learned: its own, and others' if asked."""
     if disturbance.prepare is None:
@@ -145,35 +154,35 @@ def makers_of(
     return [*dict.fromkeys(maker for made, maker, _ in prepared if made == disturbance.name)]
 
 
-def measure_subject(
-    subject: Subject,
-    examples: Examples,
-    conditions: Sequence[Condition],
+def measure_model_robustness(
+    subject: LoadedModel,
+    examples: ImageDataset,
+    conditions: Sequence[PerturbationCondition],
     max_bad: float,
-    progress: Progress,
+    progress: NamedProgress,
 ) -> list[dict[str, Any]]:
     """A row for each condition, summed over the shares of all processes."""
-    share = own_share(examples)
+    share = get_process_indices(examples)
     mine = examples.select(share)
 
     def ask() -> tuple[Tensor, int, list[tuple[int, str]]]:
         right = torch.zeros(len(conditions), dtype=torch.int64)
         done, bad = 0, []
         workers = subject.workers_for(mine)
-        with evaluating(subject.model), torch.no_grad():
-            for decoded in eval_batches(mine, subject.preprocess, BATCH, workers):
+        with eval_mode(subject.model), torch.no_grad():
+            for decoded in load_eval_batches(mine, subject.preprocess, BATCH_SIZE, workers):
                 bad += [(share[index], reason) for index, reason in decoded.bad]
                 if len(decoded.indices):
-                    batch = as_batch(decoded, share, subject)
-                    right += count_right(batch, conditions)
+                    batch = build_perturbation_batch(decoded, share, subject)
+                    right += count_correct_by_condition(batch, conditions)
                     done += len(batch.indices)
                 progress(subject.name, done + len(bad), len(mine))
         return right, done, bad
 
-    right, done, bad = together(ask)
-    unread = [(examples.keys[index], reason) for index, reason in concatenate(bad)]
-    refuse_too_many_bad(unread, len(examples), "images", max_bad)
-    *counts, images = sum_over(torch.cat([right, torch.tensor([done])])).tolist()
+    right, done, bad = run_on_all_processes(ask)
+    unread = [(examples.keys[index], reason) for index, reason in all_gather_lists(bad)]
+    check_bad_image_share(unread, len(examples), "images", max_bad)
+    *counts, images = all_reduce_sum(torch.cat([right, torch.tensor([done])])).tolist()
     if not images:
         raise DataError("none of the images can be read; patchwords doctor says why")
     return [
@@ -190,14 +199,18 @@ def measure_subject(
     ]
 
 
-def as_batch(decoded: Decoded, share: range, subject: Subject) -> Batch:
+def build_perturbation_batch(
+    decoded: Decoded, share: range, subject: LoadedModel
+) -> PerturbationBatch:
     """What the loader gives, on the subject's device, with places in all the examples."""
     device = subject.device.torch_device
     places = [share[index] for index in decoded.indices.tolist()]
-    return Batch(decoded.images.to(device), decoded.labels.to(device), places, subject)
+    return PerturbationBatch(decoded.images.to(device), decoded.labels.to(device), places, subject)
 
 
-def count_right(batch: Batch, conditions: Sequence[Condition]) -> Tensor:
+def count_correct_by_condition(
+    batch: PerturbationBatch, conditions: Sequence[PerturbationCondition]
+) -> Tensor:
     """int64 [conditions], images whose likeliest class is their label; the clean ones once."""
     counts: list[int] = []
     clean: int | None = None
@@ -205,13 +218,13 @@ def count_right(batch: Batch, conditions: Sequence[Condition]) -> Tensor:
         if condition.change is None and clean is not None:
             counts.append(clean)
             continue
-        counts.append(right_answers(batch, condition.apply(batch)))
+        counts.append(count_correct_predictions(batch, condition.apply(batch)))
         if condition.change is None:
             clean = counts[-1]
     return torch.tensor(counts)
 
 
-def right_answers(batch: Batch, images: Tensor) -> int:
+def count_correct_predictions(batch: PerturbationBatch, images: Tensor) -> int:
     """Of [B, C, H, W] of 0..255, as the subject sees them, in the subject's precision."""
     subject = batch.subject
     with subject.device.autocast():

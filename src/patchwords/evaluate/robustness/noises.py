@@ -9,15 +9,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from patchwords.evaluate.robustness.draws import Draws
+from patchwords.evaluate.robustness.draws import PerImageRandom
 
 
-def gaussian_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
+def gaussian_noise(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
     """What a sensor adds in low light: normal, in each channel by itself."""
     return images + deviation * _normal(images, draws)
 
 
-def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
+def shot_noise(images: Tensor, draws: PerImageRandom, photons: float) -> Tensor:
     """Light comes in grains: a Poisson count, where white is so many photons on average."""
     rates = (images * photons).cpu()
     counts = [
@@ -27,17 +27,17 @@ def shot_noise(images: Tensor, draws: Draws, photons: float) -> Tensor:
     return torch.stack(counts).to(images.device) / photons
 
 
-def impulse_noise(images: Tensor, draws: Draws, amount: float) -> Tensor:
+def impulse_noise(images: Tensor, draws: PerImageRandom, amount: float) -> Tensor:
     """Salt and pepper: this share of the values becomes 0 or 1, each as often."""
     chance = draws.uniform(0, 1, 2, *images.shape[1:])  # [B, 2, C, H, W]: whether, and which
     return torch.where(chance[:, 0] < amount, (chance[:, 1] < 0.5).to(images.dtype), images)
 
 
-def speckle_noise(images: Tensor, draws: Draws, deviation: float) -> Tensor:
+def speckle_noise(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
     """Normal noise that is larger where the image is brighter."""
     return images + images * deviation * _normal(images, draws)
 
 
-def _normal(images: Tensor, draws: Draws) -> Tensor:
+def _normal(images: Tensor, draws: PerImageRandom) -> Tensor:
     shape = images.shape[1:]
     return draws.each(lambda own: torch.randn(shape, generator=own)).to(images.dtype)

@@ -12,29 +12,29 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from patchwords.evaluate.robustness.disturbance import Batch, Disturbance
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.robustness.disturbance import Perturbation, PerturbationBatch
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.vit import ViT
 from patchwords.noise import numpy_generator
 
-SIDES = (2, 4, 7, 8, 14, 16, 28)  # tiles to a side, where they divide the image
+TILES_PER_SIDE = (2, 4, 7, 8, 14, 16, 28)  # tiles to a side, where they divide the image
 
 
-def grids(subject: Subject) -> tuple[float, ...]:
+def list_tile_grids(subject: LoadedModel) -> tuple[float, ...]:
     """Tiles to a side that divide the image: the usual ones, the ViT's own grid and twice as fine.
 
     A number that does not divide the image is left out: to resize the image for it would change
     more than the order.
     """
     size = subject.preprocess.image_size
-    wanted = set(SIDES)
+    wanted = set(TILES_PER_SIDE)
     if isinstance(subject.model, ViT):
         rows, _ = subject.model.config.grid_of(size)
         wanted |= {rows, 2 * rows}
     return tuple(float(side) for side in sorted(wanted - {1}) if not any(n % side for n in size))
 
 
-def permute(batch: Batch, level: float, seed: int) -> Tensor:
+def shuffle_tiles_randomly(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     """uint8 [B, C, H, W], the tiles of each image in an order of its own."""
     side = int(level)
     orders = [
@@ -56,17 +56,17 @@ def shuffle_tiles(images: Tensor, orders: Tensor) -> Tensor:
     return moved.permute(0, 3, 1, 4, 2, 5).reshape(images.shape)
 
 
-PERMUTATION = Disturbance(
+TILE_PERMUTATION = Perturbation(
     name="permutation",
     family="permutation",
     title="Tiles shuffled",
     x_label="tiles to a side",
     levels=(),
-    levels_for=grids,
+    levels_for=list_tile_grids,
     clean=1.0,
     log_x=True,
     seeds=True,
-    change=permute,
+    change=shuffle_tiles_randomly,
     published=(
         "Naseer et al. (2021, Sec. 3.3, Figs. 10 and 11; a figure only): DeiT keeps its accuracy "
         "better than CNNs, and best where the tiles are the model's own patches."

@@ -12,34 +12,34 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.model.config import MIXERS_WITH_HEADS
 from patchwords.model.vit import ViT
 
-LUMA = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's convert("L")
+LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's convert("L")
 
 
-def saliency(images: Tensor, subject: Subject) -> Tensor:
+def compute_saliency(images: Tensor, subject: LoadedModel) -> Tensor:
     """[B, C, H, W] of 0..255, any size -> float32 [B, H, W]; larger is more salient.
 
     The images are brought to the subject's size and channels. With heads it is the attention of
     the last block, averaged over them: what the class token gives to each patch or, without a
-    class token, what a patch receives on average. Else see `influence`.
+    class token, what a patch receives on average. Else see `gradient_times_input`.
     """
-    given = fit(images.float(), subject)
+    given = fit_to_model_input(images.float(), subject)
     model = subject.model
     if isinstance(model, ViT) and model.config.mixer in MIXERS_WITH_HEADS:
-        found = attention(model, subject.preprocess.normalise(given))
+        found = last_layer_attention(model, subject.preprocess.normalise(given))
     else:
-        found = influence(given, subject)
+        found = gradient_times_input(given, subject)
     return interpolate(found[:, None], tuple(images.shape[-2:]), mode="nearest")[:, 0]
 
 
-def fit(images: Tensor, subject: Subject) -> Tensor:
+def fit_to_model_input(images: Tensor, subject: LoadedModel) -> Tensor:
     """float32 [B, C, H, W] -> as many channels, and pixels, as the subject sees"""
     preprocess = subject.preprocess
     if images.shape[1] == 3 and preprocess.channels == 1:
-        weights = torch.tensor(LUMA, device=images.device)[:, None, None]
+        weights = torch.tensor(LUMA_WEIGHTS, device=images.device)[:, None, None]
         images = (images * weights).sum(1, keepdim=True)
     images = images.expand(-1, preprocess.channels, -1, -1)
     if tuple(images.shape[-2:]) == preprocess.image_size:
@@ -47,7 +47,7 @@ def fit(images: Tensor, subject: Subject) -> Tensor:
     return interpolate(images, preprocess.image_size, mode="bilinear", antialias=True)
 
 
-def attention(model: ViT, images: Tensor) -> Tensor:
+def last_layer_attention(model: ViT, images: Tensor) -> Tensor:
     """[B, C, H, W], normalised -> [B, h, w]"""
     grid = model.grid(images)
     [(_, weights)] = model.attention(images, [model.config.layers - 1])  # [B, K, T, T]
@@ -57,7 +57,7 @@ def attention(model: ViT, images: Tensor) -> Tensor:
     return received.unflatten(1, grid)
 
 
-def influence(images: Tensor, subject: Subject) -> Tensor:
+def gradient_times_input(images: Tensor, subject: LoadedModel) -> Tensor:
     """[B, C, H, W] of 0..255 -> [B, H, W], gradient times input.
 
     By the first-order expansion it is how much the likeliest class's logit falls where a pixel is

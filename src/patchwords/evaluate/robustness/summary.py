@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.evaluate.spread import spread
+from patchwords.evaluate.spread import compute_seed_statistics
 
 
-def summarise_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def summarise_robustness(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Rows of `measure_robustness` -> points, in the order of the rows.
 
     A point is {model, disturbance, prepared_on, level, mean, std, lowest, highest, seeds, images};
@@ -22,7 +22,7 @@ def summarise_seeds(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         images[place] = row["images"]
     points = []
     for place, found in values.items():
-        over = spread(found)
+        over = compute_seed_statistics(found)
         points.append(
             {
                 **dict(zip(("model", "disturbance", "prepared_on", "level"), place, strict=True)),

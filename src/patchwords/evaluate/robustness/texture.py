@@ -15,22 +15,22 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
-from patchwords.evaluate.robustness.disturbance import Batch, Disturbance
+from patchwords.evaluate.robustness.disturbance import Perturbation, PerturbationBatch
 from patchwords.evaluate.robustness.tiles import square_cells
-from patchwords.evaluate.subject import Subject
+from patchwords.evaluate.subject import LoadedModel
 from patchwords.noise import numpy_generator
 
-CONTRASTS = (10.0, 20.0, 40.0, 80.0, 160.0)  # of 255
-SQUARES = (2, 4, 8, 16, 32)  # pixels
-FEWEST = 4  # squares to a side of the image, for shapes to be left
+SMOOTHING_CONTRASTS = (10.0, 20.0, 40.0, 80.0, 160.0)  # of 255
+SQUARE_SIDES = (2, 4, 8, 16, 32)  # pixels
+MIN_SQUARES_PER_SIDE = 4  # squares to a side of the image, for shapes to be left
 
 
-def smooth(batch: Batch, level: float, seed: int) -> Tensor:
+def smooth_texture(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     """float32 [B, C, H, W], detail of less contrast than the level smoothed away."""
-    return guided_filter(batch.images.float(), radius(batch.images), level**2)
+    return guided_filter(batch.images.float(), choose_smoothing_radius(batch.images), level**2)
 
 
-def radius(images: Tensor) -> int:
+def choose_smoothing_radius(images: Tensor) -> int:
     """Of the windows of smoothing: 8 pixels in an image of 224, and in proportion."""
     return max(1, round(min(images.shape[-2:]) / 28))
 
@@ -59,13 +59,13 @@ def window_mean(images: Tensor, radius: int) -> Tensor:
     return sums / counts
 
 
-def squares(subject: Subject) -> tuple[float, ...]:
+def list_square_sides(subject: LoadedModel) -> tuple[float, ...]:
     """Sides of squares that leave four or more of them to a side of the image."""
     shortest = min(subject.preprocess.image_size)
-    return tuple(float(side) for side in SQUARES if side * FEWEST <= shortest)
+    return tuple(float(side) for side in SQUARE_SIDES if side * MIN_SQUARES_PER_SIDE <= shortest)
 
 
-def shuffle(batch: Batch, level: float, seed: int) -> Tensor:
+def shuffle_within_squares(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
     """uint8 [B, C, H, W], the pixels of each square of `level` pixels in another order.
 
     The channels of a pixel stay together.
@@ -85,31 +85,31 @@ def shuffle(batch: Batch, level: float, seed: int) -> Tensor:
     return shuffled.reshape(images.shape)
 
 
-PUBLISHED = (
+PUBLISHED_TEXTURE = (
     "No published number is comparable: Naseer et al. (2021, Sec. 3.2, Table 3) measure shape bias "
     "by Stylized-ImageNet, on which DeiT-T-SIN has 40.5 % and DeiT-S-SIN 52.5 % top-1."
 )
-TEXTURES = (
-    Disturbance(
+TEXTURE_PERTURBATIONS = (
+    Perturbation(
         name="texture-smoothing",
         family="texture",
         title="Texture smoothed, edges kept",
         x_label="contrast smoothed away, of 255",
-        levels=CONTRASTS,
-        published=PUBLISHED,
-        change=smooth,
+        levels=SMOOTHING_CONTRASTS,
+        published=PUBLISHED_TEXTURE,
+        change=smooth_texture,
     ),
-    Disturbance(
+    Perturbation(
         name="texture-shuffling",
         family="texture",
         title="Pixels shuffled within squares",
         x_label="side of the squares, pixels",
         levels=(),
-        levels_for=squares,
+        levels_for=list_square_sides,
         clean=1.0,
         log_x=True,
         seeds=True,
-        published=PUBLISHED,
-        change=shuffle,
+        published=PUBLISHED_TEXTURE,
+        change=shuffle_within_squares,
     ),
 )

@@ -14,15 +14,15 @@ def grid_cells(size: tuple[int, int], grid: int, device: torch.device | str = "c
 
     Sides that g does not divide give cells that differ by one pixel at most.
     """
-    rows, columns = (cut(length, grid, device) for length in size)  # [H], [W]
+    rows, columns = (assign_parts(length, grid, device) for length in size)  # [H], [W]
     return rows[:, None] * grid + columns
 
 
-def mean_in_cells(values: Tensor, grid: int) -> Tensor:
+def mean_per_cell(values: Tensor, grid: int) -> Tensor:
     """[B, H, W] -> [B, g * g], the mean over the pixels of each cell of `grid_cells`"""
     across = []
     for length in values.shape[1:]:
-        parts = torch.arange(grid, device=values.device)[:, None] == cut(
+        parts = torch.arange(grid, device=values.device)[:, None] == assign_parts(
             length, grid, values.device
         )
         across.append(parts.to(values.dtype) / parts.sum(1, keepdim=True))  # [g, H] and [g, W]
@@ -30,7 +30,7 @@ def mean_in_cells(values: Tensor, grid: int) -> Tensor:
     return (rows @ values @ columns.T).flatten(1)
 
 
-def cut(length: int, parts: int, device: torch.device | str) -> Tensor:
+def assign_parts(length: int, parts: int, device: torch.device | str) -> Tensor:
     """int64 [length], of which part each place is"""
     return torch.arange(length, device=device) * parts // length
 

@@ -10,32 +10,36 @@ from dataclasses import replace
 from torch import OutOfMemoryError
 
 from patchwords.device import Device
-from patchwords.measure.clock import Speed
-from patchwords.measure.inference import measure_inference
-from patchwords.measure.subject import Subject
-from patchwords.model.variants import resolve
-from patchwords.studies.bench import Bench
-from patchwords.studies.cost import shape_of
-from patchwords.studies.study import Cell
-from patchwords.studies.training import config_of
-from patchwords.train.peak import matrix_peak
-from patchwords.train.start import DEFAULT_MODEL, size_asked
+from patchwords.measure.clock import ThroughputResult
+from patchwords.measure.inference import measure_inference_throughput
+from patchwords.measure.subject import BenchmarkWorkload
+from patchwords.model.variants import resolve_model
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.cost import resolve_model_config
+from patchwords.studies.study import Trial
+from patchwords.studies.training import build_training_config
+from patchwords.train.peak import measure_matmul_peak
+from patchwords.train.start import DEFAULT_MODEL, parse_image_size
 
-CLASSES = 1000  # of a model that is only timed; the head costs next to nothing
+TIMED_CLASSES = 1000  # of a model that is only timed; the head costs next to nothing
 
 
-def subject_of(cell: Cell, bench: Bench, device: Device, batches: tuple[int, ...]) -> Subject:
+def build_timing_workload(
+    cell: Trial, bench: StudyContext, device: Device, batches: tuple[int, ...]
+) -> BenchmarkWorkload:
     """The model that a cell describes, to be asked so many images at a time."""
-    config = config_of(cell, bench)
+    config = build_training_config(cell, bench)
     size = config.model_settings.image_size
     if size is not None:
-        square = replace(config.model_settings, image_size=size_asked(size))
+        square = replace(config.model_settings, image_size=parse_image_size(size))
         config = replace(config, model_settings=square)
-    name = resolve(config.model or DEFAULT_MODEL).name
-    return Subject(name, shape_of(config, CLASSES), config, (device,), batches, ())
+    name = resolve_model(config.model or DEFAULT_MODEL).name
+    return BenchmarkWorkload(
+        name, resolve_model_config(config, TIMED_CLASSES), config, (device,), batches, ()
+    )
 
 
-def speeds(subject: Subject, seconds: float) -> list[Speed]:
+def measure_inference_speeds(subject: BenchmarkWorkload, seconds: float) -> list[ThroughputResult]:
     """A row for each number of images at a time, rising; `seconds` for each.
 
     Without the largest numbers where a GPU has no room for them.
@@ -43,7 +47,9 @@ def speeds(subject: Subject, seconds: float) -> list[Speed]:
     [device] = subject.devices
     while True:
         try:
-            return measure_inference(subject, device, matrix_peak(device), seconds)
+            return measure_inference_throughput(
+                subject, device, measure_matmul_peak(device), seconds
+            )
         except OutOfMemoryError:
             fewer = subject.inference_batches[:-1]
             if not fewer:

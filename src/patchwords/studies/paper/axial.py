@@ -6,56 +6,69 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bench import Bench
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper.axial_numbers import (
-    AXIAL_FEW,
-    AXIAL_MANY,
+    AXIAL_LARGE_PATCHES,
     AXIAL_RESNET,
-    CLOCK,
-    DEEP,
-    IMAGES,
+    AXIAL_SMALL_PATCHES,
+    DEEPER_VIT,
     MODELS,
     RESNET,
-    SLOWER,
-    VIT_FEW,
-    VIT_MANY,
-    rate_of,
-    read,
+    SLOWDOWN_PER_MAC,
+    SPEED_TRIAL,
+    TIMED_BATCH,
+    VIT_LARGE_PATCHES,
+    VIT_SMALL_PATCHES,
+    compute_values,
+    make_rate_label,
 )
-from patchwords.studies.paper.axial_page import draw, tables
-from patchwords.studies.paper.small import SHAPE, SMALL_VIT, TRAINING
+from patchwords.studies.paper.axial_page import build_tables, draw_study_figures
+from patchwords.studies.paper.small import (
+    SHAPE_SETTING_NAMES,
+    SMALL_VIT_SETTINGS,
+    SMALL_VIT_TRAINING,
+)
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
-from patchwords.studies.study import VERB, Cell, Claim, Grid, Numbers, Scale, Study, Unit
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.study import (
+    VERB,
+    Claim,
+    DisplayUnit,
+    Scale,
+    Study,
+    Trial,
+    TrialGrid,
+    TrialMetrics,
+)
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 ROUNDS, SECONDS = 5, 0.25  # in which each model has its turn, so that a slow moment hits them all
 
-SMALL = {name: SMALL_VIT[name] for name in SHAPE if name != "model"}
-LONG = {"steps": 560, "warmup_steps": 56}
+SMALL_SHAPE = {name: SMALL_VIT_SETTINGS[name] for name in SHAPE_SETTING_NAMES if name != "model"}
+VIT_STEPS = {"steps": 560, "warmup_steps": 56}
 # The smallest ResNets have 2 to 2.4 times the multiplications of ViT with small patches, and take
 # longer for each: they see so many fewer images that all three cost the same.
-BRIEF = {"steps": 278, "warmup_steps": 28}
-BRIEFER = {"steps": 238, "warmup_steps": 24}
-AXIAL = {**SMALL, **LONG}
-GAP = {**AXIAL, "classifier": "gap"}  # Axial-ViT has no place for a class token
+RESNET_STEPS = {"steps": 278, "warmup_steps": 28}
+AXIAL_RESNET_STEPS = {"steps": 238, "warmup_steps": 24}
+AXIAL_SETTINGS = {**SMALL_SHAPE, **VIT_STEPS}
+GAP_SETTINGS = {**AXIAL_SETTINGS, "classifier": "gap"}  # Axial-ViT has no place for a class token
 
 MINI_GRID: dict[str, dict[str, Any]] = {
-    VIT_FEW: {**GAP, "model": "ViT-Ti/8"},
-    VIT_MANY: {**GAP, "model": "ViT-Ti/4"},
+    VIT_LARGE_PATCHES: {**GAP_SETTINGS, "model": "ViT-Ti/8"},
+    VIT_SMALL_PATCHES: {**GAP_SETTINGS, "model": "ViT-Ti/4"},
     # As dear as the 2 x 4 blocks of Axial-ViT, within 1 %. It is not in the figure, and says what
     # the compute alone would have brought.
-    DEEP: {**GAP, "model": "ViT-Ti/4", "depth": 7},
-    AXIAL_FEW: {**AXIAL, "model": "Axial-ViT-Ti/8"},
-    AXIAL_MANY: {**AXIAL, "model": "Axial-ViT-Ti/4"},
-    RESNET: {**BRIEF, "model": "BiT-R14x1"},
-    AXIAL_RESNET: {**BRIEFER, "model": "AxialResNet-14"},
-    CLOCK: {VERB: "none"},
+    DEEPER_VIT: {**GAP_SETTINGS, "model": "ViT-Ti/4", "depth": 7},
+    AXIAL_LARGE_PATCHES: {**AXIAL_SETTINGS, "model": "Axial-ViT-Ti/8"},
+    AXIAL_SMALL_PATCHES: {**AXIAL_SETTINGS, "model": "Axial-ViT-Ti/4"},
+    RESNET: {**RESNET_STEPS, "model": "BiT-R14x1"},
+    AXIAL_RESNET: {**AXIAL_RESNET_STEPS, "model": "AxialResNet-14"},
+    SPEED_TRIAL: {VERB: "none"},
 }
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **{name: v for name, v in TRAINING.items() if name not in LONG},
+        **{name: v for name, v in SMALL_VIT_TRAINING.items() if name not in VIT_STEPS},
         "lr": 1e-3,
         "validation": 0.0,  # nothing is chosen
         "save_every": 200,
@@ -65,16 +78,16 @@ MINI = Scale(
     time="about twelve minutes on two cores",
 )
 # The mean of the patches wants 3e-4 where the class token has 8e-4, and a linear head (App. D.3).
-MEAN = {"head": "linear", "lr": 3e-4}
+GAP_RECIPE = {"head": "linear", "lr": 3e-4}
 FULL_GRID: dict[str, dict[str, Any]] = {
-    VIT_FEW: {"recipe": "vit-b32-jft"},
-    VIT_MANY: {"recipe": "vit-b16-jft"},
-    DEEP: {"recipe": "vit-b16-jft", "depth": 23},
-    AXIAL_FEW: {"recipe": "vit-b32-jft", "model": "Axial-ViT-B/32", **MEAN},
-    AXIAL_MANY: {"recipe": "vit-b16-jft", "model": "Axial-ViT-B/16", **MEAN},
+    VIT_LARGE_PATCHES: {"recipe": "vit-b32-jft"},
+    VIT_SMALL_PATCHES: {"recipe": "vit-b16-jft"},
+    DEEPER_VIT: {"recipe": "vit-b16-jft", "depth": 23},
+    AXIAL_LARGE_PATCHES: {"recipe": "vit-b32-jft", "model": "Axial-ViT-B/32", **GAP_RECIPE},
+    AXIAL_SMALL_PATCHES: {"recipe": "vit-b16-jft", "model": "Axial-ViT-B/16", **GAP_RECIPE},
     RESNET: {"recipe": "r50x1-jft"},
     AXIAL_RESNET: {"recipe": "r50x1-jft", "model": "AxialResNet-50"},
-    CLOCK: {VERB: "none"},
+    SPEED_TRIAL: {VERB: "none"},
 }
 FULL = Scale(
     data=JFT,
@@ -88,29 +101,31 @@ FULL = Scale(
 )
 
 
-def measure(cell: Cell, bench: Bench) -> Numbers:
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """A training; or the speeds of all models."""
     if cell.settings[VERB] != "none":
-        return measure_training(cell, bench)
+        return train_and_measure(cell, bench)
     from patchwords.device import choose_device
-    from patchwords.studies.paper.answering import speeds, subject_of
+    from patchwords.studies.paper.answering import build_timing_workload, measure_inference_speeds
 
     device = choose_device(bench.device, bench.precision)
     asked = {
-        one.name: subject_of(one, bench, device, (IMAGES,))
+        one.name: build_timing_workload(one, bench, device, (TIMED_BATCH,))
         for one in bench.scale.cells(1)
         if one.settings[VERB] != "none"
     }
     found: dict[str, list[float]] = {name: [] for name in asked}
     for _ in range(ROUNDS):
         for name, subject in asked.items():
-            [row] = speeds(subject, SECONDS)
+            [row] = measure_inference_speeds(subject, SECONDS)
             assert row.images_per_second is not None, "nothing is too large to be tried"
             found[name].append(row.images_per_second)
-    return {rate_of(name): statistics.median(values) for name, values in found.items()}
+    return {make_rate_label(name): statistics.median(values) for name, values in found.items()}
 
 
-def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
+def choose_trials(
+    grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
+) -> dict[str, str]:
     """All that is trained."""
     return {name: name for name, own in grid.items() if own.get(VERB) != "none"}
 
@@ -134,30 +149,30 @@ STUDY = Study(
         Claim(
             "Axial-ViT beats ViT with the same large patches, at more compute",
             "AxialViT-B/32 is above ViT-B/32 (Figure 13)",
-            (AXIAL_FEW,),
-            (VIT_FEW,),
+            (AXIAL_LARGE_PATCHES,),
+            (VIT_LARGE_PATCHES,),
         ),
         Claim(
             "Axial-ViT beats ViT with the same small patches, at more compute",
             "AxialViT-B/16 is above ViT-B/16 (Figure 13)",
-            (AXIAL_MANY,),
-            (VIT_MANY,),
+            (AXIAL_SMALL_PATCHES,),
+            (VIT_SMALL_PATCHES,),
         ),
         Claim(
             "AxialResNet takes more time than its compute says",
             "reasonable in FLOPs, extremely slow on TPUs (Appendix D.6)",
-            (SLOWER,),
+            (SLOWDOWN_PER_MAC,),
             (),
         ),
     ),
-    measure=measure,
-    judge=judge_training,
-    choose=choose,
-    read=read,
+    measure=measure_trial,
+    judge=evaluate_on_test,
+    choose=choose_trials,
+    read=compute_values,
     units={
-        **{rate_of(name): Unit("images/s", "images/s", 1.0, 0) for name in MODELS},
-        SLOWER: Unit("log2", "doublings", 1.0, 1),
+        **{make_rate_label(name): DisplayUnit("images/s", "images/s", 1.0, 0) for name in MODELS},
+        SLOWDOWN_PER_MAC: DisplayUnit("log2", "doublings", 1.0, 1),
     },
-    draw=draw,
-    tables=tables,
+    draw=draw_study_figures,
+    tables=build_tables,
 )

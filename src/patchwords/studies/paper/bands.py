@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from patchwords.report.curves import Curve
 
 
-def over_seeds(label: str, found: Mapping[float, Sequence[float | None]]) -> Curve:
+def build_seed_curve(label: str, found: Mapping[float, Sequence[float | None]]) -> Curve:
     """x -> the accuracies of its seeds, as their mean in per cent, between lowest and highest.
 
     What diverged is left out, and an x of which nothing is left.

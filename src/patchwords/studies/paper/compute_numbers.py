@@ -10,26 +10,26 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from patchwords.model.table6 import DATA_SETS, EXA, TABLE6, Row
-from patchwords.studies.study import Numbers, accuracies
+from patchwords.model.table6 import EXAFLOP, TABLE6, TABLE6_DATA_SETS, Table6Row
+from patchwords.studies.study import TrialMetrics, collect_accuracies
 
 VIT, RESNET, HYBRID = FAMILIES = ("ViT", "ResNet", "hybrid")
-COMPUTE = "training flops"  # of a cell's numbers: those of its encoder, where it has one
+TRAINING_FLOPS = "training flops"  # of a cell's numbers: those of its encoder, where it has one
 
-SAVES = "ResNet's compute over ViT's, equal accuracy"
-HYBRID_SAVES = "ViT's compute over hybrid's, equal accuracy"
-HYBRID_FIRST = "hybrid less ViT, least compute"
-HYBRID_LAST = "hybrid less ViT, most compute"
-RISES = "ViT, most compute less the next"
-FIVE = DATA_SETS[1:]  # of which Figure 5 has the average; the others are ImageNet
+VIT_SAVING = "ResNet's compute over ViT's, equal accuracy"
+HYBRID_SAVING = "ViT's compute over hybrid's, equal accuracy"
+HYBRID_LEAD_LEAST_COMPUTE = "hybrid less ViT, least compute"
+HYBRID_LEAD_MOST_COMPUTE = "hybrid less ViT, most compute"
+VIT_LAST_GAIN = "ViT, most compute less the next"
+FIVE_DATA_SETS = TABLE6_DATA_SETS[1:]  # of which Figure 5 has the average; the others are ImageNet
 
-Point = tuple[float, float]  # (FLOPs, accuracy)
+ComputePoint = tuple[float, float]  # (FLOPs, accuracy)
 
 
-def family_of(name: str) -> str:
+def parse_family(name: str) -> str:
     """Of a cell or a model.
 
-    >>> family_of("R50+ViT-B/32, 7 epochs"), family_of("BiT-R50x1"), family_of("small ViT, 9")
+    >>> parse_family("R50+ViT-B/32, 7 epochs"), parse_family("BiT-R50x1"), parse_family("small ViT, 9")
     ('hybrid', 'ResNet', 'ViT')
     """
     if "+" in name or HYBRID in name:
@@ -37,30 +37,32 @@ def family_of(name: str) -> str:
     return VIT if VIT in name else RESNET
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """Every accuracy, and what they come to; a training that diverged is no point of its family."""
-    points: dict[str, list[Point]] = {family: [] for family in FAMILIES}
+    points: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
     for name in labels.values():
-        flops, accuracy = found[name].get(COMPUTE), found[name].get("accuracy")
+        flops, accuracy = found[name].get(TRAINING_FLOPS), found[name].get("accuracy")
         if flops is not None and accuracy is not None:
-            points[family_of(name)].append((flops, accuracy))
-    return {**accuracies(labels, found), **sums(points)}
+            points[parse_family(name)].append((flops, accuracy))
+    return {**collect_accuracies(labels, found), **compute_family_values(points)}
 
 
-def sums(points: Mapping[str, Sequence[Point]]) -> dict[str, float | None]:
-    first, last = gap_at_ends(points[HYBRID], points[VIT])
+def compute_family_values(points: Mapping[str, Sequence[ComputePoint]]) -> dict[str, float | None]:
+    first, last = compute_end_gaps(points[HYBRID], points[VIT])
     return {
-        SAVES: saving(points[VIT], points[RESNET]),
-        HYBRID_SAVES: saving(points[HYBRID], points[VIT]),
-        HYBRID_FIRST: first,
-        HYBRID_LAST: last,
-        RISES: last_gain(points[VIT]),
+        VIT_SAVING: compute_saving(points[VIT], points[RESNET]),
+        HYBRID_SAVING: compute_saving(points[HYBRID], points[VIT]),
+        HYBRID_LEAD_LEAST_COMPUTE: first,
+        HYBRID_LEAD_MOST_COMPUTE: last,
+        VIT_LAST_GAIN: compute_last_gain(points[VIT]),
     }
 
 
-def frontier(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
+def compute_frontier(points: Sequence[ComputePoint]) -> tuple[np.ndarray, np.ndarray]:
     """-> (log2 of the FLOPs, accuracies), both rising."""
-    best: list[Point] = []
+    best: list[ComputePoint] = []
     for flops, accuracy in sorted(points):
         if not best or accuracy > best[-1][1]:
             best.append((flops, accuracy))
@@ -68,14 +70,14 @@ def frontier(points: Sequence[Point]) -> tuple[np.ndarray, np.ndarray]:
     return np.log2(flops_), accuracies
 
 
-def saving(points: Sequence[Point], others: Sequence[Point]) -> float | None:
+def compute_saving(points: Sequence[ComputePoint], others: Sequence[ComputePoint]) -> float | None:
     """By how many doublings the others need more compute for the same accuracy.
 
     The mean over all accuracies that both reach; None where there are none.
     """
     if not points or not others:
         return None
-    (ours, reached), (theirs, also) = frontier(points), frontier(others)
+    (ours, reached), (theirs, also) = compute_frontier(points), compute_frontier(others)
     low, high = max(reached[0], also[0]), min(reached[-1], also[-1])
     if not low < high:
         return None
@@ -84,13 +86,13 @@ def saving(points: Sequence[Point], others: Sequence[Point]) -> float | None:
     return float(np.trapezoid(gaps, knots) / (high - low))  # exact: straight between knots
 
 
-def gap_at_ends(
-    points: Sequence[Point], others: Sequence[Point]
+def compute_end_gaps(
+    points: Sequence[ComputePoint], others: Sequence[ComputePoint]
 ) -> tuple[float | None, float | None]:
     """How far a family is above another at the least and at the most compute that both have."""
     if not points or not others:
         return None, None
-    ours, theirs = frontier(points), frontier(others)
+    ours, theirs = compute_frontier(points), compute_frontier(others)
     costs = [np.log2([flops for flops, _ in family]) for family in (points, others)]
     ends = max(cost.min() for cost in costs), min(cost.max() for cost in costs)
     if not ends[0] < ends[1]:
@@ -99,7 +101,7 @@ def gap_at_ends(
     return first, last
 
 
-def last_gain(points: Sequence[Point]) -> float | None:
+def compute_last_gain(points: Sequence[ComputePoint]) -> float | None:
     """How far the dearest training is above the best of the others."""
     if len(points) < 2:
         return None
@@ -107,16 +109,16 @@ def last_gain(points: Sequence[Point]) -> float | None:
     return accuracy - max(one for _, one in others)
 
 
-def of_paper(row: Row) -> Point:
+def build_table6_point(row: Table6Row) -> ComputePoint:
     """A training of Table 6: its FLOPs as printed, unless they cannot be right, and the average of
     its accuracies on five data sets."""
     exaflops = row.counted() if row.doubt else row.exaflops
-    return EXA * exaflops, sum(row.accuracies[1:]) / len(FIVE) / 100
+    return EXAFLOP * exaflops, sum(row.accuracies[1:]) / len(FIVE_DATA_SETS) / 100
 
 
-def paper_points() -> dict[str, list[Point]]:
+def collect_table6_points() -> dict[str, list[ComputePoint]]:
     """Family -> its trainings in Table 6."""
     return {
-        family: [of_paper(row) for row in TABLE6 if family_of(row.model) == family]
+        family: [build_table6_point(row) for row in TABLE6 if parse_family(row.model) == family]
         for family in FAMILIES
     }

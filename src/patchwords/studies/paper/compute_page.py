@@ -6,43 +6,47 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.model.table6 import EXA, TABLE6
-from patchwords.studies.contents import NONE, Piece, Rows, Text, flops
+from patchwords.model.table6 import EXAFLOP, TABLE6
+from patchwords.studies.contents import NOT_AVAILABLE, PageBlock, PageTable, PageText, format_flops
 from patchwords.studies.paper.compute_numbers import (
-    COMPUTE,
     FAMILIES,
-    HYBRID_SAVES,
-    SAVES,
-    Point,
-    family_of,
-    of_paper,
-    paper_points,
+    HYBRID_SAVING,
+    TRAINING_FLOPS,
+    VIT_SAVING,
+    ComputePoint,
+    build_table6_point,
+    collect_table6_points,
+    parse_family,
 )
 
 
-def tables(results: Mapping[str, Any]) -> list[Piece]:
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
     """Ratios of compute as ratios; the compute of each training, here and in the paper."""
     return [
-        Text("Compute for the same accuracy, with the 95 % interval over the seeds."),
-        Rows(("", "here", "Table 6"), ratios(results)),
-        Text("What each training took."),
-        Rows(("here", "compute", "accuracy, %"), rows_here(results)),
-        Rows(("Table 6", "exaFLOPs", "ImageNet, %", "average of five, %"), rows_there()),
+        PageText("Compute for the same accuracy, with the 95 % interval over the seeds."),
+        PageTable(("", "here", "Table 6"), build_ratio_rows(results)),
+        PageText("What each training took."),
+        PageTable(("here", "compute", "accuracy, %"), build_own_rows(results)),
+        PageTable(
+            ("Table 6", "exaFLOPs", "ImageNet, %", "average of five, %"), build_table6_rows()
+        ),
     ]
 
 
-def ratios(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def build_ratio_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     by_label = {one["label"]: one for one in results["labels"]}
     rows: list[tuple[str, ...]] = []
-    for label, name in ((SAVES, "ResNet to ViT"), (HYBRID_SAVES, "ViT to hybrid")):
+    for label, name in ((VIT_SAVING, "ResNet to ViT"), (HYBRID_SAVING, "ViT to hybrid")):
         over, paper = by_label[label]["over_seeds"], by_label[label]["paper"]
-        rows.append((name, NONE if over is None else ratio(over), f"{2**paper:.1f}"))
+        rows.append(
+            (name, NOT_AVAILABLE if over is None else format_ratio(over), f"{2**paper:.1f}")
+        )
     return rows
 
 
-def ratio(over: Mapping[str, float | None]) -> str:
+def format_ratio(over: Mapping[str, float | None]) -> str:
     """
-    >>> ratio({"mean": 1.0, "low": -0.5, "high": 2.5}), ratio({"mean": -1.0, "low": None})
+    >>> format_ratio({"mean": 1.0, "low": -0.5, "high": 2.5}), format_ratio({"mean": -1.0, "low": None})
     ('2.00 (0.71 to 5.66)', '0.50')
     """
     said = f"{2 ** (over['mean'] or 0.0):.2f}"
@@ -50,40 +54,61 @@ def ratio(over: Mapping[str, float | None]) -> str:
     return said if low is None or high is None else f"{said} ({2**low:.2f} to {2**high:.2f})"
 
 
-def rows_here(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
-    costs = {one["name"]: one.get(COMPUTE) for one in results["cells"] if one["seed"] == 0}
+def build_own_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    costs = {one["name"]: one.get(TRAINING_FLOPS) for one in results["cells"] if one["seed"] == 0}
     rows: list[tuple[str, ...]] = []
     for one in results["labels"]:
         if (cost := costs.get(one["cell"])) is not None and one["over_seeds"] is not None:
-            rows.append((one["label"], flops(cost), f"{100 * one['over_seeds']['mean']:.1f}"))
+            rows.append(
+                (one["label"], format_flops(cost), f"{100 * one['over_seeds']['mean']:.1f}")
+            )
     return rows
 
 
-def rows_there() -> list[tuple[str, ...]]:
+def build_table6_rows() -> list[tuple[str, ...]]:
     rows: list[tuple[str, ...]] = []
     for row in TABLE6:
-        cost, five = of_paper(row)
-        printed = f"{row.exaflops:,}{f' (counted: {cost / EXA:,.0f})' if row.doubt else ''}"
+        cost, five = build_table6_point(row)
+        printed = f"{row.exaflops:,}{f' (counted: {cost / EXAFLOP:,.0f})' if row.doubt else ''}"
         name = f"{row.model}, {row.epochs} epochs"
         rows.append((name, printed, f"{row.accuracies[0]:.2f}", f"{100 * five:.2f}"))
     return rows
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Figure 5, here and as Table 6 has it: a dot for each training."""
     from patchwords.report.curves import Panel, draw_panels
 
-    here: dict[str, list[Point]] = {family: [] for family in FAMILIES}
+    here: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
     for one in results["cells"]:
-        if one.get(COMPUTE) is not None and one.get("accuracy") is not None:
-            here[family_of(one["name"])].append((one[COMPUTE], one["accuracy"]))
-    unit = 1e12 if max(cost for some in here.values() for cost, _ in some) < EXA else EXA
+        if one.get(TRAINING_FLOPS) is not None and one.get("accuracy") is not None:
+            here[parse_family(one["name"])].append((one[TRAINING_FLOPS], one["accuracy"]))
+    unit = 1e12 if max(cost for some in here.values() for cost, _ in some) < EXAFLOP else EXAFLOP
     costs = [cost / unit for some in here.values() for cost, _ in some]
-    name = f"{'tera' if unit < EXA else 'exa'}FLOPs"
+    name = f"{'tera' if unit < EXAFLOP else 'exa'}FLOPs"
     panels = [
-        Panel("Here", name, "%", dots(here, unit), log_x=True, x_ticks=marks(costs)),
-        Panel("Table 6, average of five", "exaFLOPs", "%", dots(paper_points(), EXA), True),
-        Panel("Table 6, ImageNet", "exaFLOPs", "%", dots(imagenet(), EXA), True),
+        Panel(
+            "Here",
+            name,
+            "%",
+            build_point_curves(here, unit),
+            log_x=True,
+            x_ticks=choose_log_ticks(costs),
+        ),
+        Panel(
+            "Table 6, average of five",
+            "exaFLOPs",
+            "%",
+            build_point_curves(collect_table6_points(), EXAFLOP),
+            True,
+        ),
+        Panel(
+            "Table 6, ImageNet",
+            "exaFLOPs",
+            "%",
+            build_point_curves(collect_imagenet_points(), EXAFLOP),
+            True,
+        ),
     ]
     caption = (
         f"Left: {results['quantity'].partition(';')[0]}, a dot for each training and seed. The "
@@ -93,10 +118,10 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     return draw_panels(panels, caption, "compute")
 
 
-def marks(costs: Sequence[float]) -> list[float]:
+def choose_log_ticks(costs: Sequence[float]) -> list[float]:
     """Round numbers that a short logarithmic axis is marked with.
 
-    >>> marks([0.7, 3.0, 40.0])
+    >>> choose_log_ticks([0.7, 3.0, 40.0])
     [1.0, 2.0, 5.0, 10.0, 20.0]
     """
     low, high = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
@@ -104,14 +129,14 @@ def marks(costs: Sequence[float]) -> list[float]:
     return [one for one in every if min(costs) <= one <= max(costs)]
 
 
-def imagenet() -> dict[str, list[Point]]:
-    found: dict[str, list[Point]] = {family: [] for family in FAMILIES}
+def collect_imagenet_points() -> dict[str, list[ComputePoint]]:
+    found: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
     for row in TABLE6:
-        found[family_of(row.model)].append((of_paper(row)[0], row.accuracies[0] / 100))
+        found[parse_family(row.model)].append((build_table6_point(row)[0], row.accuracies[0] / 100))
     return found
 
 
-def dots(points: Mapping[str, Sequence[Point]], unit: float) -> list[Any]:
+def build_point_curves(points: Mapping[str, Sequence[ComputePoint]], unit: float) -> list[Any]:
     from patchwords.report.curves import Curve
 
     return [

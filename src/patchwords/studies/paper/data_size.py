@@ -5,49 +5,55 @@ from __future__ import annotations
 from typing import Any
 
 from patchwords.studies.paper.data_size_numbers import (
-    CATCHES_UP,
-    CATCHES_UP_FEWSHOT,
-    RESNET_FIRST,
-    SIZE_FIRST,
-    SIZE_PAYS,
-    VIT_LAST,
-    name_of,
-    read,
+    LARGE_VIT_GAIN,
+    RESNET_LEAD_FEWEST_IMAGES,
+    SMALL_VIT_LEAD_FEWEST_IMAGES,
+    VIT_GAIN,
+    VIT_GAIN_FEWSHOT,
+    VIT_LEAD_MOST_IMAGES,
+    compute_values,
+    make_data_size_label,
 )
-from patchwords.studies.paper.data_size_page import draw, tables
-from patchwords.studies.paper.families import MIDDLE, RESNET_14, SMALL, SMALL_HYBRID, passes
-from patchwords.studies.paper.judging import FEWSHOT, judge_both
-from patchwords.studies.paper.small import TRAINING
+from patchwords.studies.paper.data_size_page import build_tables, draw_study_figures
+from patchwords.studies.paper.families import (
+    MIDDLE_VIT_SHAPE,
+    RESNET_14,
+    SMALL_HYBRID,
+    SMALL_VIT_SHAPE,
+    build_step_schedule,
+)
+from patchwords.studies.paper.judging import FEWSHOT_LABEL, evaluate_on_test_and_fewshot
+from patchwords.studies.paper.small import SMALL_VIT_TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
-from patchwords.studies.study import Claim, Scale, Study, Unit
-from patchwords.studies.training import measure_training
+from patchwords.studies.study import Claim, DisplayUnit, Scale, Study
+from patchwords.studies.training import train_and_measure
 
 # With the most images each comes three times, with the fewest 77 times. A third of that, as version
 # 1 had it, is too short: no ViT had learned enough for the number of images to matter.
 MINI_SIZES = (800, 4_000, 20_000)
-SEEN = 61_440
-LOOKS = 3  # at the validation images: the best is kept, as the paper stops early
+IMAGES_SEEN = 61_440
+EVALUATIONS = 3  # at the validation images: the best is kept, as the paper stops early
 MINI_MODELS: dict[str, dict[str, Any]] = {
-    "small ViT": SMALL,
-    "large ViT": MIDDLE,  # 32 million MACs an image, the ResNet 30
+    "small ViT": SMALL_VIT_SHAPE,
+    "large ViT": MIDDLE_VIT_SHAPE,  # 32 million MACs an image, the ResNet 30
     "ResNet": RESNET_14,
     "hybrid": SMALL_HYBRID,
 }
-LENGTH = passes(SEEN, 64)
+STEP_SCHEDULE = build_step_schedule(IMAGES_SEEN, 64)
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **TRAINING,
-        **LENGTH,
+        **SMALL_VIT_TRAINING,
+        **STEP_SCHEDULE,
         "lr": 1e-3,
         "validation": 0.02,
-        "eval_every": -(-LENGTH["steps"] // LOOKS),
-        "early_stop": LOOKS,  # never before the end; the best of them is kept
+        "eval_every": -(-STEP_SCHEDULE["steps"] // EVALUATIONS),
+        "early_stop": EVALUATIONS,  # never before the end; the best of them is kept
         "save_every": 200,
     },
     grid={
-        name_of(model, images): {**own, "train_images": images}
+        make_data_size_label(model, images): {**own, "train_images": images}
         for model, own in MINI_MODELS.items()
         for images in MINI_SIZES
     },
@@ -75,7 +81,7 @@ FULL = Scale(
     # The same settings for all sizes, with early stopping: Section 4.3. As long as Table 3 has it.
     settings={"examples": 7 * JFT.count, "early_stop": 10},
     grid={
-        name_of(model, images): own
+        make_data_size_label(model, images): own
         if images == JFT.count  # less what is held out for early stopping
         else {**own, "train_images": images}
         for model, own in FULL_MODELS.items()
@@ -88,8 +94,8 @@ FULL = Scale(
 )
 
 
-POINTS = Unit("points", "points", 100.0)
-PER_DOUBLING = Unit("points per doubling", "points per doubling", 100.0, 2)
+POINTS_UNIT = DisplayUnit("points", "points", 100.0)
+PER_DOUBLING_UNIT = DisplayUnit("points per doubling", "points per doubling", 100.0, 2)
 STUDY = Study(
     name="data-size",
     version=2,
@@ -110,55 +116,58 @@ STUDY = Study(
         Claim(
             "With the fewest images the ResNet is ahead of a ViT of equal compute",
             "on 9 million images of JFT (Figure 4)",
-            (RESNET_FIRST,),
+            (RESNET_LEAD_FEWEST_IMAGES,),
             (),
         ),
         Claim(
             "The ViT gains on the ResNet as images become more",
             "their curves cross between 30 and 90 million images (Figure 4)",
-            (CATCHES_UP,),
+            (VIT_GAIN,),
             (),
         ),
         Claim(
             "The ViT gains on the ResNet in few-shot accuracy, too",
             "the curves of Figure 4, which cross, are of few-shot accuracy",
-            (CATCHES_UP_FEWSHOT,),
+            (VIT_GAIN_FEWSHOT,),
             (),
         ),
         Claim(
             "With the most images the ViT is ahead of the ResNet",
             "from 90 million images on (Figure 4)",
-            (VIT_LAST,),
+            (VIT_LEAD_MOST_IMAGES,),
             (),
         ),
         Claim(
             "With the fewest images the smaller ViT is ahead of the larger",
             "+1.4 points, B/16 less L/16, after ImageNet (Table 5)",
-            (SIZE_FIRST,),
+            (SMALL_VIT_LEAD_FEWEST_IMAGES,),
             (),
         ),
         Claim(
             "The larger ViT gains on the smaller as images become more",
             "L/16 less B/16: -1.4 points after ImageNet, +1.2 after ImageNet-21k, +3.0 after JFT "
             "(Table 5)",
-            (SIZE_PAYS,),
+            (LARGE_VIT_GAIN,),
             (),
         ),
     ),
-    measure=measure_training,
-    judge=judge_both,
-    read=read,
+    measure=train_and_measure,
+    judge=evaluate_on_test_and_fewshot,
+    read=compute_values,
     units={
-        **dict.fromkeys((RESNET_FIRST, VIT_LAST, SIZE_FIRST), POINTS),
-        **dict.fromkeys((CATCHES_UP, CATCHES_UP_FEWSHOT, SIZE_PAYS), PER_DOUBLING),
+        **dict.fromkeys(
+            (RESNET_LEAD_FEWEST_IMAGES, VIT_LEAD_MOST_IMAGES, SMALL_VIT_LEAD_FEWEST_IMAGES),
+            POINTS_UNIT,
+        ),
+        **dict.fromkeys((VIT_GAIN, VIT_GAIN_FEWSHOT, LARGE_VIT_GAIN), PER_DOUBLING_UNIT),
     },
-    draw=draw,
-    tables=tables,
+    draw=draw_study_figures,
+    tables=build_tables,
     layout=(
         tuple(FULL_MODELS),
         tuple(
             f"{images:,}{measure}"
-            for measure in ("", f", {FEWSHOT}")
+            for measure in ("", f", {FEWSHOT_LABEL}")
             for images in (*MINI_SIZES, *FULL_SIZES)
         ),
     ),

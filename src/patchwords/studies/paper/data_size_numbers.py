@@ -6,40 +6,42 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from patchwords.studies.paper.judging import FEWSHOT
-from patchwords.studies.study import Numbers
+from patchwords.studies.paper.judging import FEWSHOT_LABEL
+from patchwords.studies.study import TrialMetrics
 
-SMALL, LARGE, RESNET = "small ViT", "large ViT", "ResNet"
+SMALL_VIT_NAME, LARGE_VIT_NAME, RESNET_NAME = "small ViT", "large ViT", "ResNet"
 
-RESNET_FIRST = "ResNet less large ViT, fewest images"
-VIT_LAST = "large ViT less ResNet, most images"
-SIZE_FIRST = "small ViT less large ViT, fewest images"
-CATCHES_UP = "large ViT gains on ResNet, per doubling"
-CATCHES_UP_FEWSHOT = f"{CATCHES_UP}, {FEWSHOT}"
-SIZE_PAYS = "large ViT gains on small ViT, per doubling"
+RESNET_LEAD_FEWEST_IMAGES = "ResNet less large ViT, fewest images"
+VIT_LEAD_MOST_IMAGES = "large ViT less ResNet, most images"
+SMALL_VIT_LEAD_FEWEST_IMAGES = "small ViT less large ViT, fewest images"
+VIT_GAIN = "large ViT gains on ResNet, per doubling"
+VIT_GAIN_FEWSHOT = f"{VIT_GAIN}, {FEWSHOT_LABEL}"
+LARGE_VIT_GAIN = "large ViT gains on small ViT, per doubling"
 
-Curves = Mapping[str, Mapping[int, float | None]]  # model -> images -> accuracy
+AccuracyByImages = Mapping[str, Mapping[int, float | None]]  # model -> images -> accuracy
 
 
-def name_of(model: str, images: int) -> str:
+def make_data_size_label(model: str, images: int) -> str:
     """Of a cell, and of its label.
 
-    >>> name_of("ResNet", 25_000)
+    >>> make_data_size_label("ResNet", 25_000)
     'ResNet, 25,000'
     """
     return f"{model}, {images:,}"
 
 
-def parts_of(name: str) -> tuple[str, int]:
+def parse_data_size_label(name: str) -> tuple[str, int]:
     """
-    >>> parts_of("ResNet, 25,000")
+    >>> parse_data_size_label("ResNet, 25,000")
     ('ResNet', 25000)
     """
     model, _, images = name.partition(", ")
     return model, int(images.replace(",", ""))
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """Every accuracy, and what lies between the models of one seed.
 
     Where all is judged by few shots, they take the place of test images.
@@ -47,33 +49,39 @@ def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, f
     tested: dict[str, dict[int, float | None]] = {}
     shown: dict[str, dict[int, float | None]] = {}
     for name in labels.values():
-        model, images = parts_of(name)
+        model, images = parse_data_size_label(name)
         accuracy = found[name].get("accuracy")
         tested.setdefault(model, {})[images] = accuracy
-        shown.setdefault(model, {})[images] = found[name].get(FEWSHOT, accuracy)
-    apart = any(FEWSHOT in found[name] for name in labels.values())
-    first, last = min(tested[RESNET]), max(tested[RESNET])
+        shown.setdefault(model, {})[images] = found[name].get(FEWSHOT_LABEL, accuracy)
+    apart = any(FEWSHOT_LABEL in found[name] for name in labels.values())
+    first, last = min(tested[RESNET_NAME]), max(tested[RESNET_NAME])
     return {
-        **table(tested, ""),
-        **(table(shown, f", {FEWSHOT}") if apart else {}),
-        RESNET_FIRST: less(tested, RESNET, LARGE)[first],
-        VIT_LAST: less(tested, LARGE, RESNET)[last],
-        CATCHES_UP: per_doubling(less(tested, LARGE, RESNET)),
-        CATCHES_UP_FEWSHOT: per_doubling(less(shown, LARGE, RESNET)),
-        SIZE_FIRST: less(tested, SMALL, LARGE)[first],
-        SIZE_PAYS: per_doubling(less(tested, LARGE, SMALL)),
+        **build_label_table(tested, ""),
+        **(build_label_table(shown, f", {FEWSHOT_LABEL}") if apart else {}),
+        RESNET_LEAD_FEWEST_IMAGES: subtract_accuracies(tested, RESNET_NAME, LARGE_VIT_NAME)[first],
+        VIT_LEAD_MOST_IMAGES: subtract_accuracies(tested, LARGE_VIT_NAME, RESNET_NAME)[last],
+        VIT_GAIN: fit_gain_per_doubling(subtract_accuracies(tested, LARGE_VIT_NAME, RESNET_NAME)),
+        VIT_GAIN_FEWSHOT: fit_gain_per_doubling(
+            subtract_accuracies(shown, LARGE_VIT_NAME, RESNET_NAME)
+        ),
+        SMALL_VIT_LEAD_FEWEST_IMAGES: subtract_accuracies(tested, SMALL_VIT_NAME, LARGE_VIT_NAME)[
+            first
+        ],
+        LARGE_VIT_GAIN: fit_gain_per_doubling(
+            subtract_accuracies(tested, LARGE_VIT_NAME, SMALL_VIT_NAME)
+        ),
     }
 
 
-def table(curves: Curves, suffix: str) -> dict[str, float | None]:
+def build_label_table(curves: AccuracyByImages, suffix: str) -> dict[str, float | None]:
     return {
-        f"{name_of(model, images)}{suffix}": value
+        f"{make_data_size_label(model, images)}{suffix}": value
         for model, curve in curves.items()
         for images, value in curve.items()
     }
 
 
-def less(curves: Curves, one: str, other: str) -> dict[int, float | None]:
+def subtract_accuracies(curves: AccuracyByImages, one: str, other: str) -> dict[int, float | None]:
     """Images -> how far the one model is above the other; None where either diverged."""
     gaps: dict[int, float | None] = {}
     for images, value in curves[one].items():
@@ -82,7 +90,7 @@ def less(curves: Curves, one: str, other: str) -> dict[int, float | None]:
     return gaps
 
 
-def per_doubling(gaps: Mapping[int, float | None]) -> float | None:
+def fit_gain_per_doubling(gaps: Mapping[int, float | None]) -> float | None:
     """The slope over the doublings of images, by least squares; None where one is missing."""
     values = [value for value in gaps.values() if value is not None]
     if len(values) < len(gaps):

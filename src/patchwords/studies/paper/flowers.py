@@ -11,37 +11,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.families import MIDDLE, RESNET_14
+from patchwords.studies.paper.families import MIDDLE_VIT_SHAPE, RESNET_14
 from patchwords.studies.paper.flowers_measure import (
-    DANDELION,
-    LATER,
-    judge_photos,
-    measure_photos,
-    read,
+    DANDELION_EXCESS,
+    LATE_GAIN,
+    compute_values,
+    evaluate_trial,
+    measure_trial,
 )
 from patchwords.studies.paper.flowers_notes import (
-    ACCURACY,
-    ALL,
+    ALL_PHOTOS,
     COLUMNS,
-    EVERY,
-    HEAD,
     HELD_OUT,
-    OURS,
+    NOTES_ACCURACY,
+    NOTES_ALL_WEIGHTS,
+    NOTES_HEAD_ONLY,
+    OUR_RECIPE,
     RESNET,
     VIT,
 )
-from patchwords.studies.paper.flowers_page import draw, tables
-from patchwords.studies.paper.small import TRAINING
+from patchwords.studies.paper.flowers_page import build_tables, draw_study_figures
+from patchwords.studies.paper.small import SMALL_VIT_TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS
 from patchwords.studies.study import Claim, Scale, Study
 
 # Photos that are learned from: 3,670 less a fifth, by which the cells are judged, and less a tenth
 # of the rest, for the curves.
-LEARNED = 2_642
+NUM_TRAINING_PHOTOS = 2_642
 EPOCHS = 200
 
 
-def notes(batch: int, shorter: int = 1) -> dict[str, Any]:
+def build_notes_recipe(batch: int, shorter: int = 1) -> dict[str, Any]:
     """The notes' numbers, and for the rest the script that they follow.
 
     That is vision_transformer/train.py of WZMIAOMIAO's deep-learning-for-image-processing: torch's
@@ -49,7 +49,7 @@ def notes(batch: int, shorter: int = 1) -> dict[str, Any]:
     after every epoch, to a hundredth; here after every step, to 0: 1 % less in sum. A shorter one
     has rates so many times as high: the same in sum.
     """
-    steps = -(-EPOCHS * LEARNED // (batch * shorter))
+    steps = -(-EPOCHS * NUM_TRAINING_PHOTOS // (batch * shorter))
     fortieth = steps // 40  # five epochs of 200
     return {
         "optimizer": "sgd",
@@ -69,12 +69,12 @@ def notes(batch: int, shorter: int = 1) -> dict[str, Any]:
 
 
 # What `patchwords finetune` decides for so many photos, from Table 4, written out.
-PROGRAM: dict[str, Any] = {
+OUR_SETTINGS: dict[str, Any] = {
     "optimizer": "sgd",
     "lr": 0.01,
     "schedule": "cosine",
     "batch_size": 512,
-    "steps": -(-20 * LEARNED // 512),
+    "steps": -(-20 * NUM_TRAINING_PHOTOS // 512),
     "warmup_steps": 21,
     "weight_decay": 0.0,
     "clip": 1.0,
@@ -84,7 +84,7 @@ PROGRAM: dict[str, Any] = {
 }
 # Of every cell, so that they differ in training alone: the notes' evaluation, their share of
 # photos that are held out. Each seed has other photos held out.
-PHOTOS: dict[str, Any] = {
+PHOTO_SETTINGS: dict[str, Any] = {
     "resize": "crop",
     "crop_fraction": 224 / 256,
     "test": 0.2,
@@ -92,14 +92,14 @@ PHOTOS: dict[str, Any] = {
 }
 
 
-def grid_of(
+def build_flowers_grid(
     starts: Mapping[str, Mapping[str, Any]], head: Mapping[str, Any], shorter: int
 ) -> dict[str, dict[str, Any]]:
     """Each model by each recipe; `head` is how frozen layers are computed."""
     recipes = {
-        HEAD: {**notes(256), "train": "head", **head},
-        ALL: notes(256, shorter),
-        OURS: PROGRAM,
+        NOTES_HEAD_ONLY: {**build_notes_recipe(256), "train": "head", **head},
+        NOTES_ALL_WEIGHTS: build_notes_recipe(256, shorter),
+        OUR_RECIPE: OUR_SETTINGS,
     }
     return {
         f"{model}, {recipe}": {**start, **settings}
@@ -108,8 +108,8 @@ def grid_of(
     }
 
 
-PRETRAINING: dict[str, Any] = {
-    **TRAINING,
+PRETRAINING_SETTINGS: dict[str, Any] = {
+    **SMALL_VIT_TRAINING,
     "image_size": (32,),
     "lr": 1e-3,
     "batch_size": 128,  # every step costs the ResNet an eighth of a second for its weights alone
@@ -123,22 +123,25 @@ MINI = Scale(
     transfer=FLOWERS,
     tuned=True,
     verb="finetune",
-    settings={**PHOTOS, "image_size": (32,)},
+    settings={**PHOTO_SETTINGS, "image_size": (32,)},
     # The head learns from ten views of each photo, whose features are computed once: 200 epochs
     # cost no more than four. Where all weights learn an hour would not do.
-    grid=grid_of(
+    grid=build_flowers_grid(
         {VIT: {"encoder": VIT}, RESNET: {"encoder": RESNET}}, {"views": 10, "frozen": "cache"}, 8
     ),
     # Of one cost, 32 and 30 million multiplications an image.
-    encoders={VIT: {**PRETRAINING, **MIDDLE}, RESNET: {**PRETRAINING, **RESNET_14}},
+    encoders={
+        VIT: {**PRETRAINING_SETTINGS, **MIDDLE_VIT_SHAPE},
+        RESNET: {**PRETRAINING_SETTINGS, **RESNET_14},
+    },
     seeds=3,
     time="an hour on a core, half of it on two",
 )
 FULL = Scale(
     data=FLOWERS,
     verb="finetune",
-    settings={**PHOTOS, "image_size": (224,)},
-    grid=grid_of(
+    settings={**PHOTO_SETTINGS, "image_size": (224,)},
+    grid=build_flowers_grid(
         {
             VIT: {"weights": "imagenet21k/ViT-B_16", "model": "ViT-B/16"},
             RESNET: {"weights": "BiT-M-R50x1", "model": "BiT-R50x1"},
@@ -151,64 +154,64 @@ FULL = Scale(
 )
 
 
-def held(model: str, recipe: str) -> str:
+def make_held_out_label(model: str, recipe: str) -> str:
     return f"{model}, {recipe}, {HELD_OUT}"
 
 
-def flattered(recipe: str, which: str) -> Claim:
+def make_inflated_accuracy_claim(recipe: str, which: str) -> Claim:
     """That numbers of all photos are not those of photos held out."""
     rows = [f"{model}, {recipe}" for model in (VIT, RESNET)]
     return Claim(
         f"Counting the photos of the training makes accuracy higher ({which})",
         "0.956 is of all 3,670 photos, by its own recalls; held out, R+ViT-Ti/16 has 0.950 and "
         "0.953 (vit_jax_augreg.ipynb)",
-        tuple(f"{row}, {EVERY}" for row in rows),
+        tuple(f"{row}, {ALL_PHOTOS}" for row in rows),
         tuple(f"{row}, {HELD_OUT}" for row in rows),
     )
 
 
-def ahead(recipe: str, which: str) -> Claim:
+def make_vit_ahead_claim(recipe: str, which: str) -> Claim:
     return Claim(
         f"ViT is ahead of a ResNet that was pre-trained as it was ({which})",
         "0.956 against 0.689 (the notes' tables)",
-        (held(VIT, recipe),),
-        (held(RESNET, recipe),),
+        (make_held_out_label(VIT, recipe),),
+        (make_held_out_label(RESNET, recipe),),
     )
 
 
 # Two points: what 734 photos can show, and what a reader of the notes' tables would notice.
 MARGIN = 0.02
 CLAIMS = (
-    flattered(ALL, "all weights learn"),
-    flattered(HEAD, "the head alone learns"),
-    ahead(ALL, "notes' recipe, all weights"),
-    ahead(HEAD, "notes' recipe, head alone"),
-    ahead(OURS, "our recipe"),
+    make_inflated_accuracy_claim(NOTES_ALL_WEIGHTS, "all weights learn"),
+    make_inflated_accuracy_claim(NOTES_HEAD_ONLY, "the head alone learns"),
+    make_vit_ahead_claim(NOTES_ALL_WEIGHTS, "notes' recipe, all weights"),
+    make_vit_ahead_claim(NOTES_HEAD_ONLY, "notes' recipe, head alone"),
+    make_vit_ahead_claim(OUR_RECIPE, "our recipe"),
     Claim(
         "A ResNet answers 'dandelion' for half of the photos",
         "1,801 of 3,670, by the scores of the notes' table",
-        tuple(DANDELION.format(recipe) for recipe in (HEAD, ALL)),
+        tuple(DANDELION_EXCESS.format(recipe) for recipe in (NOTES_HEAD_ONLY, NOTES_ALL_WEIGHTS)),
         (),
         0.1,  # a quarter are dandelions
     ),
     Claim(
         "After a fortieth of the steps, five of 200 epochs, the ResNet learns no more",
         "converged in about 5 epochs (the notes)",
-        (LATER,),
+        (LATE_GAIN,),
         (),
         MARGIN,
     ),
     Claim(
         "Training all weights is better than the head alone",
         "Section 3.2 trains all; the notes do not say which they did, their script trains the head",
-        tuple(held(model, ALL) for model in (VIT, RESNET)),
-        tuple(held(model, HEAD) for model in (VIT, RESNET)),
+        tuple(make_held_out_label(model, NOTES_ALL_WEIGHTS) for model in (VIT, RESNET)),
+        tuple(make_held_out_label(model, NOTES_HEAD_ONLY) for model in (VIT, RESNET)),
     ),
     Claim(
         "Our recipe, 20 epochs by Table 4, is as good as the notes' with all weights",
         "16 epochs: 0.950 and 0.953 held out, R+ViT-Ti/16 (vit_jax_augreg.ipynb)",
-        tuple(held(model, OURS) for model in (VIT, RESNET)),
-        tuple(held(model, ALL) for model in (VIT, RESNET)),
+        tuple(make_held_out_label(model, OUR_RECIPE) for model in (VIT, RESNET)),
+        tuple(make_held_out_label(model, NOTES_ALL_WEIGHTS) for model in (VIT, RESNET)),
         MARGIN,
     ),
 )
@@ -226,17 +229,17 @@ STUDY = Study(
     "stands beside both. It is of all photos, those of the training among them: compare it with "
     "the second column, and believe the first.",
     paper={
-        f"{model}, {recipe}, {EVERY}": accuracy
-        for model, accuracy in ACCURACY.items()
-        for recipe in (HEAD, ALL)
+        f"{model}, {recipe}, {ALL_PHOTOS}": accuracy
+        for model, accuracy in NOTES_ACCURACY.items()
+        for recipe in (NOTES_HEAD_ONLY, NOTES_ALL_WEIGHTS)
     },
     paper_quantity="the notes' tables, ViT-B/16 and a ResNet at 224 pixels, all photos",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_photos,
-    judge=judge_photos,
-    read=read,
-    draw=draw,
-    tables=tables,
+    measure=measure_trial,
+    judge=evaluate_trial,
+    read=compute_values,
+    draw=draw_study_figures,
+    tables=build_tables,
     layout=(tuple(MINI.grid), COLUMNS),
 )

@@ -7,37 +7,37 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.data.examples import TEST, unite
+from patchwords.data.examples import TEST, concatenate_datasets
 from patchwords.device import Device
-from patchwords.evaluate.held_out import predict
-from patchwords.evaluate.series import finish, read_evaluation
-from patchwords.studies.bench import Bench
+from patchwords.evaluate.held_out import predict_examples
+from patchwords.evaluate.series import evaluate_and_report, read_evaluation
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper.flowers_notes import (
-    ALL,
+    ALL_PHOTOS,
     COLUMNS,
-    DANDELIONS,
-    EVERY,
-    HEAD,
     HELD_OUT,
-    PHOTOS,
+    NOTES_ALL_WEIGHTS,
+    NOTES_DANDELION_ANSWERS,
+    NOTES_HEAD_ONLY,
+    PHOTOS_BY_CLASS,
     RESNET,
 )
-from patchwords.studies.study import Cell, Numbers
-from patchwords.studies.training import measure_training, train
-from patchwords.train.journal import read_rows
+from patchwords.studies.study import Trial, TrialMetrics
+from patchwords.studies.training import train_and_measure, train_trial
+from patchwords.train.journal import read_metrics
 from patchwords.train.run_folder import RunFolder
 
 
-def measure_photos(cell: Cell, bench: Bench) -> Numbers:
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Train; the curves beside what every training tells."""
-    numbers = dict(measure_training(cell, bench))
+    numbers = dict(train_and_measure(cell, bench))
     if numbers.get("diverged"):
         return numbers
     folder, steps = RunFolder(bench.run(cell)), numbers["steps"]
-    return numbers | curves(read_rows(folder.metrics), steps or 1)
+    return numbers | collect_training_curves(read_metrics(folder.metrics), steps or 1)
 
 
-def curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
+def collect_training_curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
     """Loss and accuracy over the training, in the order of the steps."""
     names = {"train": "training", "evaluation": "validation"}
     return {
@@ -49,26 +49,26 @@ def curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
     }
 
 
-def judge_photos(cell: Cell, bench: Bench) -> Numbers:
+def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """By the photos held out, once; and by all of them, as the notes' tables are."""
-    job = train(cell, bench)  # which is done, and loaded
-    finish(job, None)
+    job = train_trial(cell, bench)  # which is done, and loaded
+    evaluate_and_report(job, None)
     evaluation = read_evaluation(job.folder)
-    known = unite([part for name, part in job.data.splits.items() if name != TEST])
+    known = concatenate_datasets([part for name, part in job.data.splits.items() if name != TEST])
     device = Device(job.device.torch_device, bf16=False)
-    said = predict(job.start.model, known, job.start.preprocess, device, job.workers)
+    said = predict_examples(job.start.model, known, job.start.preprocess, device, job.workers)
     seen = np.zeros((len(job.data.classes),) * 2, np.int64)
     np.add.at(seen, (said.labels, said.probabilities.argmax(1)), 1)
     held_out = np.array(evaluation["confusion"])
     return {
-        **scores(held_out, held_out + seen, job.data.classes),
+        **compute_confusion_scores(held_out, held_out + seen, job.data.classes),
         "loss": evaluation["loss"],
         "test images": evaluation["images"],
         "photos": float(held_out.sum() + seen.sum()),
     }
 
 
-def scores(
+def compute_confusion_scores(
     held_out: np.ndarray, everything: np.ndarray, classes: Sequence[str]
 ) -> dict[str, float | None]:
     """Two confusion matrices, int [classes, classes], a row for each true class -> numbers.
@@ -94,25 +94,33 @@ def scores(
     return found
 
 
-DANDELION = RESNET + ", {}: 'dandelion' answered, above 49.1 %"
-LATER = f"{RESNET}, {ALL}: training accuracy gained after a fortieth of the steps"
+DANDELION_EXCESS = RESNET + ", {}: 'dandelion' answered, above 49.1 %"
+LATE_GAIN = f"{RESNET}, {NOTES_ALL_WEIGHTS}: training accuracy gained after a fortieth of the steps"
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """Both accuracies of every cell, and of the ResNets what the notes say of theirs."""
     table: dict[str, float | None] = {}
     for label, name in labels.items():
         table[f"{label}, {HELD_OUT}"] = found[name].get("accuracy")
-        table[f"{label}, {EVERY}"] = found[name].get(EVERY)
-    for recipe in (HEAD, ALL):
-        share = found[labels[f"{RESNET}, {recipe}"]].get(f"{EVERY} share of answers, dandelion")
-        above = None if share is None else share - DANDELIONS / sum(PHOTOS.values())
-        table[DANDELION.format(recipe)] = above
-    table[LATER] = gained_later(found[labels[f"{RESNET}, {ALL}"]])
+        table[f"{label}, {ALL_PHOTOS}"] = found[name].get(ALL_PHOTOS)
+    for recipe in (NOTES_HEAD_ONLY, NOTES_ALL_WEIGHTS):
+        share = found[labels[f"{RESNET}, {recipe}"]].get(
+            f"{ALL_PHOTOS} share of answers, dandelion"
+        )
+        above = (
+            None
+            if share is None
+            else share - NOTES_DANDELION_ANSWERS / sum(PHOTOS_BY_CLASS.values())
+        )
+        table[DANDELION_EXCESS.format(recipe)] = above
+    table[LATE_GAIN] = compute_late_gain(found[labels[f"{RESNET}, {NOTES_ALL_WEIGHTS}"]])
     return table
 
 
-def gained_later(numbers: Numbers) -> float | None:
+def compute_late_gain(numbers: TrialMetrics) -> float | None:
     """Training accuracy in the last tenth of the steps, less that of their second fortieth."""
     curve = [value for name, value in numbers.items() if name.startswith("training accuracy at ")]
     if len(curve) < 6:

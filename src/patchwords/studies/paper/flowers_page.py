@@ -5,56 +5,64 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from patchwords.evaluate.spread import spread
-from patchwords.studies.contents import Heading, Piece, Rows, Text
+from patchwords.evaluate.spread import compute_seed_statistics
+from patchwords.studies.contents import PageBlock, PageHeading, PageTable, PageText
 from patchwords.studies.paper.flowers_notes import (
-    ACCURACY,
-    ALL,
+    ALL_PHOTOS,
     COLUMNS,
-    DANDELIONS,
-    EVERY,
-    HEAD,
     HELD_OUT,
-    OURS,
-    PHOTOS,
-    PRINTED,
+    NOTES_ACCURACY,
+    NOTES_ALL_WEIGHTS,
+    NOTES_DANDELION_ANSWERS,
+    NOTES_HEAD_ONLY,
+    NOTES_SCORES,
+    OUR_RECIPE,
+    PHOTOS_BY_CLASS,
     RESNET,
     VIT,
-    held_out,
-    right,
+    count_held_out_photos,
+    find_possible_correct_counts,
 )
 
 if TYPE_CHECKING:
     from patchwords.report.curves import Curve
 
-Results = Mapping[str, Any]
-Values = list[float]
+StudyResults = Mapping[str, Any]
+SeedValues = list[float]
 
 
-def of_cell(results: Results, cell: str, number: str) -> Values:
+def collect_seed_values(results: StudyResults, cell: str, number: str) -> SeedValues:
     """A number of a cell, seed by seed; of those that did not diverge."""
     rows = (row for row in results["cells"] if row["name"] == cell)
     return [row[number] for row in rows if row.get(number) is not None]
 
 
-def tables(results: Results) -> list[Piece]:
+def build_tables(results: StudyResults) -> list[PageBlock]:
     """First what was held out."""
-    pieces: list[Piece] = [Heading("Class by class"), Text(BY_CLASS)]
+    pieces: list[PageBlock] = [PageHeading("Class by class"), PageText(CLASS_TABLE_NOTE)]
     for cell in results["grid"]:
-        pieces += by_class(results, cell)
+        pieces += build_class_table(results, cell)
     for model in (VIT, RESNET):
-        pieces += confusion(results, f"{model}, {ALL}")
-    pieces += [Heading("What the notes' tables are of"), Text(NOT_HELD_OUT), arithmetic()]
-    pieces += [Text(NO_BASELINE), Heading("What is different here"), Text(DIFFERENT)]
-    return [*pieces, Text(CUT)] if results["scale"] == "mini" else pieces
+        pieces += build_confusion_table(results, f"{model}, {NOTES_ALL_WEIGHTS}")
+    pieces += [
+        PageHeading("What the notes' tables are of"),
+        PageText(NOT_HELD_OUT_NOTE),
+        build_recall_check_table(),
+    ]
+    pieces += [
+        PageText(NO_BASELINE_NOTE),
+        PageHeading("What is different here"),
+        PageText(DIFFERENCES_NOTE),
+    ]
+    return [*pieces, PageText(MINI_SCALE_NOTE)] if results["scale"] == "mini" else pieces
 
 
-BY_CLASS = (
+CLASS_TABLE_NOTE = (
     "Precision, recall and F1 in per cent: of the photos held out, ± the standard deviation of a "
     "seed; in one column those of all photos; and in another what the notes print, which is of all "
     "photos. Below: what the photos held out were taken for."
 )
-NOT_HELD_OUT = (
+NOT_HELD_OUT_NOTE = (
     "The notes set a fifth of the photos apart for validation, and give precision, recall and F1 "
     "of each class. A recall is a whole number of a class's photos over all of them. Of the fifth, "
     "no whole number prints as the notes' recalls do, with one exception; of all photos one number "
@@ -63,14 +71,14 @@ NOT_HELD_OUT = (
     "2,939 of them. They say how well these were learned by heart, and cannot be compared with any "
     "accuracy that was held out."
 )
-NO_BASELINE = (
-    f"By the same arithmetic the notes' ResNet answers 'dandelion' for {DANDELIONS:,} of the 3,670 "
+NO_BASELINE_NOTE = (
+    f"By the same arithmetic the notes' ResNet answers 'dandelion' for {NOTES_DANDELION_ANSWERS:,} of the 3,670 "
     "photos, where 898 are dandelions, and recognises 44 to 76 % of each other class, of photos "
     "most of which it was trained on. Something in its training went wrong: it is no baseline, and "
     "the distance to it is no evidence for ViT. Here the ResNet is pre-trained on the same images "
     "as the ViT, and then trained by the same recipes."
 )
-DIFFERENT = (
+DIFFERENCES_NOTE = (
     "The notes' recipe is what they state, 200 epochs in batches of 256 at a rate of 0.001, and "
     "for the rest the script that they follow. The rate falls after every step and to 0, in "
     "the script after every epoch and to a hundredth: 1 % less in sum. A tenth of the training "
@@ -79,7 +87,7 @@ DIFFERENT = (
     "256/224 of the image size, the centre cut out. Our recipe is what `patchwords finetune` "
     "decides for so many photos, from Table 4: 20 epochs in batches of 512 at 0.01."
 )
-CUT = (
+MINI_SCALE_NOTE = (
     "This is a miniature. In place of ViT-B/16 and ImageNet-21k at 224 pixels there are a ViT of "
     "469 thousand parameters and the ResNet BiT-R14x1 of 8 million, at one cost (32 and 30 "
     "million multiplications an image) and 32 pixels, pre-trained on 75,000 images of CIFAR-10 in "
@@ -92,96 +100,120 @@ CUT = (
 )
 
 
-def by_class(results: Results, cell: str) -> list[Piece]:
+def build_class_table(results: StudyResults, cell: str) -> list[PageBlock]:
     """A table of one cell; nothing where all its seeds diverged."""
-    if not of_cell(results, cell, "accuracy"):
+    if not collect_seed_values(results, cell, "accuracy"):
         return []
     model = cell.partition(",")[0]
-    printed = PRINTED[model] if not cell.endswith(OURS) else {}
-    said = (f"{HELD_OUT}: {what.replace('f1', 'F1')}" for what in WHAT)
-    head = (cell, *said, f"{EVERY}: P, R, F1")
+    printed = NOTES_SCORES[model] if not cell.endswith(OUR_RECIPE) else {}
+    said = (f"{HELD_OUT}: {what.replace('f1', 'F1')}" for what in CLASS_METRICS)
+    head = (cell, *said, f"{ALL_PHOTOS}: P, R, F1")
     rows = []
-    for name in PHOTOS:
-        ours = [with_spread(of_cell(results, cell, f"{HELD_OUT} {what}, {name}")) for what in WHAT]
-        every = [of_cell(results, cell, f"{EVERY} {what}, {name}") for what in WHAT]
-        rows.append((name, *ours, triple(map(mean, every)), triple(printed.get(name, ()))))
-    overall = with_spread(of_cell(results, cell, "accuracy"))
-    theirs = triple((ACCURACY[model],) if printed else ())
+    for name in PHOTOS_BY_CLASS:
+        ours = [
+            format_with_spread(collect_seed_values(results, cell, f"{HELD_OUT} {what}, {name}"))
+            for what in CLASS_METRICS
+        ]
+        every = [
+            collect_seed_values(results, cell, f"{ALL_PHOTOS} {what}, {name}")
+            for what in CLASS_METRICS
+        ]
+        rows.append(
+            (
+                name,
+                *ours,
+                format_percentages(map(mean_or_none, every)),
+                format_percentages(printed.get(name, ())),
+            )
+        )
+    overall = format_with_spread(collect_seed_values(results, cell, "accuracy"))
+    theirs = format_percentages((NOTES_ACCURACY[model],) if printed else ())
     rows.append(
-        ("accuracy", overall, "", "", triple([mean(of_cell(results, cell, EVERY))]), theirs)
+        (
+            "accuracy",
+            overall,
+            "",
+            "",
+            format_percentages([mean_or_none(collect_seed_values(results, cell, ALL_PHOTOS))]),
+            theirs,
+        )
     )
     if not printed:
-        return [Rows(head, [row[:-1] for row in rows])]
-    return [Rows((*head, "the notes: P, R, F1"), rows)]
+        return [PageTable(head, [row[:-1] for row in rows])]
+    return [PageTable((*head, "the notes: P, R, F1"), rows)]
 
 
-WHAT = ("precision", "recall", "f1")
+CLASS_METRICS = ("precision", "recall", "f1")
 
 
-def with_spread(values: Sequence[float]) -> str:
+def format_with_spread(values: Sequence[float]) -> str:
     if not values:
         return "-"
-    over = spread([100 * value for value in values])
+    over = compute_seed_statistics([100 * value for value in values])
     return f"{over.mean:.1f}" + ("" if over.std is None else f" ± {over.std:.1f}")
 
 
-def mean(values: Sequence[float]) -> float | None:
+def mean_or_none(values: Sequence[float]) -> float | None:
     return sum(values) / len(values) if values else None
 
 
-def triple(values: Any) -> str:
+def format_percentages(values: Any) -> str:
     """Shares as per cent, in a row."""
     return "  ".join("-" if value is None else f"{100 * value:.1f}" for value in values)
 
 
-def confusion(results: Results, cell: str) -> list[Piece]:
+def build_confusion_table(results: StudyResults, cell: str) -> list[PageBlock]:
     """What the held-out photos of each class were taken for, all seeds together."""
     counts = {
         name: [
-            round(sum(of_cell(results, cell, f"{HELD_OUT}, {name} taken for {answer}")))
-            for answer in PHOTOS
+            round(sum(collect_seed_values(results, cell, f"{HELD_OUT}, {name} taken for {answer}")))
+            for answer in PHOTOS_BY_CLASS
         ]
-        for name in PHOTOS
+        for name in PHOTOS_BY_CLASS
     }
     if not any(map(sum, counts.values())):
         return []
-    head = (f"{cell}: held out, all seeds", *(f"taken for {name}" for name in PHOTOS))
-    return [Rows(head, [(name, *map(str, row)) for name, row in counts.items()])]
+    head = (f"{cell}: held out, all seeds", *(f"taken for {name}" for name in PHOTOS_BY_CLASS))
+    return [PageTable(head, [(name, *map(str, row)) for name, row in counts.items()])]
 
 
-def arithmetic() -> Rows:
+def build_recall_check_table() -> PageTable:
     """Of which photos the printed recalls are."""
 
     def said(recall: float, photos: int) -> str:
-        return ", ".join(map(str, right(recall, photos))) or "no number"
+        return ", ".join(map(str, find_possible_correct_counts(recall, photos))) or "no number"
 
     head = ("class", "a fifth", "all photos")
     of_model = [
         (f"{model}: recall", "right, of the fifth", "right, of all") for model in (VIT, RESNET)
     ]
     rows = []
-    for name, photos in PHOTOS.items():
-        row = [name, str(held_out(name)), str(photos)]
+    for name, photos in PHOTOS_BY_CLASS.items():
+        row = [name, str(count_held_out_photos(name)), str(photos)]
         for model in (VIT, RESNET):
-            recall = PRINTED[model][name].recall
-            row += [f"{recall:.3f}", said(recall, held_out(name)), said(recall, photos)]
+            recall = NOTES_SCORES[model][name].recall
+            row += [
+                f"{recall:.3f}",
+                said(recall, count_held_out_photos(name)),
+                said(recall, photos),
+            ]
         rows.append(row)
-    return Rows((*head, *of_model[0], *of_model[1]), rows)
+    return PageTable((*head, *of_model[0], *of_model[1]), rows)
 
 
-def draw(results: Results) -> dict[str, bytes]:
+def draw_study_figures(results: StudyResults) -> dict[str, bytes]:
     """The losses of the training, and F1 of each class."""
-    return {**draw_losses(results), **draw_f1(results)}
+    return {**draw_flowers_losses(results), **draw_flowers_f1(results)}
 
 
-def draw_losses(results: Results) -> dict[str, bytes]:
+def draw_flowers_losses(results: StudyResults) -> dict[str, bytes]:
     """A panel for each recipe."""
     from patchwords.report.curves import Panel, draw_panels
 
     panels = []
-    for recipe in (HEAD, ALL, OURS):
+    for recipe in (NOTES_HEAD_ONLY, NOTES_ALL_WEIGHTS, OUR_RECIPE):
         lines = [
-            curve(results, f"{model}, {recipe}", part, f"{model}, {part}")
+            build_loss_curve(results, f"{model}, {recipe}", part, f"{model}, {part}")
             for model in (VIT, RESNET)
             for part in ("training", "validation")
         ]
@@ -195,7 +227,7 @@ def draw_losses(results: Results) -> dict[str, bytes]:
     return draw_panels(panels, caption, "flowers-loss")
 
 
-def curve(results: Results, cell: str, part: str, label: str) -> Curve:
+def build_loss_curve(results: StudyResults, cell: str, part: str, label: str) -> Curve:
     from patchwords.report.curves import Curve
 
     start = f"{part} loss at "
@@ -203,7 +235,7 @@ def curve(results: Results, cell: str, part: str, label: str) -> Curve:
         (one for one in results["cells"] if one["name"] == cell and not one.get("diverged")), {}
     )
     names = [name for name in row if name.startswith(start)]
-    values = [of_cell(results, cell, name) for name in names]
+    values = [collect_seed_values(results, cell, name) for name in names]
     return Curve(
         label,
         [float(name.removeprefix(start)) for name in names],
@@ -213,35 +245,47 @@ def curve(results: Results, cell: str, part: str, label: str) -> Curve:
     )
 
 
-def draw_f1(results: Results) -> dict[str, bytes]:
+def draw_flowers_f1(results: StudyResults) -> dict[str, bytes]:
     """Both models by the notes' recipe with all weights, beside the notes."""
-    from patchwords.report.dots import Dots, draw_dots
+    from patchwords.report.dots import DotSeries, draw_dot_plot
 
-    cells = [model for model in (VIT, RESNET) if of_cell(results, f"{model}, {ALL}", "accuracy")]
+    cells = [
+        model
+        for model in (VIT, RESNET)
+        if collect_seed_values(results, f"{model}, {NOTES_ALL_WEIGHTS}", "accuracy")
+    ]
     if not cells:
         return {}
-    places = [(model, name) for model in cells for name in PHOTOS]
+    places = [(model, name) for model in cells for name in PHOTOS_BY_CLASS]
 
-    def ours(column: str) -> list[Values]:
+    def ours(column: str) -> list[SeedValues]:
         return [
-            [100 * v for v in of_cell(results, f"{model}, {ALL}", f"{column} f1, {name}")]
+            [
+                100 * v
+                for v in collect_seed_values(
+                    results, f"{model}, {NOTES_ALL_WEIGHTS}", f"{column} f1, {name}"
+                )
+            ]
             for model, name in places
         ]
 
     first, second = map(ours, COLUMNS)
     series = [
-        Dots(
+        DotSeries(
             f"here, {HELD_OUT}",
             [sum(values) / len(values) for values in first],
             [min(values) for values in first],
             [max(values) for values in first],
         ),
-        Dots(f"here, {EVERY}", [sum(values) / len(values) for values in second]),
-        Dots(f"the notes, {EVERY}", [100 * PRINTED[model][name].f1 for model, name in places]),
+        DotSeries(f"here, {ALL_PHOTOS}", [sum(values) / len(values) for values in second]),
+        DotSeries(
+            f"the notes, {ALL_PHOTOS}",
+            [100 * NOTES_SCORES[model][name].f1 for model, name in places],
+        ),
     ]
     caption = (
-        f"F1 by class, {ALL}, mean over seeds; lines reach from the lowest to the highest. The "
+        f"F1 by class, {NOTES_ALL_WEIGHTS}, mean over seeds; lines reach from the lowest to the highest. The "
         "notes' models are ViT-B/16 and a ResNet at 224 pixels."
     )
     names = [f"{model}: {name}" for model, name in places]
-    return draw_dots(names, series, "F1, %", caption, "flowers-f1")
+    return draw_dot_plot(names, series, "F1, %", caption, "flowers-f1")

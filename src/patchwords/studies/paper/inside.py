@@ -4,50 +4,50 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from patchwords.studies.paper.inside_measure import distances_of, measure
-from patchwords.studies.paper.inside_pictures import draw, draw_kept
+from patchwords.studies.paper.inside_measure import measure_trial, parse_head_distances
+from patchwords.studies.paper.inside_pictures import draw_stored_figures, draw_study_figures
 from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
 from patchwords.studies.paper.sources import CIFAR10, JFT
-from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
+from patchwords.studies.study import ENCODER, Claim, Scale, Study, TrialMetrics
 
 ACCURACY = "accuracy"
-SMOOTH = "filters, in low frequencies"
+LOW_FREQUENCIES = "filters, in low frequencies"
 BY_DISTANCE, BY_LINES = "positions, by distance", "positions, by rows and columns"
 NEAREST, FARTHEST = "first layer, nearest head", "first layer, farthest head"
-BEYOND = "first layer, farthest head beyond 3/4"
-DEEPER = "deeper half, farther by"
+FARTHEST_BEYOND = "first layer, farthest head beyond 3/4"
+DEEPER_HALF = "deeper half, farther by"
 ROLLOUT = "rollout, truer than random maps by"
 ROWS = (
-    *(ACCURACY, SMOOTH, BY_DISTANCE, BY_LINES),
-    *(NEAREST, FARTHEST, BEYOND, DEEPER, ROLLOUT),
+    *(ACCURACY, LOW_FREQUENCIES, BY_DISTANCE, BY_LINES),
+    *(NEAREST, FARTHEST, FARTHEST_BEYOND, DEEPER_HALF, ROLLOUT),
 )
-ENOUGH = 0.75  # of the distance of a head that looks everywhere alike: "far"
-SHARES = {name: share for name, share in STAGES.items() if share}  # those that are trained
+FAR_DISTANCE = 0.75  # of the distance of a head that looks everywhere alike: "far"
+TRAINED_STAGES = {name: share for name, share in STAGES.items() if share}  # those that are trained
 
 
-def at(row: str, stage: str = LAST) -> str:
+def make_stage_label(row: str, stage: str = LAST) -> str:
     return f"{row}, {stage}"
 
 
-def grows(text: str, paper: str, row: str) -> Claim:
+def make_growth_claim(text: str, paper: str, row: str) -> Claim:
     """That a row is higher after the training than before."""
-    return Claim(text, paper, (at(row),), (at(row, UNTRAINED),))
+    return Claim(text, paper, (make_stage_label(row),), (make_stage_label(row, UNTRAINED),))
 
 
 CLAIMS = (
-    grows(
+    make_growth_claim(
         "The filters of the patch embedding become smooth",
         "the principal components resemble plausible basis functions of the fine structure within "
         "a patch (Sec. 4.5; Fig. 7, left)",
-        SMOOTH,
+        LOW_FREQUENCIES,
     ),
-    grows(
+    make_growth_claim(
         "Patches that are nearer get position embeddings that are more alike",
         "closer patches tend to have more similar ones (Sec. 4.5; Fig. 7, centre)",
         BY_DISTANCE,
     ),
-    grows(
+    make_growth_claim(
         "A structure of rows and columns appears in the position embeddings",
         "patches in the same row or column have similar ones (Sec. 4.5; Fig. 7, centre)",
         BY_LINES,
@@ -55,23 +55,23 @@ CLAIMS = (
     Claim(
         "In the first layer some heads come to look near",
         "low layers have very local heads (Sec. 4.5; Figs. 7, right, and 11)",
-        (at(NEAREST, UNTRAINED),),
-        (at(NEAREST),),
+        (make_stage_label(NEAREST, UNTRAINED),),
+        (make_stage_label(NEAREST),),
     ),
     Claim(
         "In the first layer some heads look far, beyond 3/4 of looking everywhere alike",
         "some heads attend to most of the image already in the lowest layers (Sec. 4.5; Figs. 7, "
         "right, and 11)",
-        (at(BEYOND),),
+        (make_stage_label(FARTHEST_BEYOND),),
         (),
     ),
-    grows(
+    make_growth_claim(
         "How far heads look grows with depth",
         "the distance increases with depth; in the second half most heads look far (Sec. 4.5, "
         "App. D.7; Figs. 7, right, and 11)",
-        DEEPER,
+        DEEPER_HALF,
     ),
-    grows(
+    make_growth_claim(
         "Rollout's maps point at what the answer hangs on",
         "the model attends to what is semantically relevant for the class (Sec. 4.5; Figs. 6 and "
         "14): pictures only",
@@ -87,18 +87,27 @@ MINI = Scale(
     verb="none",
     settings={},
     grid={
-        stage: {ENCODER: stage if stage in SHARES else next(iter(SHARES)), "trained": share > 0}
+        stage: {
+            ENCODER: stage if stage in TRAINED_STAGES else next(iter(TRAINED_STAGES)),
+            "trained": share > 0,
+        }
         for stage, share in STAGES.items()
     },
     seeds=3,
     time="about 15 minutes on two cores",
     encoders={
         stage: {
-            **{"verb": "finetune", **SMALL_VIT, "heads": 4, "schedule": "constant", "lr": 1e-3},
+            **{
+                "verb": "finetune",
+                **SMALL_VIT_SETTINGS,
+                "heads": 4,
+                "schedule": "constant",
+                "lr": 1e-3,
+            },
             **{"steps": round(share * STEPS), "warmup_steps": WARMUP},
             **{"validation": 0.0, "save_every": 500},
         }
-        for stage, share in SHARES.items()
+        for stage, share in TRAINED_STAGES.items()
     },
 )
 JFT_STEPS = 1_035_645  # 14 epochs in batches of 4,096
@@ -118,36 +127,38 @@ FULL = Scale(
                 {} if stage == LAST else {"schedule": "constant", "steps": round(share * JFT_STEPS)}
             ),
         }
-        for stage, share in SHARES.items()
+        for stage, share in TRAINED_STAGES.items()
     },
 )
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """What stands in each row of the table at each stage."""
     values: dict[str, float | None] = {}
     for stage in STAGES:
-        column = rows_of(found[stage])
-        values |= {at(row, stage): column.get(row) for row in ROWS}
+        column = compute_stage_values(found[stage])
+        values |= {make_stage_label(row, stage): column.get(row) for row in ROWS}
     return values
 
 
-def rows_of(numbers: Numbers) -> dict[str, float | None]:
+def compute_stage_values(numbers: TrialMetrics) -> dict[str, float | None]:
     """Of one stage; nothing where its training diverged."""
     if numbers["accuracy"] is None:
         return {}
-    distances = distances_of(numbers)  # [L, K]
+    distances = parse_head_distances(numbers)  # [L, K]
     half = len(distances) // 2
     first = distances[0]
     return {
         ACCURACY: numbers["accuracy"],
-        SMOOTH: numbers["low frequencies"],
+        LOW_FREQUENCIES: numbers["low frequencies"],
         BY_DISTANCE: numbers["by distance"],
         BY_LINES: numbers["by rows and columns"],
         NEAREST: float(first.min()),
         FARTHEST: float(first.max()),
-        BEYOND: float(first.max()) - ENOUGH,
-        DEEPER: float(distances[-half:].mean() - distances[:half].mean()),
+        FARTHEST_BEYOND: float(first.max()) - FAR_DISTANCE,
+        DEEPER_HALF: float(distances[-half:].mean() - distances[:half].mean()),
         ROLLOUT: numbers["rollout"],
     }
 
@@ -173,9 +184,9 @@ STUDY = Study(
     paper_quantity="pictures only; the figures print no numbers",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure,
-    read=read,
-    draw=draw,
-    draw_kept=draw_kept,
+    measure=measure_trial,
+    read=compute_values,
+    draw=draw_study_figures,
+    draw_kept=draw_stored_figures,
     layout=(ROWS, tuple(STAGES)),
 )

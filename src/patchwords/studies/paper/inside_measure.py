@@ -15,57 +15,65 @@ from typing import Any
 import numpy as np
 import torch
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.paper.trained import data_of_encoder, subject_of
-from patchwords.studies.study import Cell, Numbers
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.paper.trained import load_encoder_data, load_encoder_model
+from patchwords.studies.study import Trial, TrialMetrics
 
-FAR, TRUE, JUDGED = 128, 64, 2000  # images: of distances as in Appendix D.7, of maps, of accuracy
-PHOTOS = 4
+DISTANCE_IMAGES, ROLLOUT_IMAGES, ACCURACY_IMAGES = (
+    128,
+    64,
+    2000,
+)  # images: of distances as in Appendix D.7, of maps, of accuracy
+PHOTOS_SHOWN = 4
 BATCH = 32
-ARRAYS = "inside.npz"  # in the folder of a cell: what its pictures are drawn from
+ARRAYS_FILE = "inside.npz"  # in the folder of a cell: what its pictures are drawn from
 
 
-def measure(cell: Cell, bench: Bench) -> Numbers:
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Of the cell's encoder or, where it says so, of the weights that this one began with.
 
     The arrays that pictures are drawn from are written into the cell's folder.
     """
-    from patchwords.data.examples import spread
+    from patchwords.data.examples import subsample_evenly
     from patchwords.evaluate import held_out
-    from patchwords.evaluate.insight import read
+    from patchwords.evaluate.insight import read_model_inputs
     from patchwords.inspect.distance import attention_distance
-    from patchwords.inspect.filters import filters_of
+    from patchwords.inspect.filters import get_embedding_filters
     from patchwords.inspect.positions import position_similarity
-    from patchwords.inspect.structure import structure
-    from patchwords.model.initialise import initialise
+    from patchwords.inspect.structure import fit_position_structure
+    from patchwords.model.initialise import init_weights
 
-    subject = subject_of(cell, bench)
+    subject = load_encoder_model(cell, bench)
     if subject is None:
         return {"accuracy": None}
     model, preprocess, device = subject.model, subject.preprocess, subject.device
     if not cell.settings["trained"]:
-        initialise(model, cell.seed)
-    _, examples = held_out.final_split(data_of_encoder(cell, bench))
-    pixels = read(subject.source, spread(examples, FAR))
+        init_weights(model, cell.seed)
+    _, examples = held_out.final_split(load_encoder_data(cell, bench))
+    pixels = read_model_inputs(subject.source, subsample_evenly(examples, DISTANCE_IMAGES))
     images = preprocess.normalise(pixels.to(device.torch_device))
     similarity = position_similarity(model).values[0]
-    shares = structure(similarity)
+    shares = fit_position_structure(similarity)
     measured = attention_distance(model, images.split(BATCH))
-    judged = spread(examples, JUDGED)
+    judged = subsample_evenly(examples, ACCURACY_IMAGES)
     found = held_out.measure(model, judged, preprocess, device, subject.workers_for(judged))
-    keep_pictures(bench.place(cell), model, similarity, pixels[:PHOTOS], images[:PHOTOS])
+    save_stage_arrays(
+        bench.place(cell), model, similarity, pixels[:PHOTOS_SHOWN], images[:PHOTOS_SHOWN]
+    )
     return {
         "accuracy": found["accuracy"],
-        "low frequencies": low_frequencies(filters_of(model)[0].detach().cpu().double().numpy()),
+        "low frequencies": compute_low_frequency_share(
+            get_embedding_filters(model)[0].detach().cpu().double().numpy()
+        ),
         "by distance": shares.distance,
         "by rows and columns": shares.rows_and_columns,
-        **heads(measured.mean / measured.uniform),
-        "rollout": rollout_gain(model, images[:TRUE]),
+        **name_head_distances(measured.mean / measured.uniform),
+        "rollout": measure_rollout_gain(model, images[:ROLLOUT_IMAGES]),
         "test images": len(judged),
     }
 
 
-def low_frequencies(filters: np.ndarray) -> float:
+def compute_low_frequency_share(filters: np.ndarray) -> float:
     """[D, C, P, P] -> the share of their variance in the lower half of frequencies, each way.
 
     By the discrete cosine transform of every channel, the mean filter taken away, as for principal
@@ -79,7 +87,7 @@ def low_frequencies(filters: np.ndarray) -> float:
     return float(energy[..., :half, :half].sum() / energy.sum())
 
 
-def heads(distances: np.ndarray) -> dict[str, float]:
+def name_head_distances(distances: np.ndarray) -> dict[str, float]:
     """[L, K] -> {"layer 1, head 1": ...}, in each layer the nearest head first"""
     return {
         f"layer {layer}, head {place}": float(value)
@@ -88,8 +96,8 @@ def heads(distances: np.ndarray) -> dict[str, float]:
     }
 
 
-def distances_of(numbers: Mapping[str, Any]) -> np.ndarray:
-    """What `heads` was given, each row sorted: [L, K]"""
+def parse_head_distances(numbers: Mapping[str, Any]) -> np.ndarray:
+    """What `name_head_distances` was given, each row sorted: [L, K]"""
     rows: dict[str, list[float]] = {}
     for name, value in numbers.items():
         if name.startswith("layer "):
@@ -97,24 +105,24 @@ def distances_of(numbers: Mapping[str, Any]) -> np.ndarray:
     return np.array(list(rows.values()))
 
 
-def rollout_gain(model: Any, images: torch.Tensor) -> float:
+def measure_rollout_gain(model: Any, images: torch.Tensor) -> float:
     """[n, C, H, W] -> by how much rollout's maps are truer than random ones, a mean over images.
 
     Truer: the answer's probability falls sooner where the most important patches are taken away
     first, and rises sooner where they are put in first (`inspect.truth`).
     """
-    from patchwords.inspect.verdict import RANDOM, curves_of_maps
+    from patchwords.inspect.verdict import RANDOM_MAP, compute_curves_by_map
 
-    curves = curves_of_maps(model, images.split(BATCH), kinds=("rollout",))
-    return float((curves["rollout"].score - curves[RANDOM].score).mean())
+    curves = compute_curves_by_map(model, images.split(BATCH), kinds=("rollout",))
+    return float((curves["rollout"].score - curves[RANDOM_MAP].score).mean())
 
 
-def keep_pictures(
+def save_stage_arrays(
     place: Path, model: Any, similarity: np.ndarray, pixels: torch.Tensor, images: torch.Tensor
 ) -> None:
     """Principal filters, similarities of positions, and rollout from the class token in photos."""
     from patchwords.files import write_atomically
-    from patchwords.inspect.attention import seen_from
+    from patchwords.inspect.attention import extract_query_map
     from patchwords.inspect.filters import principal_filters
     from patchwords.inspect.rollout import attention_rollout
 
@@ -123,8 +131,8 @@ def keep_pictures(
         "filters": principal_filters(model).components,
         "positions": similarity,
         "photos": pixels.permute(0, 2, 3, 1).numpy(),
-        "maps": seen_from(rolled, model.grid(images), model.config.prefix).cpu().numpy(),
+        "maps": extract_query_map(rolled, model.grid(images), model.config.prefix).cpu().numpy(),
     }
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)
-    write_atomically(place / ARRAYS, file.getvalue())
+    write_atomically(place / ARRAYS_FILE, file.getvalue())

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.study import Cell, Numbers
-from patchwords.studies.training import judge_fewshot, judge_training
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.study import Trial, TrialMetrics
+from patchwords.studies.training import evaluate_by_fewshot, evaluate_on_test
 
-FEWSHOT = "5-shot"  # of a cell's numbers, and in labels
-SHOTS = 5
+FEWSHOT_LABEL = "5-shot"  # of a cell's numbers, and in labels
+FEWSHOT_SHOTS = 5
 
 
-def judge_both(cell: Cell, bench: Bench) -> Numbers:
+def evaluate_on_test_and_fewshot(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Accuracy on test images, and few-shot linear accuracy of the frozen model on --transfer.
 
     The latter is the accuracy where the scale says so, and is not there where cells are trained
     on --transfer.
     """
     if bench.scale.shots is not None or bench.scale.tuned:
-        return judge_training(cell, bench)
-    few = judge_fewshot(cell, bench, SHOTS)
-    return {**judge_training(cell, bench), FEWSHOT: few["accuracy"]}
+        return evaluate_on_test(cell, bench)
+    few = evaluate_by_fewshot(cell, bench, FEWSHOT_SHOTS)
+    return {**evaluate_on_test(cell, bench), FEWSHOT_LABEL: few["accuracy"]}

@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paper.paired import dots_of, gaps, over_paired_seeds, told
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.contents import PageBlock, PageTable, PageText
+from patchwords.studies.paper.paired import (
+    build_gap_dots,
+    compute_label_gaps,
+    format_gap,
+    format_paired_seeds,
+)
+from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET
 from patchwords.studies.study import Claim, Scale, Study
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 ATTENTION = "attention"
 LOCAL = "local window"
@@ -21,7 +26,7 @@ POOLING = "pooling"
 MLP = "token MLP"
 IDENTITY = "identity"
 
-SHAPE = ("width", "mlp_width", "heads")
+VARIED_SETTINGS = ("width", "mlp_width", "heads")
 # The width makes up for what a mixer saves, and the MLP's stays four times it. Multiplications of
 # an image are those of attention's model within 1.5 % (2 % at scale full). Depth is left alone, as
 # it says how far a patch reaches through local mixers, and in small models it comes in coarse
@@ -46,7 +51,9 @@ MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **{name: value for name, value in SMALL_VIT.items() if name not in SHAPE},
+        **{
+            name: value for name, value in SMALL_VIT_SETTINGS.items() if name not in VARIED_SETTINGS
+        },
         "classifier": "gap",  # the others have no place for a class token
         "steps": 1000,
         "warmup_steps": 100,
@@ -69,10 +76,10 @@ FULL = Scale(
 )
 
 
-def tables(results: Mapping[str, Any]) -> list[Piece]:
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
     """What was made equal, and how nearly; and the differences, paired by seed."""
     first = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
-    apart = gaps(results, list(MINI_GRID), ATTENTION)
+    apart = compute_label_gaps(results, list(MINI_GRID), ATTENTION)
     usual = first[ATTENTION].get("flops")
     rows = []
     for name, cell in first.items():
@@ -84,30 +91,32 @@ def tables(results: Mapping[str, Any]) -> list[Piece]:
                 f"{own['width']}",
                 "-" if count is None else f"{count:,.0f}",
                 "-" if not usual or flops is None else f"{100 * flops / usual:.1f} %",
-                told(apart[name]) if name in apart and name != ATTENTION else "-",
+                format_gap(apart[name]) if name in apart and name != ATTENTION else "-",
             )
         )
     head = ("mixer", "width", "parameters", "compute beside attention's", "points above attention")
     return [
-        Text(
+        PageText(
             "Equal compute: what a mixer saves goes into a wider model of the same depth, which "
             "sees the same images. So an answer costs the same, too. In brackets is the 95 % "
             "interval over the seeds."
         ),
-        Rows(head, rows),
+        PageTable(head, rows),
     ]
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """How far each mixer is from attention, paired by seed."""
-    from patchwords.report.dots import draw_dots
+    from patchwords.report.dots import draw_dot_plot
 
-    apart = gaps(results, list(MINI_GRID), ATTENTION)
+    apart = compute_label_gaps(results, list(MINI_GRID), ATTENTION)
     caption = (
         f"{results['quantity'].capitalize()}, above that of attention at equal training compute; "
-        f"mean over {over_paired_seeds(results)}."
+        f"mean over {format_paired_seeds(results)}."
     )
-    return draw_dots(list(apart), [dots_of(apart)], "points above attention", caption, "mixers")
+    return draw_dot_plot(
+        list(apart), [build_gap_dots(apart)], "points above attention", caption, "mixers"
+    )
 
 
 STUDY = Study(
@@ -151,8 +160,8 @@ STUDY = Study(
             (ATTENTION,),
         ),
     ),
-    measure=measure_training,
-    judge=judge_training,
-    draw=draw,
-    tables=tables,
+    measure=train_and_measure,
+    judge=evaluate_on_test,
+    draw=draw_study_figures,
+    tables=build_tables,
 )

@@ -5,22 +5,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.report.words import plural
-from patchwords.studies.contents import Piece, Rows, Text
-from patchwords.studies.paper.families import RESNET_14, passes
-from patchwords.studies.paper.judging import FEWSHOT, judge_both
-from patchwords.studies.paper.rates import choose_rates, curves_of_rates
-from patchwords.studies.paper.small import TRAINING
+from patchwords.report.words import pluralise
+from patchwords.studies.contents import PageBlock, PageTable, PageText
+from patchwords.studies.paper.families import RESNET_14, build_step_schedule
+from patchwords.studies.paper.judging import FEWSHOT_LABEL, evaluate_on_test_and_fewshot
+from patchwords.studies.paper.rates import build_rate_curves, choose_best_rates
+from patchwords.studies.paper.small import SMALL_VIT_TRAINING
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
-from patchwords.studies.study import ENCODER, Claim, Grid, Numbers, Scale, Study, Unit
-from patchwords.studies.training import measure_training
+from patchwords.studies.study import (
+    ENCODER,
+    Claim,
+    DisplayUnit,
+    Scale,
+    Study,
+    TrialGrid,
+    TrialMetrics,
+)
+from patchwords.studies.training import train_and_measure
 
 ADAM, SGD = "Adam", "SGD"
-LEADS = "Adam less SGD"
-LEADS_FEWSHOT = f"Adam less SGD, {FEWSHOT}"
+ADAM_LEAD = "Adam less SGD"
+ADAM_LEAD_FEWSHOT = f"Adam less SGD, {FEWSHOT_LABEL}"
 
 # Table 7: accuracy in per cent, fine-tuned after JFT. The columns of the models are ours by name.
-DATA_SETS = ("ImageNet", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "average")
+TABLE_7_DATA_SETS = ("ImageNet", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "average")
 TABLE_7 = {
     f"R50x1, {ADAM}": (77.54, 97.67, 86.07, 91.11, 94.26, 89.33),
     f"R50x1, {SGD}": (78.24, 97.46, 85.17, 91.00, 92.06, 88.79),
@@ -30,20 +38,24 @@ TABLE_7 = {
 
 # Weight decay goes with the optimizer: a thousandth is that of BiT's recipes.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
-    ADAM: {"optimizer": "adamw", "weight_decay": TRAINING["weight_decay"]},
+    ADAM: {"optimizer": "adamw", "weight_decay": SMALL_VIT_TRAINING["weight_decay"]},
     SGD: {"optimizer": "sgd", "weight_decay": 1e-3},
 }
 RATES = {ADAM: (3e-4, 1e-3, 3e-3), SGD: (0.03, 0.1, 0.3)}
-LENGTH = passes(16_000, 64)
+STEP_SCHEDULE = build_step_schedule(16_000, 64)
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **{name: value for name, value in TRAINING.items() if name not in OPTIMIZERS[ADAM]},
+        **{
+            name: value
+            for name, value in SMALL_VIT_TRAINING.items()
+            if name not in OPTIMIZERS[ADAM]
+        },
         **RESNET_14,
-        **LENGTH,
+        **STEP_SCHEDULE,
         "validation": 0.04,  # chooses the rate
-        "eval_every": LENGTH["steps"],
+        "eval_every": STEP_SCHEDULE["steps"],
         "save_every": 125,
     },
     grid={
@@ -57,12 +69,12 @@ MINI = Scale(
 )
 
 # "SGD with BiT hyper-parameters", which has none for JFT: those of ImageNet-21k.
-BIT: dict[str, Any] = {"recipe": "bit-imagenet21k", "epochs": 7}
+BIT_RECIPE: dict[str, Any] = {"recipe": "bit-imagenet21k", "epochs": 7}
 ENCODERS: dict[str, dict[str, Any]] = {
     f"R50x1 by {ADAM}": {"recipe": "r50x1-jft"},
-    f"R50x1 by {SGD}": BIT,
+    f"R50x1 by {SGD}": BIT_RECIPE,
     f"R152x2 by {ADAM}": {"recipe": "r152x2-jft"},
-    f"R152x2 by {SGD}": {**BIT, "model": "BiT-R152x2"},
+    f"R152x2 by {SGD}": {**BIT_RECIPE, "model": "BiT-R152x2"},
 }
 FULL = Scale(
     data=JFT,
@@ -77,32 +89,41 @@ FULL = Scale(
 )
 
 
-def label_of(cell: str) -> str:
+def strip_learning_rate(cell: str) -> str:
     """
-    >>> label_of("R14x1, SGD, lr 0.1"), label_of("R50x1, Adam")
+    >>> strip_learning_rate("R14x1, SGD, lr 0.1"), strip_learning_rate("R50x1, Adam")
     ('R14x1, SGD', 'R50x1, Adam')
     """
     return cell.partition(", lr ")[0]
 
 
-def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
+def choose_trials(
+    grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
+) -> dict[str, str]:
     """Each optimizer at its best rate."""
-    return choose_rates(grid, validation, label_of)
+    return choose_best_rates(grid, validation, strip_learning_rate)
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """The accuracies of the chosen rates, and Adam's lead, the mean over the models."""
     tested = {label: found[name].get("accuracy") for label, name in labels.items()}
     shown = {
-        label: found[name].get(FEWSHOT, found[name].get("accuracy"))
+        label: found[name].get(FEWSHOT_LABEL, found[name].get("accuracy"))
         for label, name in labels.items()
     }
-    apart = any(FEWSHOT in found[name] for name in labels.values())
-    few = {f"{label}, {FEWSHOT}": value for label, value in shown.items()} if apart else {}
-    return {**tested, **few, LEADS: lead(tested), LEADS_FEWSHOT: lead(shown)}
+    apart = any(FEWSHOT_LABEL in found[name] for name in labels.values())
+    few = {f"{label}, {FEWSHOT_LABEL}": value for label, value in shown.items()} if apart else {}
+    return {
+        **tested,
+        **few,
+        ADAM_LEAD: compute_adam_lead(tested),
+        ADAM_LEAD_FEWSHOT: compute_adam_lead(shown),
+    }
 
 
-def lead(values: Mapping[str, float | None]) -> float | None:
+def compute_adam_lead(values: Mapping[str, float | None]) -> float | None:
     gaps = []
     for label, adam in values.items():
         model, _, optimizer = label.partition(", ")
@@ -114,45 +135,47 @@ def lead(values: Mapping[str, float | None]) -> float | None:
     return sum(gaps) / len(gaps)
 
 
-def tables(results: Mapping[str, Any]) -> list[Piece]:
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
     """Which rates were chosen; and all of Table 7."""
     rows = [(name, *(f"{value:.2f}" for value in row)) for name, row in TABLE_7.items()]
     for model in ("R50x1", "R152x2"):
         pairs = zip(TABLE_7[f"{model}, {ADAM}"], TABLE_7[f"{model}, {SGD}"], strict=True)
-        rows.append((f"{model}, {LEADS}", *(f"{a - b:+.2f}" for a, b in pairs)))
+        rows.append((f"{model}, {ADAM_LEAD}", *(f"{a - b:+.2f}" for a, b in pairs)))
     tried: dict[str, list[str]] = {}
     for cell, own in results["grid"].items():
         if "lr" in own:
-            tried.setdefault(label_of(cell), []).append(f"{own['lr']:g}")
+            tried.setdefault(strip_learning_rate(cell), []).append(f"{own['lr']:g}")
     rates = [
         (one["label"], f"{results['grid'][one['cell']]['lr']:g}", ", ".join(tried[one["label"]]))
         for one in results["labels"]
         if one["cell"] is not None and "lr" in results["grid"][one["cell"]]
     ]
-    chosen: list[Piece] = [Rows(("", "rate that validation chose", "of"), rates)] if rates else []
+    chosen: list[PageBlock] = (
+        [PageTable(("", "rate that validation chose", "of"), rates)] if rates else []
+    )
     return [
         *chosen,
-        Text("Table 7: accuracy in per cent, fine-tuned after 7 epochs of JFT-300M."),
-        Rows(("paper", *DATA_SETS), rows),
+        PageText("Table 7: accuracy in per cent, fine-tuned after 7 epochs of JFT-300M."),
+        PageTable(("paper", *TABLE_7_DATA_SETS), rows),
     ]
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Validation accuracy over the rates, from which each optimizer has its best."""
     from patchwords.report.curves import Panel, draw_panels
 
-    curves = list(curves_of_rates(results, label_of).values())
+    curves = list(build_rate_curves(results, strip_learning_rate).values())
     if not curves:
         return {}  # published settings: nothing was chosen
     caption = (
-        f"Accuracy on validation images at the end, mean over {plural(results['seeds'], 'seed')}; "
+        f"Accuracy on validation images at the end, mean over {pluralise(results['seeds'], 'seed')}; "
         "bands reach from the lowest to the highest."
     )
     panel = Panel("Each at its best rate", "peak learning rate", "accuracy, %", curves, log_x=True)
     return draw_panels([panel], caption, "optimizer")
 
 
-POINTS = Unit("points", "points", 100.0)
+POINTS_UNIT = DisplayUnit("points", "points", 100.0)
 STUDY = Study(
     name="optimizer",
     version=1,
@@ -172,22 +195,22 @@ STUDY = Study(
             "Adam pre-trains a ResNet better than SGD",
             "+0.5 points for R50x1, +0.3 for R152x2, average of five data sets; on ImageNet alone "
             "-0.7 and +0.6 (Table 7)",
-            (LEADS,),
+            (ADAM_LEAD,),
             (),
         ),
         Claim(
             "What it learned by Adam transfers better",
             "on CIFAR-100 +0.9 and +1.0 points, on Pets +0.1 and +0.6, on Flowers +2.2 and -0.7 "
             "(Table 7)",
-            (LEADS_FEWSHOT,),
+            (ADAM_LEAD_FEWSHOT,),
             (),
         ),
     ),
-    measure=measure_training,
-    judge=judge_both,
-    choose=choose,
-    read=read,
-    units=dict.fromkeys((LEADS, LEADS_FEWSHOT), POINTS),
-    draw=draw,
-    tables=tables,
+    measure=train_and_measure,
+    judge=evaluate_on_test_and_fewshot,
+    choose=choose_trials,
+    read=compute_values,
+    units=dict.fromkeys((ADAM_LEAD, ADAM_LEAD_FEWSHOT), POINTS_UNIT),
+    draw=draw_study_figures,
+    tables=build_tables,
 )

@@ -5,42 +5,42 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.paired import dots_of, gaps, over_paired_seeds
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.paired import build_gap_dots, compute_label_gaps, format_paired_seeds
+from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import Claim, Scale, Study
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
-STEM, EVERY, SHARED = "stem", "every layer", "every layer, shared"
+STEM, EVERY_LAYER, EVERY_LAYER_SHARED = "stem", "every layer", "every layer, shared"
 GRID: dict[str, dict[str, Any]] = {
     f"none, {STEM}": {"position": "none"},
     f"1-D, {STEM}": {"position": "1d"},
-    f"1-D, {EVERY}": {"position": "1d", "position_at": "every"},
-    f"1-D, {SHARED}": {"position": "1d", "position_at": "shared"},
+    f"1-D, {EVERY_LAYER}": {"position": "1d", "position_at": "every"},
+    f"1-D, {EVERY_LAYER_SHARED}": {"position": "1d", "position_at": "shared"},
     f"2-D, {STEM}": {"position": "2d"},
-    f"2-D, {EVERY}": {"position": "2d", "position_at": "every"},
-    f"2-D, {SHARED}": {"position": "2d", "position_at": "shared"},
+    f"2-D, {EVERY_LAYER}": {"position": "2d", "position_at": "every"},
+    f"2-D, {EVERY_LAYER_SHARED}": {"position": "2d", "position_at": "shared"},
     f"relative, {STEM}": {"position": "relative"},
 }
 PAPER = {  # Table 8: 5-shot linear accuracy on ImageNet
     f"none, {STEM}": 0.61382,
     f"1-D, {STEM}": 0.64206,
-    f"1-D, {EVERY}": 0.63964,
-    f"1-D, {SHARED}": 0.64292,
+    f"1-D, {EVERY_LAYER}": 0.63964,
+    f"1-D, {EVERY_LAYER_SHARED}": 0.64292,
     f"2-D, {STEM}": 0.64001,
-    f"2-D, {EVERY}": 0.64046,
-    f"2-D, {SHARED}": 0.64022,
+    f"2-D, {EVERY_LAYER}": 0.64046,
+    f"2-D, {EVERY_LAYER_SHARED}": 0.64022,
     f"relative, {STEM}": 0.64032,
 }
 # About a third of what positions bring in Table 8 (2.8 points); its ways differ by 0.3 at most.
 MARGIN = 0.01
 
-WITH = tuple(name for name in GRID if not name.startswith("none"))
+WITH_POSITIONS = tuple(name for name in GRID if not name.startswith("none"))
 CLAIMS = (
     Claim(
         "Any position embedding beats none",
         "+2.7 points, mean of the seven ways (Table 8)",
-        WITH,
+        WITH_POSITIONS,
         (f"none, {STEM}",),
     ),
     Claim(
@@ -60,14 +60,14 @@ CLAIMS = (
     Claim(
         "Adding positions at every layer is as good as at the stem",
         "-0.1 points, 1-D and 2-D (Table 8)",
-        (f"1-D, {EVERY}", f"2-D, {EVERY}"),
+        (f"1-D, {EVERY_LAYER}", f"2-D, {EVERY_LAYER}"),
         (f"1-D, {STEM}", f"2-D, {STEM}"),
         MARGIN,
     ),
     Claim(
         "Sharing them between layers is as good as the stem alone",
         "+0.1 points, 1-D and 2-D (Table 8)",
-        (f"1-D, {SHARED}", f"2-D, {SHARED}"),
+        (f"1-D, {EVERY_LAYER_SHARED}", f"2-D, {EVERY_LAYER_SHARED}"),
         (f"1-D, {STEM}", f"2-D, {STEM}"),
         MARGIN,
     ),
@@ -77,7 +77,7 @@ MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     # Nothing is chosen, so nothing is held out of the training images.
-    settings={**SMALL_VIT, "lr": 1e-3, "validation": 0.0, "save_every": 500},
+    settings={**SMALL_VIT_SETTINGS, "lr": 1e-3, "validation": 0.0, "save_every": 500},
     grid=GRID,
     seeds=3,
     time="about 25 minutes on two cores",
@@ -94,21 +94,21 @@ FULL = Scale(
 )
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """A line for each cell of Table 8: how far it is from 1-D at the stem, paired by seed."""
-    from patchwords.report.dots import Dots, draw_dots
+    from patchwords.report.dots import DotSeries, draw_dot_plot
 
     usual = f"1-D, {STEM}"
-    found = gaps(results, list(GRID), usual)
+    found = compute_label_gaps(results, list(GRID), usual)
     caption = (
         f"Table 8 as differences. Ours: {results['quantity']}, mean over "
-        f"{over_paired_seeds(results)}. Paper: ViT-B/16, 5-shot linear accuracy on ImageNet, one "
+        f"{format_paired_seeds(results)}. Paper: ViT-B/16, 5-shot linear accuracy on ImageNet, one "
         "run."
     )
-    paper = Dots("paper", [100 * (PAPER[name] - PAPER[usual]) for name in found])
-    series = [dots_of(found), paper]
+    paper = DotSeries("paper", [100 * (PAPER[name] - PAPER[usual]) for name in found])
+    series = [build_gap_dots(found), paper]
     across = "points above 1-D at the stem"
-    return draw_dots(list(found), series, across, caption, "position-embeddings")
+    return draw_dot_plot(list(found), series, across, caption, "position-embeddings")
 
 
 STUDY = Study(
@@ -127,8 +127,8 @@ STUDY = Study(
     paper_quantity="ViT-B/16, 5-shot linear accuracy on ImageNet, per cent",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_training,
-    judge=judge_training,
-    draw=draw,
-    layout=(("none", "1-D", "2-D", "relative"), (STEM, EVERY, SHARED)),
+    measure=train_and_measure,
+    judge=evaluate_on_test,
+    draw=draw_study_figures,
+    layout=(("none", "1-D", "2-D", "relative"), (STEM, EVERY_LAYER, EVERY_LAYER_SHARED)),
 )

@@ -5,20 +5,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from patchwords.report.words import plural
-from patchwords.studies.contents import Heading, Piece, Rows, Text, flops
-from patchwords.studies.paper.bands import over_seeds
-from patchwords.studies.paper.robustness_measure import levels, measure, share_left
-from patchwords.studies.paper.small import SMALL_VIT, TRAINING
+from patchwords.report.words import pluralise
+from patchwords.studies.contents import PageBlock, PageHeading, PageTable, PageText, format_flops
+from patchwords.studies.paper.bands import build_seed_curve
+from patchwords.studies.paper.robustness_measure import (
+    compute_share_kept,
+    list_level_names,
+    measure_trial,
+)
+from patchwords.studies.paper.small import SMALL_VIT_SETTINGS, SMALL_VIT_TRAINING
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET
-from patchwords.studies.study import ENCODER, Claim, Numbers, Scale, Study
+from patchwords.studies.study import ENCODER, Claim, Scale, Study, TrialMetrics
 
 if TYPE_CHECKING:
     from patchwords.report.curves import Curve
 
 VIT, RESNET = "ViT", "ResNet"
 MODELS = (VIT, RESNET)
-KEPT = {  # what was done -> the disturbance
+PERTURBATION_BY_ROW = {  # what was done -> the disturbance
     "patches dropped at random": "occlusion-random",
     "salient patches dropped first": "occlusion-salient",
     "salient patches dropped last": "occlusion-non-salient",
@@ -29,63 +33,77 @@ KEPT = {  # what was done -> the disturbance
     "patch of noise": "patch-noise",
     "grey patch": "patch-grey",
 }
-CASES = {  # case of Naseer et al. -> its disturbances
-    "occlusion": tuple(name for name in KEPT.values() if name.startswith("occlusion")),
+PERTURBATION_CASES = {  # case of Naseer et al. -> its disturbances
+    "occlusion": tuple(
+        name for name in PERTURBATION_BY_ROW.values() if name.startswith("occlusion")
+    ),
     "permutation": ("permutation",),
     "texture": ("texture-smoothing", "texture-shuffling"),
     "adversarial patch": ("patch-adversarial", "patch-noise", "patch-grey"),
 }
-AS_IT_IS = "accuracy as it is"
-DROPPED = (50, 80, 90)  # percent of the patches, as the text of Sec. 3.1 names them
+CLEAN_ACCURACY = "accuracy as it is"
+DROPPED_PERCENTAGES = (50, 80, 90)  # percent of the patches, as the text of Sec. 3.1 names them
 
 
-def dropped(percent: int) -> str:
+def make_dropped_label(percent: int) -> str:
     return f"accuracy, {percent} % of patches dropped"
 
 
-def kept(what: str) -> str:
+def make_kept_label(what: str) -> str:
     return f"kept, {what}"
 
 
-LARGER = kept("tiles of 2x2 patches shuffled")
-OWN, SMALLER = kept("its own patches shuffled"), kept("quarters of patches shuffled")
-ROWS = (AS_IT_IS, *map(dropped, DROPPED), *map(kept, KEPT), LARGER, OWN, SMALLER)
+LARGER_TILES = make_kept_label("tiles of 2x2 patches shuffled")
+OWN_PATCH_TILES, SMALLER_TILES = (
+    make_kept_label("its own patches shuffled"),
+    make_kept_label("quarters of patches shuffled"),
+)
+ROWS = (
+    CLEAN_ACCURACY,
+    *map(make_dropped_label, DROPPED_PERCENTAGES),
+    *map(make_kept_label, PERTURBATION_BY_ROW),
+    LARGER_TILES,
+    OWN_PATCH_TILES,
+    SMALLER_TILES,
+)
 PAPER = {  # Naseer et al., Sec. 3.1: top-1 accuracy on ImageNet; DeiT-S, DeiT, DeiT-B and ResNet-50
-    f"{dropped(50)}, {VIT}": 0.70,
-    f"{dropped(80)}, {VIT}": 0.60,
-    f"{dropped(90)}, {VIT}": 0.37,
-    f"{dropped(50)}, {RESNET}": 0.001,
-    f"{dropped(80)}, {RESNET}": 0.0,
+    f"{make_dropped_label(50)}, {VIT}": 0.70,
+    f"{make_dropped_label(80)}, {VIT}": 0.60,
+    f"{make_dropped_label(90)}, {VIT}": 0.37,
+    f"{make_dropped_label(50)}, {RESNET}": 0.001,
+    f"{make_dropped_label(80)}, {RESNET}": 0.0,
 }
 
 
-def more(text: str, paper: str, what: str) -> Claim:
+def make_kept_claim(text: str, paper: str, what: str) -> Claim:
     """That more is left of the ViT than of the ResNet."""
-    return Claim(text, paper, (f"{kept(what)}, {VIT}",), (f"{kept(what)}, {RESNET}",))
+    return Claim(
+        text, paper, (f"{make_kept_label(what)}, {VIT}",), (f"{make_kept_label(what)}, {RESNET}",)
+    )
 
 
-BY_FIGURE = "a figure only (Naseer et al., Sec. 3.1, by the attention of DINO)"
-BY_WORD = (
+FIGURE_ONLY = "a figure only (Naseer et al., Sec. 3.1, by the attention of DINO)"
+TEXTURE_ONLY_IN_TEXT = (
     "ViTs are less biased towards local texture than CNNs (Naseer et al., abstract; with "
     "Stylized-ImageNet, Sec. 3.2: no number compares)"
 )
 CLAIMS = (
-    more(
+    make_kept_claim(
         "The ViT keeps more when patches are dropped at random",
         "half of them dropped: DeiT-S 70 %, ResNet-50 0.1 % (Naseer et al., Sec. 3.1)",
         "patches dropped at random",
     ),
-    more(
+    make_kept_claim(
         "The ViT keeps more when salient patches are dropped first",
-        BY_FIGURE,
+        FIGURE_ONLY,
         "salient patches dropped first",
     ),
-    more(
+    make_kept_claim(
         "The ViT keeps more when salient patches are dropped last",
-        BY_FIGURE,
+        FIGURE_ONLY,
         "salient patches dropped last",
     ),
-    more(
+    make_kept_claim(
         "The ViT keeps more when tiles of the image are shuffled",
         "DeiT keeps more than CNNs; a figure only (Naseer et al., Sec. 3.3, Figs. 10 and 11)",
         "tiles shuffled",
@@ -93,16 +111,20 @@ CLAIMS = (
     Claim(
         "The ViT keeps most where the tiles are its own patches",
         "the peak is there; a figure only (Naseer et al., Sec. 3.3, Figs. 10 and 11)",
-        (f"{OWN}, {VIT}",),
-        (f"{LARGER}, {VIT}", f"{SMALLER}, {VIT}"),
+        (f"{OWN_PATCH_TILES}, {VIT}",),
+        (f"{LARGER_TILES}, {VIT}", f"{SMALLER_TILES}, {VIT}"),
     ),
-    more("The ViT keeps more when texture is smoothed away", BY_WORD, "texture smoothed away"),
-    more(
+    make_kept_claim(
+        "The ViT keeps more when texture is smoothed away",
+        TEXTURE_ONLY_IN_TEXT,
+        "texture smoothed away",
+    ),
+    make_kept_claim(
         "The ViT keeps more when pixels are shuffled in squares",
-        BY_WORD,
+        TEXTURE_ONLY_IN_TEXT,
         "pixels shuffled in squares",
     ),
-    more(
+    make_kept_claim(
         "The ViT keeps more under an adversarial patch",
         "a figure only (Naseer et al., Sec. 3.4, Fig. 12); Gu et al. (arXiv 2111.10659, abstract) "
         "find ViTs more vulnerable",
@@ -113,10 +135,12 @@ CLAIMS = (
 GRID: dict[str, dict[str, Any]] = {
     f"{model}, {case}": {ENCODER: model, "disturbances": names}
     for model in MODELS
-    for case, names in CASES.items()
+    for case, names in PERTURBATION_CASES.items()
 }
-BOTH: dict[str, Any] = {  # Nothing is chosen, so nothing is held out of the training images.
-    **TRAINING,
+SHARED_TRAINING: dict[
+    str, Any
+] = {  # Nothing is chosen, so nothing is held out of the training images.
+    **SMALL_VIT_TRAINING,
     **{"lr": 1e-3, "validation": 0.0, "save_every": 500, "steps": 2000, "warmup_steps": 200},
 }
 MINI = Scale(
@@ -129,9 +153,9 @@ MINI = Scale(
     # An image costs the ResNet 3.2 times the multiplications, so it sees so many fewer: both take
     # the same training compute. It has no other settings of its own; none were tuned for either.
     encoders={
-        VIT: {"verb": "finetune", **SMALL_VIT, **BOTH},
+        VIT: {"verb": "finetune", **SMALL_VIT_SETTINGS, **SHARED_TRAINING},
         RESNET: {
-            **{"verb": "finetune", **BOTH, "model": "BiT-R26x1"},
+            **{"verb": "finetune", **SHARED_TRAINING, "model": "BiT-R26x1"},
             **{"steps": 634, "warmup_steps": 63},
         },
     },
@@ -151,46 +175,58 @@ FULL = Scale(
 )
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """What stands in each row of the table, for both models."""
     values: dict[str, float | None] = {}
     for model in MODELS:
-        numbers = {case: found[f"{model}, {case}"] for case in CASES}
+        numbers = {case: found[f"{model}, {case}"] for case in PERTURBATION_CASES}
         occluded, permuted = numbers["occlusion"], numbers["permutation"]
-        values[f"{AS_IT_IS}, {model}"] = occluded["accuracy"]
-        for percent in DROPPED:
+        values[f"{CLEAN_ACCURACY}, {model}"] = occluded["accuracy"]
+        for percent in DROPPED_PERCENTAGES:
             at = f"occlusion-random at {percent}"
-            values[f"{dropped(percent)}, {model}"] = occluded.get(at)
-        for what, name in KEPT.items():
-            case = next(case for case, names in CASES.items() if name in names)
-            values[f"{kept(what)}, {model}"] = share_left(
-                numbers[case], levels(numbers[case], name)
+            values[f"{make_dropped_label(percent)}, {model}"] = occluded.get(at)
+        for what, name in PERTURBATION_BY_ROW.items():
+            case = next(case for case, names in PERTURBATION_CASES.items() if name in names)
+            values[f"{make_kept_label(what)}, {model}"] = compute_share_kept(
+                numbers[case], list_level_names(numbers[case], name)
             )
         if model == VIT:
             own = permuted.get("own grid") or 0
-            for row, grid in ((LARGER, own / 2), (OWN, own), (SMALLER, 2 * own)):
-                values[f"{row}, {model}"] = share_left(permuted, [f"permutation at {grid:g}"])
+            for row, grid in (
+                (LARGER_TILES, own / 2),
+                (OWN_PATCH_TILES, own),
+                (SMALLER_TILES, 2 * own),
+            ):
+                values[f"{row}, {model}"] = compute_share_kept(
+                    permuted, [f"permutation at {grid:g}"]
+                )
     return values
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Accuracy over the levels, as Naseer et al. draw it: a figure for each case."""
-    from patchwords.evaluate.robustness.table import list_disturbances
+    from patchwords.evaluate.robustness.table import list_perturbations
     from patchwords.report.curves import Panel, draw_panels
 
-    known = list_disturbances()
+    known = list_perturbations()
     files: dict[str, bytes] = {}
     bands = "; bands reach from the lowest to the highest" if results["seeds"] > 1 else ""
     caption = (
         f"Accuracy on {results['settings']['images']:,} held-out images, mean over "
-        f"{plural(results['seeds'], 'seed')}{bands}. The first point "
+        f"{pluralise(results['seeds'], 'seed')}{bands}. The first point "
         "of each line is of the images as they are."
     )
-    for figure, cases in FIGURES.items():
+    for figure, cases in FIGURE_CASES.items():
         panels = []
         for case in cases:
-            for name in CASES[case]:
-                curves = [curve for m in MODELS if (curve := curve_of(results, m, case, name))]
+            for name in PERTURBATION_CASES[case]:
+                curves = [
+                    curve
+                    for m in MODELS
+                    if (curve := build_perturbation_curve(results, m, case, name))
+                ]
                 about = known[name]
                 ticks = sorted({x for one in curves for x in one.x}) if about.log_x else None
                 panels.append(
@@ -203,24 +239,26 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
     return files
 
 
-FIGURES = {
+FIGURE_CASES = {
     "robustness-occlusion": ("occlusion",),
     "robustness-order-and-texture": ("permutation", "texture"),
     "robustness-patch": ("adversarial patch",),
 }
 
 
-def curve_of(results: Mapping[str, Any], model: str, case: str, name: str) -> Curve | None:
+def build_perturbation_curve(
+    results: Mapping[str, Any], model: str, case: str, name: str
+) -> Curve | None:
     """None where every seed diverged."""
     cell, found = f"{model}, {case}", dict[float, list[float | None]]()
     for row in results["cells"]:
         if row["name"] == cell and row["accuracy"] is not None:
             for key in (key for key in row if key.startswith(f"{name} at ")):
                 found.setdefault(float(key.removeprefix(f"{name} at ")), []).append(row[key])
-    return over_seeds(model, found) if found else None
+    return build_seed_curve(model, found) if found else None
 
 
-def tables(results: Mapping[str, Any]) -> list[Piece]:
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
     """Whether the two are models of equal compute, and what they took."""
     rows = []
     for model in MODELS:
@@ -233,15 +271,15 @@ def tables(results: Mapping[str, Any]) -> list[Piece]:
                     f"{model} ({about.get('model') or about['recipe']})",
                     f"{first['parameters']:,}",
                     f"{first['images']:,}",
-                    flops(first["flops"]),
+                    format_flops(first["flops"]),
                     f"{minutes:.1f}",
                 )
             )
     head = ("model", "parameters", "images seen", "training compute", "minutes, mean")
-    return [Heading("The two models"), Text(EQUAL), Rows(head, rows)]
+    return [PageHeading("The two models"), PageText(EQUAL_COMPUTE_NOTE), PageTable(head, rows)]
 
 
-EQUAL = (
+EQUAL_COMPUTE_NOTE = (
     "Both are trained from random weights, for so many images that the training compute is about "
     "equal; at scale mini by the same settings, none of them tuned for either."
 )
@@ -265,9 +303,9 @@ STUDY = Study(
     "DeiT-B (90 %) and ResNet-50 (Sec. 3.1)",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure,
-    read=read,
-    draw=draw,
-    tables=tables,
+    measure=measure_trial,
+    read=compute_values,
+    draw=draw_study_figures,
+    tables=build_tables,
     layout=(ROWS, MODELS),
 )

@@ -10,30 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.paper.trained import data_of_encoder, subject_of
-from patchwords.studies.study import Cell, Numbers
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.paper.trained import load_encoder_data, load_encoder_model
+from patchwords.studies.study import Trial, TrialMetrics
 
 
-def measure(cell: Cell, bench: Bench) -> Numbers:
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """Accuracy on held-out images as they are and at each level of the cell's disturbances."""
     from patchwords.data.examples import TRAIN
-    from patchwords.evaluate.held_out import final_split
-    from patchwords.evaluate.robustness.images import subset
+    from patchwords.evaluate.held_out import choose_final_split
+    from patchwords.evaluate.robustness.images import draw_stratified_subset
     from patchwords.evaluate.robustness.measure import measure_robustness
-    from patchwords.evaluate.robustness.table import choose_disturbances
+    from patchwords.evaluate.robustness.table import choose_perturbations
     from patchwords.model.vit import ViT
 
-    subject = subject_of(cell, bench)
+    subject = load_encoder_model(cell, bench)
     if subject is None:
         return {"accuracy": None}
-    data = data_of_encoder(cell, bench)
-    _, held_out = final_split(data)
-    judged = held_out.select(subset(held_out, min(cell.settings["images"], len(held_out))))
+    data = load_encoder_data(cell, bench)
+    _, held_out = choose_final_split(data)
+    judged = held_out.select(
+        draw_stratified_subset(held_out, min(cell.settings["images"], len(held_out)))
+    )
     rows = measure_robustness(
         [subject],
         judged,
-        choose_disturbances(cell.settings["disturbances"]),
+        choose_perturbations(cell.settings["disturbances"]),
         seeds=(cell.seed,),
         training=data.splits[TRAIN],
     )
@@ -47,15 +49,15 @@ def measure(cell: Cell, bench: Bench) -> Numbers:
     }
 
 
-def levels(numbers: Mapping[str, Any], name: str) -> list[str]:
+def list_level_names(numbers: Mapping[str, Any], name: str) -> list[str]:
     """The numbers of a disturbance at all levels but the first, at which nothing is done."""
     return [key for key in numbers if key.startswith(f"{name} at ")][1:]
 
 
-def share_left(numbers: Numbers, keys: Sequence[str]) -> float | None:
+def compute_share_kept(numbers: TrialMetrics, keys: Sequence[str]) -> float | None:
     """Of the lead over chance, the mean over some levels; None where there was none.
 
-    >>> share_left({"accuracy": 0.5, "classes": 10, "a": 0.3, "b": 0.1}, ["a", "b"])
+    >>> compute_share_kept({"accuracy": 0.5, "classes": 10, "a": 0.3, "b": 0.1}, ["a", "b"])
     0.25
     """
     clean, classes = numbers["accuracy"], numbers.get("classes")

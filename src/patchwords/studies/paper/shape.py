@@ -5,26 +5,26 @@ from __future__ import annotations
 from typing import Any
 
 from patchwords.studies.paper.shape_numbers import (
-    ALL,
-    BASE,
-    BY_COMPUTE,
+    ALL_DIMENSIONS,
+    BASE_TRIAL,
+    COMPUTE_CORRELATION_LEAD,
     DEPTH,
     MLP,
-    PATCH,
+    PATCH_SIZE,
     WIDTH,
-    gain_of,
-    read,
+    compute_values,
+    make_gain_label,
 )
-from patchwords.studies.paper.shape_page import draw, tables
-from patchwords.studies.paper.small import SMALL_VIT
+from patchwords.studies.paper.shape_page import build_tables, draw_study_figures
+from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
 from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
-from patchwords.studies.study import Claim, Scale, Study, Unit
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.study import Claim, DisplayUnit, Scale, Study
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
-Shape = dict[str, Any]
+ShapeSettings = dict[str, Any]
 
 
-def shape(depth: int, width: int, mlp_width: int, head: int = 32) -> Shape:
+def make_shape(depth: int, width: int, mlp_width: int, head: int = 32) -> ShapeSettings:
     """Heads are as wide as ever: more of them are part of a wider model."""
     return {"depth": depth, "width": width, "heads": width // head, "mlp_width": mlp_width}
 
@@ -32,12 +32,14 @@ def shape(depth: int, width: int, mlp_width: int, head: int = 32) -> Shape:
 # The middle of Figure 8 has 8 blocks of 1,024, an MLP of 2,048 and patches of 32: here all of that
 # is smaller, and the MLP twice the width as there. Each dimension is raised until the compute is 2
 # to 4 times that of the middle.
-PATCHES = {32: "ViT-Ti/8", 16: "ViT-Ti/4"}  # of the paper, at 224 pixels; ours at 32
+MODEL_BY_PATCH_SIZE = {32: "ViT-Ti/8", 16: "ViT-Ti/4"}  # of the paper, at 224 pixels; ours at 32
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
     settings={
-        **{n: v for n, v in SMALL_VIT.items() if n not in {"model", *shape(1, 32, 1)}},
+        **{
+            n: v for n, v in SMALL_VIT_SETTINGS.items() if n not in {"model", *make_shape(1, 32, 1)}
+        },
         "steps": 1000,
         "warmup_steps": 100,
         "lr": 1e-3,
@@ -45,22 +47,27 @@ MINI = Scale(
         "save_every": 500,
     },
     grid={
-        BASE: {"model": PATCHES[32], **shape(4, 64, 128)},
-        f"{DEPTH} 8": {"model": PATCHES[32], **shape(8, 64, 128)},
-        f"{DEPTH} 16": {"model": PATCHES[32], **shape(16, 64, 128)},
-        f"{WIDTH} 128": {"model": PATCHES[32], **shape(4, 128, 128)},
-        f"{MLP} 512": {"model": PATCHES[32], **shape(4, 64, 512)},
-        f"{MLP} 1,024": {"model": PATCHES[32], **shape(4, 64, 1024)},
-        f"{PATCH} 4": {"model": PATCHES[16], **shape(4, 64, 128)},
-        f"{ALL}, 1.5 times": {"model": PATCHES[32], **shape(6, 96, 192)},
+        BASE_TRIAL: {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(4, 64, 128)},
+        f"{DEPTH} 8": {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(8, 64, 128)},
+        f"{DEPTH} 16": {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(16, 64, 128)},
+        f"{WIDTH} 128": {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(4, 128, 128)},
+        f"{MLP} 512": {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(4, 64, 512)},
+        f"{MLP} 1,024": {"model": MODEL_BY_PATCH_SIZE[32], **make_shape(4, 64, 1024)},
+        f"{PATCH_SIZE} 4": {"model": MODEL_BY_PATCH_SIZE[16], **make_shape(4, 64, 128)},
+        f"{ALL_DIMENSIONS}, 1.5 times": {
+            "model": MODEL_BY_PATCH_SIZE[32],
+            **make_shape(6, 96, 192),
+        },
     },
     seeds=3,
     time="about a quarter of an hour on two cores",
 )
 
 
-def full(depth: int = 8, width: int = 1024, mlp_width: int = 2048, patch: int = 32) -> Shape:
-    return {"model": f"ViT-B/{patch}", **shape(depth, width, mlp_width, head=64)}
+def make_full_shape(
+    depth: int = 8, width: int = 1024, mlp_width: int = 2048, patch: int = 32
+) -> ShapeSettings:
+    return {"model": f"ViT-B/{patch}", **make_shape(depth, width, mlp_width, head=64)}
 
 
 # Figure 8 prints none of its points but the middle: those here span its axis, 1 to 10.
@@ -69,17 +76,17 @@ FULL = Scale(
     verb="pretrain",
     settings={"recipe": "vit-b32-jft"},
     grid={
-        BASE: full(),
-        f"{DEPTH} 16": full(depth=16),
-        f"{DEPTH} 32": full(depth=32),
-        f"{DEPTH} 64": full(depth=64),
-        f"{WIDTH} 2,048": full(width=2048),
-        f"{WIDTH} 3,072": full(width=3072),
-        f"{MLP} 8,192": full(mlp_width=8192),
-        f"{MLP} 16,384": full(mlp_width=16384),
-        f"{PATCH} 16": full(patch=16),
-        f"{ALL}, 1.5 times": full(12, 1536, 3072),
-        f"{ALL}, twice": full(16, 2048, 4096),
+        BASE_TRIAL: make_full_shape(),
+        f"{DEPTH} 16": make_full_shape(depth=16),
+        f"{DEPTH} 32": make_full_shape(depth=32),
+        f"{DEPTH} 64": make_full_shape(depth=64),
+        f"{WIDTH} 2,048": make_full_shape(width=2048),
+        f"{WIDTH} 3,072": make_full_shape(width=3072),
+        f"{MLP} 8,192": make_full_shape(mlp_width=8192),
+        f"{MLP} 16,384": make_full_shape(mlp_width=16384),
+        f"{PATCH_SIZE} 16": make_full_shape(patch=16),
+        f"{ALL_DIMENSIONS}, 1.5 times": make_full_shape(12, 1536, 3072),
+        f"{ALL_DIMENSIONS}, twice": make_full_shape(16, 2048, 4096),
     },
     seeds=1,
     time="by --plan",
@@ -87,7 +94,9 @@ FULL = Scale(
     transfer=IMAGENET,
 )
 
-PER_DOUBLING = Unit("points per doubling of compute", "points per doubling of compute", 100.0, 2)
+PER_DOUBLING_UNIT = DisplayUnit(
+    "points per doubling of compute", "points per doubling of compute", 100.0, 2
+)
 STUDY = Study(
     name="shape",
     version=1,
@@ -107,35 +116,38 @@ STUDY = Study(
         Claim(
             "Depth is worth more than width",
             "depth brings most and width least for the compute (Figure 8)",
-            (gain_of(DEPTH),),
-            (gain_of(WIDTH),),
+            (make_gain_label(DEPTH),),
+            (make_gain_label(WIDTH),),
         ),
         Claim(
             "Smaller patches help, with no more weights in the layers",
             "robustly (Figure 8)",
-            (gain_of(PATCH),),
+            (make_gain_label(PATCH_SIZE),),
             (),
         ),
         Claim(
             "All dimensions together help",
             "robustly (Figure 8)",
-            (gain_of(ALL),),
+            (make_gain_label(ALL_DIMENSIONS),),
             (),
         ),
         Claim(
             "Compute tells more of the accuracy than parameters do",
             "compute might be the better predictor (Appendix D.2)",
-            (BY_COMPUTE,),
+            (COMPUTE_CORRELATION_LEAD,),
             (),
         ),
     ),
-    measure=measure_training,
-    judge=judge_training,
-    read=read,
+    measure=train_and_measure,
+    judge=evaluate_on_test,
+    read=compute_values,
     units={
-        **{gain_of(line): PER_DOUBLING for line in (DEPTH, WIDTH, MLP, PATCH, ALL)},
-        BY_COMPUTE: Unit("correlation", "in correlation", 1.0, 2),
+        **{
+            make_gain_label(line): PER_DOUBLING_UNIT
+            for line in (DEPTH, WIDTH, MLP, PATCH_SIZE, ALL_DIMENSIONS)
+        },
+        COMPUTE_CORRELATION_LEAD: DisplayUnit("correlation", "in correlation", 1.0, 2),
     },
-    draw=draw,
-    tables=tables,
+    draw=draw_study_figures,
+    tables=build_tables,
 )

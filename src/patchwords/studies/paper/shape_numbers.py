@@ -7,55 +7,67 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from patchwords.studies.study import Numbers, accuracies
+from patchwords.studies.study import TrialMetrics, collect_accuracies
 
-BASE = "the middle"
-DEPTH, WIDTH, MLP, PATCH, ALL = LINES = ("depth", "width", "MLP", "patch", "all")
-BY_COMPUTE = "correlation with compute less that with parameters"
+BASE_TRIAL = "the middle"
+DEPTH, WIDTH, MLP, PATCH_SIZE, ALL_DIMENSIONS = DIMENSIONS = (
+    "depth",
+    "width",
+    "MLP",
+    "patch",
+    "all",
+)
+COMPUTE_CORRELATION_LEAD = "correlation with compute less that with parameters"
 
 
-def gain_of(line: str) -> str:
+def make_gain_label(line: str) -> str:
     """The label of what a dimension brings."""
     return f"{line}, per doubling"
 
 
-def line_of(name: str) -> str:
+def parse_dimension(name: str) -> str:
     """The dimension that a cell has more of.
 
-    >>> line_of("depth 16"), line_of("all, twice"), line_of("the middle")
+    >>> parse_dimension("depth 16"), parse_dimension("all, twice"), parse_dimension("the middle")
     ('depth', 'all', 'the middle')
     """
-    return next((line for line in LINES if name.startswith(line)), BASE)
+    return next((line for line in DIMENSIONS if name.startswith(line)), BASE_TRIAL)
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     return {
-        **accuracies(labels, found),
-        **{gain_of(line): gain(line, found) for line in LINES},
-        BY_COMPUTE: advantage(found),
+        **collect_accuracies(labels, found),
+        **{make_gain_label(line): compute_gain(line, found) for line in DIMENSIONS},
+        COMPUTE_CORRELATION_LEAD: compute_correlation_lead(found),
     }
 
 
-def gain(line: str, found: Mapping[str, Numbers]) -> float | None:
+def compute_gain(line: str, found: Mapping[str, TrialMetrics]) -> float | None:
     """Points per doubling of the compute, from the middle to the dearest cell of a dimension."""
-    of_line = [one for name, one in found.items() if line_of(name) == line]
+    of_line = [one for name, one in found.items() if parse_dimension(name) == line]
     alive = [one for one in of_line if one.get("flops") is not None]
-    base = found[BASE].get("accuracy")
+    base = found[BASE_TRIAL].get("accuracy")
     if base is None or len(alive) < len(of_line):
         return None
     dearest = max(alive, key=lambda one: one["flops"] or 0.0)
     accuracy = dearest.get("accuracy")
-    return None if accuracy is None else (accuracy - base) / doublings(dearest, found[BASE])
+    return (
+        None
+        if accuracy is None
+        else (accuracy - base) / count_compute_doublings(dearest, found[BASE_TRIAL])
+    )
 
 
-def doublings(one: Numbers, base: Numbers) -> float:
+def count_compute_doublings(one: TrialMetrics, base: TrialMetrics) -> float:
     cost, usual = one["flops"], base["flops"]
     assert cost
     assert usual
     return math.log2(cost / usual)
 
 
-def advantage(found: Mapping[str, Numbers]) -> float | None:
+def compute_correlation_lead(found: Mapping[str, TrialMetrics]) -> float | None:
     """Correlation of the accuracy with log compute, less that with the log of the parameters."""
     rows = [
         [one.get(name) for name in ("accuracy", "flops", "parameters")] for one in found.values()

@@ -6,7 +6,7 @@ from typing import Any
 
 # 208 thousand parameters, 64 patches: 24 of them train within half an hour on two cores.
 # Optimizer and crop are usual for small images; none of it was tuned for any cell.
-SMALL_VIT: dict[str, Any] = {
+SMALL_VIT_SETTINGS: dict[str, Any] = {
     "model": "ViT-Ti/4",
     "image_size": (32,),
     "width": 64,
@@ -23,6 +23,8 @@ SMALL_VIT: dict[str, Any] = {
     "warmup_steps": 150,
     "split_seed": 0,  # every seed has the same images held out
 }
-SHAPE = ("model", "width", "depth", "heads", "mlp_width", "dropout")
+SHAPE_SETTING_NAMES = ("model", "width", "depth", "heads", "mlp_width", "dropout")
 # What models of any shape have in common: all are trained alike, and nothing is tuned for any.
-TRAINING = {name: value for name, value in SMALL_VIT.items() if name not in SHAPE}
+SMALL_VIT_TRAINING = {
+    name: value for name, value in SMALL_VIT_SETTINGS.items() if name not in SHAPE_SETTING_NAMES
+}

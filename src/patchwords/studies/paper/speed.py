@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from patchwords.studies.bench import Bench
+from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper.speed_numbers import (
-    EXCESS,
-    PAIRS,
+    IMAGE_SIZES,
+    MODEL_PAIRS,
     RESNET_POWER,
-    SIZES,
     VIT_POWER,
-    batch_of,
-    name_of,
-    read,
-    speed_of,
+    VIT_POWER_EXCESS,
+    compute_values,
+    make_batch_label,
+    make_speed_label,
+    make_speed_trial_name,
 )
-from patchwords.studies.paper.speed_page import draw, tables
-from patchwords.studies.study import Cell, Claim, Numbers, Scale, Study, Unit
+from patchwords.studies.paper.speed_page import build_tables, draw_study_figures
+from patchwords.studies.study import Claim, DisplayUnit, Scale, Study, Trial, TrialMetrics
 
 SECONDS = 0.6  # for each number of images at a time
 BATCHES = {"cpu": (1, 4, 16, 64), "cuda": (8, 32, 128, 512)}  # the fastest counts, as in Figure 12
@@ -38,62 +38,66 @@ FULL_MODELS = (  # those of Figure 12
 )
 
 
-def grid_of(models: Iterable[str]) -> dict[str, dict[str, Any]]:
+def build_speed_grid(models: Iterable[str]) -> dict[str, dict[str, Any]]:
     """A cell for each model and size of the image."""
     return {
-        name_of(model, size): {
+        make_speed_trial_name(model, size): {
             "model": model,
             "image_size": (SIZES_OF_14[size] if model.endswith("/14") else size,),
         }
         for model in models
-        for size in SIZES
+        for size in IMAGE_SIZES
     }
 
 
-def scale_of(models: Iterable[str], time: str) -> Scale:
+def build_speed_scale(models: Iterable[str], time: str) -> Scale:
     """Repeats in the place of seeds: nothing is learned."""
-    return Scale(data=None, verb="none", settings={}, grid=grid_of(models), seeds=3, time=time)
+    return Scale(
+        data=None, verb="none", settings={}, grid=build_speed_grid(models), seeds=3, time=time
+    )
 
 
-def measure(cell: Cell, bench: Bench) -> Numbers:
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """The best speed over the numbers of images at a time; the most that fit, by arithmetic.
 
     Whoever else is at work in the folder waits, so that nothing else is timed meanwhile.
     """
     import torch
 
-    from patchwords.data.shard_cache import locked
+    from patchwords.data.shard_cache import file_lock
     from patchwords.device import choose_device, free_memory
-    from patchwords.measure.clock import forget_peak
-    from patchwords.model.cost import macs
-    from patchwords.studies.paper.answering import speeds, subject_of
+    from patchwords.measure.clock import reset_peak_memory
+    from patchwords.model.cost import count_macs
+    from patchwords.studies.paper.answering import build_timing_workload, measure_inference_speeds
 
     device = choose_device(bench.device, bench.precision)
-    subject = subject_of(cell, bench, device, BATCHES[device.type])
-    with locked(bench.folder / ".clock.lock"):
-        forget_peak(device)  # which gives back what the cell before has left
+    subject = build_timing_workload(cell, bench, device, BATCHES[device.type])
+    with file_lock(bench.folder / ".clock.lock"):
+        reset_peak_memory(device)  # which gives back what the cell before has left
         free = free_memory(device.torch_device)
-        rows = speeds(subject, SECONDS)
+        rows = measure_inference_speeds(subject, SECONDS)
     best = max(rows, key=lambda row: row.images_per_second or 0.0)
     return {
         "images/s": best.images_per_second,
         "at a time": best.batch,
         "share of peak": best.share_of_peak,
-        "macs": macs(subject.shape),
+        "macs": count_macs(subject.shape),
         "side": subject.shape.image_size[0],
-        "largest batch": most_images(subject.shape, device.precision, free),
+        "largest batch": estimate_largest_batch(subject.shape, device.precision, free),
         "free bytes": free,
         "threads": torch.get_num_threads(),
         "bf16": float(device.bf16),
     }
 
 
-def most_images(shape: Any, precision: str, free: int) -> int:
+def estimate_largest_batch(shape: Any, precision: str, free: int) -> int:
     """At a time in training with Adam, by which Table 3 trains them all."""
-    from patchwords.train.footprint import Layout, Update, footprint
+    from patchwords.train.footprint import OptimizerSpec, ParallelLayout, estimate_memory_footprint
 
-    update = Update("adamw", False, "bf16" if precision == "bf16" else "fp32")
-    return footprint(shape, Layout(1, "ddp", False), update).most_images(free)
+    update = OptimizerSpec("adamw", False, "bf16" if precision == "bf16" else "fp32")
+    return estimate_memory_footprint(shape, ParallelLayout(1, "ddp", False), update).most_images(
+        free
+    )
 
 
 STUDY = Study(
@@ -109,24 +113,26 @@ STUDY = Study(
     paper={},
     paper_quantity="curves only; Figure 12 prints no numbers",
     scales={
-        "mini": scale_of(MINI_MODELS, "about ten minutes on two cores"),
-        "full": scale_of(FULL_MODELS, "not measured yet; some seconds a cell on a large GPU"),
+        "mini": build_speed_scale(MINI_MODELS, "about ten minutes on two cores"),
+        "full": build_speed_scale(
+            FULL_MODELS, "not measured yet; some seconds a cell on a large GPU"
+        ),
     },
     claims=(
         *(
             Claim(
                 f"{vit} is about as fast as {resnet}, mean of all sizes",
                 "ViTs have speed comparable to similar ResNets (Figure 12, Appendix D.5)",
-                (speed_of(vit, resnet),),
+                (make_speed_label(vit, resnet),),
                 (),
                 1.0,  # comparable: within a factor of two
             )
-            for vit, resnet in PAIRS
+            for vit, resnet in MODEL_PAIRS
         ),
         Claim(
             "ViT's time grows about as the pixels: bi-quadratic scaling is barely visible",
             "barely visible (Figure 12, Appendix D.5)",
-            (EXCESS,),
+            (VIT_POWER_EXCESS,),
             (),
             0.5,  # a quarter of the way from a power of 2 to one of 4
         ),
@@ -141,19 +147,25 @@ STUDY = Study(
             Claim(
                 f"{vit} fits more images into memory than {resnet}, at 224 px",
                 "ViT is more memory-efficient (Figure 12, Appendix D.5)",
-                (batch_of(vit, resnet),),
+                (make_batch_label(vit, resnet),),
                 (),
             )
-            for vit, resnet in PAIRS
+            for vit, resnet in MODEL_PAIRS
         ),
     ),
-    measure=measure,
-    draw=draw,
+    measure=measure_trial,
+    draw=draw_study_figures,
     timed=True,
-    read=read,
+    read=compute_values,
     units={
-        **{of(*pair): Unit("log2", "doublings") for of in (speed_of, batch_of) for pair in PAIRS},
-        **dict.fromkeys((VIT_POWER, RESNET_POWER, EXCESS), Unit("", "in the power", 1.0, 2)),
+        **{
+            of(*pair): DisplayUnit("log2", "doublings")
+            for of in (make_speed_label, make_batch_label)
+            for pair in MODEL_PAIRS
+        },
+        **dict.fromkeys(
+            (VIT_POWER, RESNET_POWER, VIT_POWER_EXCESS), DisplayUnit("", "in the power", 1.0, 2)
+        ),
     },
-    tables=tables,
+    tables=build_tables,
 )

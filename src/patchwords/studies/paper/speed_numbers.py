@@ -5,31 +5,31 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
-from patchwords.studies.study import Numbers
+from patchwords.studies.study import TrialMetrics
 
-SIZES = (64, 128, 224, 384, 512)  # pixels, of Figure 12
-SPAN = (224, 512)  # between which the growth of the time is taken
+IMAGE_SIZES = (64, 128, 224, 384, 512)  # pixels, of Figure 12
+GROWTH_SPAN = (224, 512)  # between which the growth of the time is taken
 # ViT and the ResNet of about as many multiplications at 224 pixels: 4.4 and 4.1, 17.6 and 16.1 G.
-PAIRS = (("ViT-B/32", "BiT-R50x1"), ("ViT-B/16", "BiT-R50x2"))
+MODEL_PAIRS = (("ViT-B/32", "BiT-R50x1"), ("ViT-B/16", "BiT-R50x2"))
 
 VIT_POWER, RESNET_POWER = "ViT: power of the side", "ResNet: power of the side"
-EXCESS = "ViT: power of the side, less 2"
+VIT_POWER_EXCESS = "ViT: power of the side, less 2"
 
 
-def name_of(model: str, size: int) -> str:
+def make_speed_trial_name(model: str, size: int) -> str:
     """The cell."""
     return f"{model}, {size} px"
 
 
-def speed_of(vit: str, resnet: str) -> str:
+def make_speed_label(vit: str, resnet: str) -> str:
     return f"{vit} beside {resnet}: speed, in doublings"
 
 
-def batch_of(vit: str, resnet: str) -> str:
+def make_batch_label(vit: str, resnet: str) -> str:
     return f"{vit} beside {resnet}: largest batch, in doublings"
 
 
-def models_of(cells: Iterable[str]) -> list[str]:
+def parse_model_names(cells: Iterable[str]) -> list[str]:
     """In the order of the cells."""
     return list(dict.fromkeys(cell.rpartition(", ")[0] for cell in cells))
 
@@ -38,40 +38,46 @@ def is_vit(model: str) -> bool:
     return model.startswith("ViT")
 
 
-def read(labels: Mapping[str, str], found: Mapping[str, Numbers]) -> dict[str, float | None]:
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
     """What the claims are about, of one repeat."""
-    models = models_of(labels)
+    models = parse_model_names(labels)
     values: dict[str, float | None] = {}
-    for pair in PAIRS:
-        values[speed_of(*pair)] = mean(doublings(found, "images/s", pair, size) for size in SIZES)
-    for pair in PAIRS:
-        values[batch_of(*pair)] = doublings(found, "largest batch", pair, 224)
-    powers = {model: power(found, model, "images/s") for model in models}
-    values[VIT_POWER] = mean(powers[model] for model in models if is_vit(model))
-    values[RESNET_POWER] = mean(powers[model] for model in models if not is_vit(model))
+    for pair in MODEL_PAIRS:
+        values[make_speed_label(*pair)] = mean_if_complete(
+            compute_ratio_in_doublings(found, "images/s", pair, size) for size in IMAGE_SIZES
+        )
+    for pair in MODEL_PAIRS:
+        values[make_batch_label(*pair)] = compute_ratio_in_doublings(
+            found, "largest batch", pair, 224
+        )
+    powers = {model: fit_growth_power(found, model, "images/s") for model in models}
+    values[VIT_POWER] = mean_if_complete(powers[model] for model in models if is_vit(model))
+    values[RESNET_POWER] = mean_if_complete(powers[model] for model in models if not is_vit(model))
     ours = values[VIT_POWER]
-    values[EXCESS] = None if ours is None else ours - 2
+    values[VIT_POWER_EXCESS] = None if ours is None else ours - 2
     return values
 
 
-def doublings(
-    found: Mapping[str, Numbers], what: str, pair: tuple[str, str], size: int
+def compute_ratio_in_doublings(
+    found: Mapping[str, TrialMetrics], what: str, pair: tuple[str, str], size: int
 ) -> float | None:
     """log2 of the first's over the second's; None where one of them fits nothing."""
-    ours, theirs = (found[name_of(model, size)][what] for model in pair)
+    ours, theirs = (found[make_speed_trial_name(model, size)][what] for model in pair)
     return math.log2(ours / theirs) if ours and theirs else None
 
 
-def power(found: Mapping[str, Numbers], model: str, what: str) -> float | None:
+def fit_growth_power(found: Mapping[str, TrialMetrics], model: str, what: str) -> float | None:
     """k, where `what` falls as the side to the power of -k: 2 is in proportion to the pixels."""
-    first, last = (found[name_of(model, size)] for size in SPAN)
+    first, last = (found[make_speed_trial_name(model, size)] for size in GROWTH_SPAN)
     before, after, short, long = first[what], last[what], first["side"], last["side"]
     if not (before and after and short and long):
         return None
     return math.log(before / after) / math.log(long / short)
 
 
-def mean(values: Iterable[float | None]) -> float | None:
+def mean_if_complete(values: Iterable[float | None]) -> float | None:
     """None where one is missing."""
     found = list(values)
     alive = [value for value in found if value is not None]

@@ -4,31 +4,31 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from patchwords.studies.bench import Bench
-from patchwords.studies.study import ENCODER, Cell
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.study import ENCODER, Trial
 
 if TYPE_CHECKING:
-    from patchwords.data.examples import Data
-    from patchwords.evaluate.subject import Subject
+    from patchwords.data.examples import DatasetSplits
+    from patchwords.evaluate.subject import LoadedModel
 
 
-def subject_of(cell: Cell, bench: Bench) -> Subject | None:
+def load_encoder_model(cell: Trial, bench: StudyContext) -> LoadedModel | None:
     """The model of the cell's encoder on its device; None where its training diverged."""
     from patchwords.device import choose_device
-    from patchwords.evaluate.subject import load_subject
+    from patchwords.evaluate.subject import load_model_on_device
 
     folder = bench.encoder(cell)
     if not folder.is_dir():
         return None
-    return load_subject(str(folder), choose_device(bench.device, bench.precision))
+    return load_model_on_device(str(folder), choose_device(bench.device, bench.precision))
 
 
-def data_of_encoder(cell: Cell, bench: Bench) -> Data:
+def load_encoder_data(cell: Trial, bench: StudyContext) -> DatasetSplits:
     """What the cell's encoder was trained on, and what was held out from it."""
-    from patchwords.studies.training import config_of
-    from patchwords.train.job import load_data
+    from patchwords.studies.training import build_training_config
+    from patchwords.train.job import load_dataset_splits
 
     name = cell.settings[ENCODER]
     trainings = bench.scale.pretrainings(cell.seed + 1)
     [encoder] = [one for one in trainings if (one.name, one.seed) == (name, cell.seed)]
-    return load_data(config_of(encoder, bench))
+    return load_dataset_splits(build_training_config(encoder, bench))

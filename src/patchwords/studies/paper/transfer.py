@@ -10,16 +10,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from patchwords.report.words import plural
-from patchwords.studies.bench import Bench
-from patchwords.studies.paper.rates import choose_rates, curves_of_rates
-from patchwords.studies.paper.small import SHAPE, SMALL_VIT
+from patchwords.report.words import pluralise
+from patchwords.studies.bench import StudyContext
+from patchwords.studies.paper.rates import build_rate_curves, choose_best_rates
+from patchwords.studies.paper.small import SHAPE_SETTING_NAMES, SMALL_VIT_SETTINGS
 from patchwords.studies.paper.sources import CIFAR10, FLOWERS
-from patchwords.studies.study import ENCODER, Cell, Claim, Grid, Images, Numbers, Scale, Study
-from patchwords.studies.training import judge_training, measure_training
+from patchwords.studies.study import (
+    ENCODER,
+    Claim,
+    DatasetSpec,
+    Scale,
+    Study,
+    Trial,
+    TrialGrid,
+    TrialMetrics,
+)
+from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 RANDOM, FEW, MANY = "random weights", "few images", "many images"  # a start
-PAPERS = ("the paper's B/16", "the paper's L/16")  # more of them, at full scale
+PAPER_STARTS = ("the paper's B/16", "the paper's L/16")  # more of them, at full scale
 PHOTOS, DIGITS, CIFAR = "flowers", "digits", "CIFAR-10"  # a task
 RATES = (0.001, 0.003, 0.01, 0.03)  # Table 4
 # Of models so small, trained so briefly, every start has its best at 0.03 or above.
@@ -31,7 +40,7 @@ PAPER = {  # Table 5, ViT-B/16 on Flowers-102: pre-trained on ImageNet, and on I
 }
 
 
-def both(start: str) -> tuple[str, ...]:
+def make_start_labels(start: str) -> tuple[str, ...]:
     return tuple(f"{start}, {task}" for task in (PHOTOS, DIGITS))
 
 
@@ -40,8 +49,8 @@ CLAIMS = (
         "Fine-tuning what was pre-trained beats as many steps from random weights",
         "+6.1 points over the task's own images alone: ImageNet from ImageNet-21k 83.97, from "
         "itself 77.91 (Table 5, ViT-B/16)",
-        both(MANY),
-        both(RANDOM),
+        make_start_labels(MANY),
+        make_start_labels(RANDOM),
     ),
     Claim(
         "Pre-training on ten times as many images transfers better to photos",
@@ -58,7 +67,7 @@ CLAIMS = (
 )
 
 
-def cells(
+def build_transfer_grid(
     starts: Mapping[str, Mapping[str, Any]],
     tasks: Mapping[str, Mapping[str, Any]],
     rates: Sequence[float] = RATES,
@@ -72,17 +81,19 @@ def cells(
     }
 
 
-NEW = {name: SMALL_VIT[name] for name in (*SHAPE, "image_size")}
+RANDOM_START_SETTINGS = {
+    name: SMALL_VIT_SETTINGS[name] for name in (*SHAPE_SETTING_NAMES, "image_size")
+}
 # Table 4's optimizer and schedule; smaller batches, as there are far fewer images.
-TABLE_4 = {"optimizer": "sgd", "schedule": "cosine", "weight_decay": 0.0}
-PRETRAINING = {**SMALL_VIT, "lr": 1e-3, "validation": 0.0, "save_every": 500}
+TABLE_4_SETTINGS = {"optimizer": "sgd", "schedule": "cosine", "weight_decay": 0.0}
+PRETRAINING_SETTINGS = {**SMALL_VIT_SETTINGS, "lr": 1e-3, "validation": 0.0, "save_every": 500}
 MINI = Scale(
     data=CIFAR10,
     transfer=FLOWERS,
     tuned=True,
     verb="finetune",
     settings={
-        **TABLE_4,
+        **TABLE_4_SETTINGS,
         "batch_size": 64,
         "steps": 120,
         "warmup_steps": 12,
@@ -90,8 +101,8 @@ MINI = Scale(
         "eval_every": 120,
         "split_seed": 0,
     },
-    grid=cells(
-        {RANDOM: NEW, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
+    grid=build_transfer_grid(
+        {RANDOM: RANDOM_START_SETTINGS, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
         {
             PHOTOS: {"crop_area": (0.4, 1.0)},
             # a mirrored 2 is not a 2, and a part of a digit is none
@@ -101,21 +112,21 @@ MINI = Scale(
     ),
     encoders={
         # as ImageNet is to ImageNet-21k; as many steps, so that it is the images that count
-        FEW: {**PRETRAINING, "steps": 1200, "warmup_steps": 120, "train_images": 5_000},
-        MANY: {**PRETRAINING, "steps": 1200, "warmup_steps": 120},
+        FEW: {**PRETRAINING_SETTINGS, "steps": 1200, "warmup_steps": 120, "train_images": 5_000},
+        MANY: {**PRETRAINING_SETTINGS, "steps": 1200, "warmup_steps": 120},
     },
     seeds=3,
     time="about a quarter of an hour on two cores",
 )
 
 # Public checkpoints: AugReg's of ImageNet and of ImageNet-21k, and the paper's of ImageNet-21k.
-B16, L16 = {"model": "ViT-B/16"}, {"model": "ViT-L/16"}
+VIT_B16, VIT_L16 = {"model": "ViT-B/16"}, {"model": "ViT-L/16"}
 AUGREG_IMAGENET = "B_16-i1k-300ep-lr_0.001-aug_medium2-wd_0.1-do_0.1-sd_0.1"
 FULL_STARTS = {
-    FEW: {**B16, "weights": AUGREG_IMAGENET},
-    MANY: {**B16, "weights": "howto-i21k-B/16"},
-    PAPERS[0]: {**B16, "weights": "imagenet21k/ViT-B_16"},
-    PAPERS[1]: {**L16, "weights": "imagenet21k/ViT-L_16"},
+    FEW: {**VIT_B16, "weights": AUGREG_IMAGENET},
+    MANY: {**VIT_B16, "weights": "howto-i21k-B/16"},
+    PAPER_STARTS[0]: {**VIT_B16, "weights": "imagenet21k/ViT-B_16"},
+    PAPER_STARTS[1]: {**VIT_L16, "weights": "imagenet21k/ViT-L_16"},
 }
 FULL_TASKS: dict[str, dict[str, Any]] = {
     PHOTOS: {"recipe": "paper-finetune-flowers102"},
@@ -123,28 +134,31 @@ FULL_TASKS: dict[str, dict[str, Any]] = {
     CIFAR: {"recipe": "paper-finetune-cifar10", "validation": 0.02},
 }
 # Table 4's recipes start from weights alone; the same lengths without them.
-BY_HAND: dict[str, Any] = {
-    **{**B16, **TABLE_4, "dropout": 0.0, "batch_size": 512, "image_size": (384,)},
+SCRATCH_SETTINGS: dict[str, Any] = {
+    **{**VIT_B16, **TABLE_4_SETTINGS, "dropout": 0.0, "batch_size": 512, "image_size": (384,)},
     **{"random_crop": 384 / 448, "resize": "crop", "crop_fraction": 384 / 448},
 }
-FULL_LENGTHS: dict[str, dict[str, Any]] = {
+FULL_STEPS: dict[str, dict[str, Any]] = {
     PHOTOS: {"steps": 500, "warmup_steps": 100},
     DIGITS: {"steps": 2_500, "warmup_steps": 200, "flip": False},
     CIFAR: {"steps": 10_000, "warmup_steps": 500, "validation": 0.02},
 }
 FULL = Scale(
     data=CIFAR10,
-    transfer=Images("Oxford Flowers-102, with a validation and a test part", 1_020, 102),
+    transfer=DatasetSpec("Oxford Flowers-102, with a validation and a test part", 1_020, 102),
     tuned=True,
     verb="finetune",
     settings={},
-    grid={**cells({RANDOM: BY_HAND}, FULL_LENGTHS), **cells(FULL_STARTS, FULL_TASKS)},
+    grid={
+        **build_transfer_grid({RANDOM: SCRATCH_SETTINGS}, FULL_STEPS),
+        **build_transfer_grid(FULL_STARTS, FULL_TASKS),
+    },
     seeds=3,  # Table 2
     time="by --plan",
 )
 
 
-def at_its_task(cell: Cell, bench: Bench) -> Bench:
+def with_task_data(cell: Trial, bench: StudyContext) -> StudyContext:
     """The bench with the cell's images: digits need no file, CIFAR-10 is --data, flowers the other.
 
     A cell's name has its task.
@@ -153,34 +167,36 @@ def at_its_task(cell: Cell, bench: Bench) -> Bench:
     return replace(bench, transfer={DIGITS: "digits", CIFAR: bench.data}.get(task, bench.transfer))
 
 
-def measure(cell: Cell, bench: Bench) -> Numbers:
-    return measure_training(cell, at_its_task(cell, bench))
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
+    return train_and_measure(cell, with_task_data(cell, bench))
 
 
-def judge(cell: Cell, bench: Bench) -> Numbers:
-    return judge_training(cell, at_its_task(cell, bench))
+def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
+    return evaluate_on_test(cell, with_task_data(cell, bench))
 
 
-def choose(grid: Grid, validation: Mapping[str, Sequence[float | None]]) -> dict[str, str]:
+def choose_trials(
+    grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
+) -> dict[str, str]:
     """Each start on each task at its best rate."""
-    return choose_rates(grid, validation, label_of)
+    return choose_best_rates(grid, validation, strip_last_part)
 
 
-def label_of(cell: str) -> str:
+def strip_last_part(cell: str) -> str:
     """
-    >>> label_of("few images, digits, lr 0.01")
+    >>> strip_last_part("few images, digits, lr 0.01")
     'few images, digits'
     """
     return cell.rpartition(", ")[0]
 
 
-def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """A panel for each task: what the rate was chosen by, of every start."""
     from patchwords.report.curves import Panel, draw_panels
 
     labels = [one["label"].split(", ") for one in results["labels"]]
     tasks = list(dict.fromkeys(task for _, task in labels))
-    curves = curves_of_rates(results, label_of)
+    curves = build_rate_curves(results, strip_last_part)
     panels = [
         Panel(
             task,
@@ -196,7 +212,7 @@ def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
         )
         for task in tasks
     ]
-    seeds = plural(results["seeds"], "seed")
+    seeds = pluralise(results["seeds"], "seed")
     caption = (
         f"Accuracy on the validation images that choose the learning rate, mean over {seeds}; "
         "bands reach from the lowest to the highest."
@@ -224,8 +240,8 @@ STUDY = Study(
     "ImageNet-21k (many), which has 11 times as many images (Table 5)",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure,
-    judge=judge,
-    choose=choose,
-    draw=draw,
+    measure=measure_trial,
+    judge=evaluate_trial,
+    choose=choose_trials,
+    draw=draw_study_figures,
 )
