@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from patchwords.commands.study import StudyCommand as Command
+    from patchwords.commands.study import StudyCommand
     from patchwords.studies.cost import TrialCost
     from patchwords.studies.study import ScaleName, Study
     from patchwords.train.hardware import Hardware
@@ -113,7 +113,7 @@ def estimate_study_costs(
     ]
 
 
-def print_study_plan(study: Study, config: Command) -> None:
+def print_study_plan(study: Study, config: StudyCommand) -> None:
     """A line for each cell, and the sum over cells and seeds."""
     from rich.console import Console
     from rich.table import Table

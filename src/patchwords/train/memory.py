@@ -10,7 +10,7 @@ from __future__ import annotations
 from patchwords.device import Device, free_memory
 from patchwords.distributed import all_gather_integers, get_world
 from patchwords.model.cost import estimate_activation_bytes
-from patchwords.model.family import ModelConfig
+from patchwords.model.cost import ModelConfig
 from patchwords.train.footprint import estimate_checkpointed_bytes, group_layer_parts
 
 FREE_MEMORY_SHARE = 0.5  # of the memory that is free before training; the rest is for all else
