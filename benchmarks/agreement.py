@@ -16,7 +16,7 @@ from benchmarks.photos import paths_of
 from benchmarks.table import Row, Section
 from benchmarks.timing import Ratio
 from patchwords.data.decode import decode_image
-from patchwords.model.int8 import find_int8_obstacle
+from patchwords.models.inference.int8 import find_int8_obstacle
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 

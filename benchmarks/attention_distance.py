@@ -17,9 +17,9 @@ import time
 import torch
 
 from patchwords.device import peak_memory
-from patchwords.inspect.attention import choose_chunk_size, require_attention
-from patchwords.inspect.distance import attention_distance
-from patchwords.model.create import create_model
+from patchwords.interpret.attention import choose_chunk_size, require_attention
+from patchwords.interpret.distance import attention_distance
+from patchwords.models.zoo import create_model
 
 GIB = 2**30
 BATCH = 16  # images made at a time, as a loader gives them

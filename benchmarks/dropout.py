@@ -17,7 +17,7 @@ from torch import nn
 
 import patchwords as pw
 from patchwords.device import choose_device
-from patchwords.model.dropout import Dropout
+from patchwords.models.layers import Dropout
 
 
 def with_torch_dropout(model: nn.Module) -> nn.Module:

@@ -27,7 +27,7 @@ import torch
 from sklearn.linear_model import Ridge, RidgeClassifier
 
 from patchwords.device import peak_memory
-from patchwords.evaluate.fewshot import fit_ridge_classifiers, standardise_features
+from patchwords.evaluation.probes.fewshot import fit_ridge_classifiers, standardise_features
 
 MIB = 2**20
 SAMPLE = 997  # numbers of each weight matrix that are compared

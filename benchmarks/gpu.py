@@ -10,7 +10,7 @@ from benchmarks import machine, peers, shapes, training
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare
 from benchmarks.timing import interleave
-from patchwords.model.cost import compute_training_flops, count_forward_macs
+from patchwords.models.cost import compute_training_flops, count_forward_macs
 
 BATCHES = (256, 128, 64, 32)  # the first that fits the memory with all contenders in it
 UTILISATION = 0.5  # of the peak, at least

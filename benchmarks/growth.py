@@ -26,9 +26,9 @@ from benchmarks.table import Section, number
 from benchmarks.timing import interleave
 from patchwords.device import peak_memory
 from patchwords.files import write_atomically
-from patchwords.model.cost import count_macs
-from patchwords.model.create import create_model
-from patchwords.model.vit import ViT
+from patchwords.models.cost import count_macs
+from patchwords.models.vit import ViT
+from patchwords.models.zoo import create_model
 
 HEADER = ("grows", "pass", "from", "to", "time", "memory", "MACs", "local exponents of time")
 HEAD = 64  # width of a head, as in all of Table 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from patchwords.report.curves import Curve, Panel, draw_panels
+from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
 CAPTION = (
     "Time and memory of ViT-Ti/16 as one size grows. Counted: what the number "

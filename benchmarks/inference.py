@@ -13,12 +13,12 @@ from benchmarks.asked import Asked
 from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
 from patchwords.device import choose_device
-from patchwords.model.cost import count_forward_macs
-from patchwords.model.family import Model
-from patchwords.model.fast import pack_for_inference
-from patchwords.model.int8 import find_int8_obstacle, quantise_model
-from patchwords.model.ranges import collect_activation_ranges
-from patchwords.model.vit import ViT
+from patchwords.models.build import Model
+from patchwords.models.cost import count_forward_macs
+from patchwords.models.inference.calibration import collect_activation_ranges
+from patchwords.models.inference.int8 import find_int8_obstacle, quantise_model
+from patchwords.models.inference.packed import pack_for_inference
+from patchwords.models.vit import ViT
 
 BATCHES = (1, 8, 32)
 GOALS = {  # (model, precision of ours) -> how many times timm in fp32

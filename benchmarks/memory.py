@@ -14,8 +14,8 @@ from benchmarks import child, peers, shapes, training
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare
 from patchwords.device import peak_memory
-from patchwords.model.variants import resolve_model
-from patchwords.weights.timm_args import make_vit_model_args
+from patchwords.models.zoo import resolve_model
+from patchwords.weights.timm.config import make_vit_model_args
 
 GOAL = 1.0  # not above timm
 STEPS = 3  # the optimizer's state is there from the first on

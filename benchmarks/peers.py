@@ -19,8 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from patchwords.model.create import create_model
-from patchwords.model.vit import ViT
+from patchwords.models.vit import ViT
+from patchwords.models.zoo import create_model
 from patchwords.weights.store import save_pretrained
 
 Answer = Callable[[Tensor], Tensor]  # normalised images [B, C, H, W] -> logits [B, classes]
@@ -123,7 +123,7 @@ def openvino(ours: ViT, precision: str) -> Answer:
     for package in ("onnx", "onnxscript", "openvino"):
         load(package)
     from patchwords.data.preprocess import Preprocess
-    from patchwords.export.engine import OpenVinoModel
+    from patchwords.export.runtime import OpenVinoModel
     from patchwords.export.write import export_model
     from patchwords.weights.pretrained import Pretrained
 

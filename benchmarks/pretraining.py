@@ -25,7 +25,7 @@ import pyarrow.parquet as pq
 
 import patchwords as pw
 from patchwords.data.preprocess import Preprocess
-from patchwords.evaluate.spread import compute_seed_statistics
+from patchwords.evaluation.statistics import compute_seed_statistics
 
 SET_APART = 500  # images of each class
 PASSES, TUNING_PASSES = 3, 10

@@ -23,10 +23,10 @@ from typing import Any
 from pretraining import PASSES, VIT, patchwords, place
 
 import patchwords as pw
-from patchwords.evaluate.robustness.table import choose_perturbations
-from patchwords.evaluate.spread import compute_seed_statistics
-from patchwords.model.cost import count_macs
-from patchwords.report.robustness import draw_robustness
+from patchwords.evaluation.robustness.measure import choose_perturbations
+from patchwords.evaluation.statistics import compute_seed_statistics
+from patchwords.models.cost import count_macs
+from patchwords.report.figures.comparison import draw_robustness
 
 RESNET = "BiT-R26x1"
 SHOTS = (5, 25)

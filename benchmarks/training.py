@@ -16,13 +16,13 @@ from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
-from patchwords.model.cost import compute_training_flops, count_forward_macs
-from patchwords.model.vit import ViT
-from patchwords.train.optimizer import build_optimizer
-from patchwords.train.parallel import compile_layers
-from patchwords.train.plan import TrainingPlan
-from patchwords.train.step import StepSettings, TrainState, train_step
-from patchwords.train.task import ClassificationLoss
+from patchwords.models.cost import compute_training_flops, count_forward_macs
+from patchwords.models.vit import ViT
+from patchwords.training.engine.optimizer import build_optimizer
+from patchwords.training.engine.parallel import compile_layers
+from patchwords.training.engine.step import StepSettings, TrainState, train_step
+from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.plan import TrainingPlan
 
 MODELS = ((shapes.TI, 32), (shapes.S, 32), (shapes.TI_SMALL, 128))
 GOALS = {"timm fp32": 1.9, "timm bf16": 1.3}  # how many times that, for ours in bf16

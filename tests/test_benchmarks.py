@@ -42,7 +42,7 @@ from PIL import Image
 
 from patchwords import cli
 from patchwords.data.preprocess import Preprocess
-from patchwords.model.int8 import find_int8_obstacle
+from patchwords.models.inference.int8 import find_int8_obstacle
 
 QUICK = Asked(quick=True, rounds=1)
 ROOT = Path(__file__).parent.parent

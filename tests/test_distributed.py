@@ -11,7 +11,7 @@ import torch
 
 from patchwords import distributed
 from patchwords.cli import main
-from patchwords.data.plan import check_batch_divisible
+from patchwords.data.sampler import check_batch_divisible
 from patchwords.distributed import World, get_world
 from patchwords.errors import ConfigError, DataError
 
@@ -32,11 +32,11 @@ def under_torchrun(monkeypatch: pytest.MonkeyPatch, **more: str) -> None:
 def test_who_a_process_is(monkeypatch: pytest.MonkeyPatch) -> None:
     assert get_world() == World() == World(rank=0, local_rank=0, size=1, local_size=1)
     assert get_world().is_main
-    assert distributed.speaks()
+    assert distributed.is_main_process()
     under_torchrun(monkeypatch)
     assert get_world() == World(rank=5, local_rank=1, size=8, local_size=4)
     assert not get_world().is_main
-    assert not distributed.speaks()
+    assert not distributed.is_main_process()
 
 
 def test_half_an_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,23 +60,23 @@ def test_more_processes_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with (
         pytest.raises(ConfigError, match=r"4 processes share .* 2 GPUs: start --nproc-per-node 2"),
-        distributed.joined(cuda=True),
+        distributed.join_process_group(cuda=True),
     ):
         pass
 
 
 def test_a_process_alone_is_given_back_what_it_gave() -> None:
-    with distributed.joined(cuda=False) as here:
+    with distributed.join_process_group(cuda=False) as here:
         assert here == World()
-        assert distributed.gather({"a": 1}) == [{"a": 1}]
-        assert distributed.gather_numbers([3, 5]) == [[3, 5]]
-        assert distributed.concatenate([7, 8]) == [7, 8]
-        assert distributed.from_main("x") == "x"
-        assert distributed.mean_over({"loss": 0.1}, 3) == ({"loss": 0.1}, 3)
-        assert distributed.together(lambda: 4) == 4
-        assert torch.equal(distributed.sum_over(torch.ones(2)), torch.ones(2))
+        assert distributed.all_gather_objects({"a": 1}) == [{"a": 1}]
+        assert distributed.all_gather_integers([3, 5]) == [[3, 5]]
+        assert distributed.all_gather_lists([7, 8]) == [7, 8]
+        assert distributed.broadcast_from_main("x") == "x"
+        assert distributed.all_reduce_means({"loss": 0.1}, 3) == ({"loss": 0.1}, 3)
+        assert distributed.run_on_all_processes(lambda: 4) == 4
+        assert torch.equal(distributed.all_reduce_sum(torch.ones(2)), torch.ones(2))
         with pytest.raises(DataError, match="gone"):
-            distributed.by_main(fail)
+            distributed.run_on_main_process(fail)
     assert not torch.distributed.is_initialized()
 
 
@@ -88,12 +88,12 @@ def test_a_start_is_known_by_its_name_or_by_torchrun_itself(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
-    assert distributed.launch() is None
+    assert distributed.get_launch_id() is None
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job-17")
-    assert distributed.launch() == "job-17"
+    assert distributed.get_launch_id() == "job-17"
     monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
     monkeypatch.setattr("os.getppid", lambda: 4711)
-    assert (distributed.launch() or "").endswith("-4711")
+    assert (distributed.get_launch_id() or "").endswith("-4711")
 
 
 @pytest.mark.parametrize(
@@ -138,5 +138,5 @@ def test_one_of_several_ends_at_once_and_loses_nothing() -> None:
 
 def test_a_process_alone_ends_as_any_other() -> None:
     with pytest.raises(SystemExit) as caught:
-        distributed.leave(2)
+        distributed.exit_process(2)
     assert caught.value.code == 2

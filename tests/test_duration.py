@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwords.duration import format_duration
+from patchwords.files import format_duration
 
 
 def test_duration() -> None:

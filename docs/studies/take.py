@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.files import write_atomically
-from patchwords.report.words import pluralise
-from patchwords.studies.contents import format_difference, format_flops
+from patchwords.report.format import pluralise
+from patchwords.studies.page import format_difference, format_flops
+from patchwords.studies.registry import STUDIES, load_study
 from patchwords.studies.study import Study
-from patchwords.studies.table import STUDIES, load_study
 
 HERE = Path(__file__).resolve().parent
 DOCS = HERE.parent

@@ -17,18 +17,17 @@ from patchwords.version import __version__
 
 if TYPE_CHECKING:
     from patchwords.data.preprocess import Preprocess
-    from patchwords.model.create import create_model
-    from patchwords.model.resnet import ResNet
-    from patchwords.model.variants import list_models
-    from patchwords.model.vit import ViT
+    from patchwords.models.resnet.resnet import ResNet
+    from patchwords.models.vit import ViT
+    from patchwords.models.zoo import create_model, list_models
     from patchwords.weights.pretrained import Pretrained
     from patchwords.weights.store import from_pretrained, save_pretrained
 
 PUBLIC = {
-    "create_model": "patchwords.model.create",
-    "list_models": "patchwords.model.variants",
-    "ResNet": "patchwords.model.resnet",
-    "ViT": "patchwords.model.vit",
+    "create_model": "patchwords.models.zoo",
+    "list_models": "patchwords.models.zoo",
+    "ResNet": "patchwords.models.resnet.resnet",
+    "ViT": "patchwords.models.vit",
     "Preprocess": "patchwords.data.preprocess",
     "Pretrained": "patchwords.weights.pretrained",
     "from_pretrained": "patchwords.weights.store",

@@ -15,13 +15,13 @@ import torch
 from PIL import Image
 from starlette.testclient import TestClient
 
-from patchwords.app.desk import PredictionService
-from patchwords.app.limits import AppLimits
+from patchwords.app.middleware import AppLimits
+from patchwords.app.service import PredictionService
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.evaluate.subject import LoadedModel
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import ModelConfig, build_model
+from patchwords.evaluation.predictions import LoadedModel
+from patchwords.models.build import ModelConfig, build_model
+from patchwords.models.config import ViTConfig
 from patchwords.weights.pretrained import Pretrained
 
 LIMITS = AppLimits(body=2**20, answer_seconds=20.0)

@@ -8,11 +8,11 @@ import pytest
 from asked import LIMITS, App, subject_of
 from starlette.testclient import TestClient
 
-from patchwords.app.desk import PredictionService
-from patchwords.app.door import LOOPBACK_HOSTS
+from patchwords.app.middleware import LOOPBACK_HOSTS
 from patchwords.app.neighbours import NeighbourSearch
 from patchwords.app.server import create_app
-from patchwords.evaluate.subject import LoadedModel
+from patchwords.app.service import PredictionService
+from patchwords.evaluation.predictions import LoadedModel
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from starlette.testclient import TestClient
 from test_serve import serving
 
 from browser import CHROMIUM, Browser, browsing
-from patchwords.app.desk import PredictionService
-from patchwords.app.door import LOOPBACK_HOSTS
+from patchwords.app.middleware import LOOPBACK_HOSTS
 from patchwords.app.neighbours import NeighbourSearch
 from patchwords.app.server import create_app
+from patchwords.app.service import PredictionService
 from patchwords.data.open import open_images
 
 TIMES = "\N{MULTIPLICATION SIGN}"

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from patchwords.app.batching import Batcher
-from patchwords.app.refused import RequestRefused
+from patchwords.app.middleware import RequestRefused
+from patchwords.app.service import Batcher
 
 
 class Slow:

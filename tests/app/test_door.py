@@ -9,7 +9,7 @@ from importlib.resources import files
 import pytest
 from asked import App, photo
 
-from patchwords.app.door import SECURITY_HEADERS
+from patchwords.app.middleware import SECURITY_HEADERS
 from patchwords.app.server import PAGE_FILES, ROUTES
 
 FOLDER = files("patchwords.app") / "page"

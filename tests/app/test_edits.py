@@ -21,9 +21,8 @@ from patchwords.app.edits import (
     map_pixels_to_patches,
     patch_grid,
 )
-from patchwords.inspect.rollout import attention_rollout
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import TrunkConfig
+from patchwords.interpret.rollout import attention_rollout
+from patchwords.models.resnet.config import ResNetConfig, TrunkConfig
 
 RESNET = ResNetConfig(trunk=TrunkConfig(units=(1, 1)), image_size=(40, 24), num_classes=5)
 PIXELS = np.random.default_rng(0).integers(1, 256, (12, 20, 3), dtype=np.uint8)

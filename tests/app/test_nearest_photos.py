@@ -16,11 +16,11 @@ from PIL import Image
 
 from patchwords.app import neighbours as module
 from patchwords.app.neighbours import NeighbourSearch
-from patchwords.data.examples import ImageDataset
+from patchwords.data.dataset import ImageDataset
 from patchwords.data.open import open_images
-from patchwords.evaluate.feature_cache import FeatureCache
-from patchwords.evaluate.features import extract_example_features
-from patchwords.evaluate.nearest import subsample_examples
+from patchwords.evaluation.probes.cache import FeatureCache
+from patchwords.evaluation.probes.features import extract_example_features
+from patchwords.evaluation.probes.knn import subsample_examples
 
 
 def photos(folder: Path, count: int) -> ImageDataset:

@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 from asked import LABELS, App, photo, subject_of
 
-from patchwords.app.serve import (
+from patchwords.app.server import (
     create_uvicorn_server,
     format_socket_url,
     is_loopback_socket,
@@ -28,7 +28,7 @@ from patchwords.app.serve import (
 )
 from patchwords.cli import main
 from patchwords.errors import ConfigError
-from patchwords.model.config import ViTConfig
+from patchwords.models.config import ViTConfig
 from patchwords.weights.store import save_pretrained
 
 

@@ -11,17 +11,17 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from patchwords.data import randaugment as ra
-from patchwords.data.augment import AugmentSettings
-from patchwords.data.batch_augment import (
+from patchwords.data.augment import (
+    AugmentSettings,
     augment_batch,
     cutmix,
     jitter_colors,
     mixup,
     random_erasing,
 )
-from patchwords.data.plan import SampleKey
 from patchwords.data.randaugment import randaugment
-from patchwords.noise import numpy_generator
+from patchwords.data.sampler import SampleKey
+from patchwords.rng import numpy_generator
 
 B, H, W = 5, 29, 37
 
@@ -63,10 +63,10 @@ LEVELS = [1.0, 2.0, 4.0, 7.0, 8.0]
             lambda im, k: ImageOps.solarize(im, int(k)),
             [0.0, 31.0, 128.0, 200.0, 256.0],
         ),
-        (ra.brightness, lambda im, k: ImageEnhance.Brightness(im).enhance(k), FACTORS),
-        (ra.contrast, lambda im, k: ImageEnhance.Contrast(im).enhance(k), FACTORS),
-        (ra.color, lambda im, k: ImageEnhance.Color(im).enhance(k), FACTORS),
-        (ra.sharpness, lambda im, k: ImageEnhance.Sharpness(im).enhance(k), FACTORS),
+        (ra.adjust_brightness, lambda im, k: ImageEnhance.Brightness(im).enhance(k), FACTORS),
+        (ra.adjust_contrast, lambda im, k: ImageEnhance.Contrast(im).enhance(k), FACTORS),
+        (ra.adjust_saturation, lambda im, k: ImageEnhance.Color(im).enhance(k), FACTORS),
+        (ra.adjust_sharpness, lambda im, k: ImageEnhance.Sharpness(im).enhance(k), FACTORS),
     ],
     ids=lambda value: getattr(value, "__name__", None),
 )
@@ -123,7 +123,7 @@ def test_translation_moves_whole_columns() -> None:
 def test_cutout_solarize_add_and_level_zero() -> None:
     zeros = torch.zeros(2, 3, 12, 10, dtype=torch.uint8)
     amounts = torch.tensor([[0.25, 0.5, 0.5], [0.25, 0.0, 0.99]], dtype=torch.float64)
-    cut = ra.cutout(zeros, amounts) == ra.FILL  # half side 3
+    cut = ra.cutout(zeros, amounts) == ra.FILL_VALUE  # half side 3
     assert cut[0].sum() == 3 * 6 * 6
     assert cut[0, 0, 3:9, 2:8].all()
     assert cut[1, :, :3, 6:].all()  # clipped at the corner

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.data.crop import (
+from patchwords.data.preprocess import (
     MIN_SNAP_SIDE,
     Interpolation,
     crop_and_resize,

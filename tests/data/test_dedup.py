@@ -12,10 +12,10 @@ import pytest
 from PIL import Image, ImageEnhance
 
 from patchwords.cli import main
-from patchwords.data.dedup import NEAR_DUPLICATE_BITS, find_duplicates
-from patchwords.data.exclude import exclude_listed_images, read_exclusion_list
-from patchwords.data.fingerprints import find_near_pairs
+from patchwords.data.doctor.dedup import NEAR_DUPLICATE_BITS, find_duplicates
+from patchwords.data.doctor.fingerprints import find_near_pairs
 from patchwords.data.open import open_data
+from patchwords.data.splits import exclude_listed_images, read_exclusion_list
 from patchwords.errors import ConfigError, DataError
 
 

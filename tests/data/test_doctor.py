@@ -15,21 +15,20 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
-from patchwords.commands.doctor import DoctorCommand, run_doctor
-from patchwords.data import fingerprints
-from patchwords.data.doctor import diagnose_dataset
-from patchwords.data.examples import DatasetSplits, ImageDataset
-from patchwords.data.findings import CHECKS, DoctorReport
-from patchwords.data.fingerprints import (
+from patchwords.cli.data.doctor import DoctorCommand, run_doctor
+from patchwords.data.dataset import DatasetSplits, ImageDataset
+from patchwords.data.doctor import diagnose_dataset, fingerprints
+from patchwords.data.doctor.checks import CHECKS, DoctorReport
+from patchwords.data.doctor.fingerprints import (
     group_equal_values,
     group_near_duplicates,
     hamming_distances,
     perceptual_hash,
 )
-from patchwords.data.folder import open_folder
-from patchwords.data.survey import survey_image
+from patchwords.data.doctor.survey import survey_image
+from patchwords.data.sources.folder import open_folder
 from patchwords.errors import ConfigError, DataError
-from patchwords.noise import numpy_generator
+from patchwords.rng import numpy_generator
 
 SHARED = Path(os.environ.get("PATCHWORDS_DATA", Path(__file__).parents[3] / "shared" / "data"))
 FLOWERS = SHARED / "flower_photos"
@@ -473,7 +472,7 @@ def test_many_classes_are_summed_up(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 def test_the_command_is_imported_without_heavy_libraries() -> None:
     code = (
-        "import sys, patchwords.commands.doctor; "
+        "import sys, patchwords.cli.data.doctor; "
         "print([m for m in ('torch', 'PIL', 'numpy', 'sklearn') if m in sys.modules])"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.data import jpeg
+from patchwords.data import decode as jpeg
 from patchwords.data.decode import EXIF_TRANSPOSES, EncodedImage, decode_image
 from patchwords.errors import DataError
 

@@ -17,10 +17,10 @@ import torch
 from PIL import Image
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
-from patchwords.data.examples import ImageDataset
+from patchwords.data.dataset import ImageDataset
 from patchwords.data.loader import ImageBatch, default_num_workers, load_batches, load_eval_batches
-from patchwords.data.plan import SampleKey, draw_epoch_order, iterate_batch_keys
 from patchwords.data.preprocess import Preprocess
+from patchwords.data.sampler import SampleKey, draw_epoch_order, iterate_batch_keys
 from patchwords.errors import ConfigError, DataError
 
 N = 23

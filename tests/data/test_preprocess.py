@@ -13,10 +13,9 @@ import torch
 from PIL import Image
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
-from patchwords.data.crop import crop_and_resize, draw_random_resized_crop
-from patchwords.data.preprocess import Preprocess
+from patchwords.data.preprocess import Preprocess, crop_and_resize, draw_random_resized_crop
 from patchwords.errors import ConfigError
-from patchwords.noise import numpy_generator
+from patchwords.rng import numpy_generator
 
 
 def ramp(width: int, height: int) -> Image.Image:
@@ -168,7 +167,7 @@ def test_wrong_settings_are_named(values: dict, message: str) -> None:
 
 def test_settings_are_torch_free() -> None:
     code = (
-        "import sys, patchwords.data.augment, patchwords.data.preprocess, patchwords.data.plan;"
+        "import sys, patchwords.data.augment, patchwords.data.preprocess, patchwords.data.sampler;"
         "sys.exit('torch' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

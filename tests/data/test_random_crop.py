@@ -9,10 +9,9 @@ import pytest
 from PIL import Image
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
-from patchwords.data.crop import draw_random_crop
-from patchwords.data.preprocess import Preprocess
+from patchwords.data.preprocess import Preprocess, draw_random_crop
 from patchwords.errors import ConfigError
-from patchwords.noise import numpy_generator
+from patchwords.rng import numpy_generator
 
 WIDTH, HEIGHT = 61, 47
 

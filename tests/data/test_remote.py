@@ -8,8 +8,8 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from patchwords.data import remote
-from patchwords.data.remote import download_file, is_remote_url, list_matching_urls
+from patchwords import download as remote
+from patchwords.download import download_file, is_remote_url, list_matching_urls
 from patchwords.errors import ConfigError, StorageError
 from storage import Server, serving
 

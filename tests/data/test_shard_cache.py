@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.data.shard_cache import FetchEntry, ReserveSpace, ShardCache, file_lock
+from patchwords.data.shards.cache import FetchEntry, ReserveSpace, ShardCache, file_lock
 from patchwords.errors import ConfigError, StorageError
 
 SIZE = 101  # bytes of an entry
@@ -144,7 +144,7 @@ def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
 KILLED = """
 import sys, time
 from pathlib import Path
-from patchwords.data.shard_cache import ShardCache
+from patchwords.data.shards.cache import ShardCache
 def bring(part, reserve):
     reserve(1_000_003)
     part.write_bytes(b"half")
@@ -175,7 +175,7 @@ def test_processes_share_it_within_its_bound(tmp_path: Path) -> None:
     script = """
 import random, sys
 from pathlib import Path
-from patchwords.data.shard_cache import ShardCache
+from patchwords.data.shards.cache import ShardCache
 cache = ShardCache(Path(sys.argv[1]), 6 * 10007)
 order = random.Random(int(sys.argv[2]))
 for _ in range(60):

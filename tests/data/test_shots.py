@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from patchwords.data.shots import draw_shots
+from patchwords.data.splits import draw_shots
 from patchwords.errors import ConfigError, DataError
 
 LABELS = np.array([7, 2, 7, 3, 2, 3, 7, 3, 3, 2, 7, 7, 2])  # 4 of class 2, 4 of 3, 5 of 7

@@ -17,10 +17,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from patchwords.data.dataset import DatasetSplits
 from patchwords.data.decode import decode_image
-from patchwords.data.examples import DatasetSplits
 from patchwords.data.open import open_data, open_images
-from patchwords.data.shards import expand_tar_spec
+from patchwords.data.shards.tar import expand_tar_spec
 from patchwords.errors import ConfigError, DataError
 
 DATA = Path(os.environ.get("PATCHWORDS_DATA", Path(__file__).parents[3] / "shared" / "data"))
@@ -680,7 +680,7 @@ def test_opening_needs_neither_torch_nor_tables() -> None:
     """`patchwords --help` and the dispatch of sources stay light."""
     program = """
 import sys
-import patchwords.data.open, patchwords.data.split, patchwords.data.decode
+import patchwords.data.sources, patchwords.data.splits, patchwords.data.decode
 heavy = {"torch", "datasets", "pyarrow", "pandas", "sklearn", "matplotlib", "pillow_heif"}
 print(*heavy & set(sys.modules))
 """

@@ -11,9 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from patchwords.data.examples import DatasetSplits, ImageDataset
-from patchwords.data.listing import Listing, build_dataset_splits
-from patchwords.data.split import (
+from patchwords.data.dataset import DatasetSplits, ImageDataset, Listing, build_dataset_splits
+from patchwords.data.splits import (
     allocate_class_quotas,
     fingerprint_dataset,
     group_exact_duplicates,

@@ -15,17 +15,17 @@ import fsspec
 import numpy as np
 import pytest
 
+from patchwords import download as remote
 from patchwords.cli import main
-from patchwords.data import remote
-from patchwords.data.examples import ImageDataset
+from patchwords.data.dataset import ImageDataset
 from patchwords.data.loader import EvalTransform, ImageBatch, load_batches
 from patchwords.data.open import open_data
-from patchwords.data.plan import draw_epoch_order, draw_shard_groups, iterate_batch_keys
-from patchwords.data.prefetch import build_shard_prefetcher, check_shard_cache_size
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.shard_cache import file_lock
-from patchwords.data.shard_store import ShardReader
-from patchwords.data.split import fingerprint_dataset, group_exact_duplicates, split_dataset
+from patchwords.data.sampler import draw_epoch_order, draw_shard_groups, iterate_batch_keys
+from patchwords.data.shards.cache import file_lock
+from patchwords.data.shards.store import ShardReader
+from patchwords.data.shards.stream import build_shard_prefetcher, check_shard_cache_size
+from patchwords.data.splits import fingerprint_dataset, group_exact_duplicates, split_dataset
 from patchwords.errors import ConfigError, DataError, StorageError
 from storage import LABELS, Server, png, serving, write_set, write_tar
 

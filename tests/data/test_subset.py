@@ -7,12 +7,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from patchwords.data.examples import DatasetSplits
-from patchwords.data.listing import Listing, build_dataset_splits
-from patchwords.data.split import fingerprint_dataset, read_splits, split_dataset, write_splits
-from patchwords.data.subset import subsample_training_images
+from patchwords.data.dataset import DatasetSplits, Listing, build_dataset_splits
+from patchwords.data.splits import (
+    fingerprint_dataset,
+    read_splits,
+    split_dataset,
+    subsample_training_images,
+    write_splits,
+)
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluate.held_out import merge_run_splits, select_held_out
+from patchwords.evaluation.held_out import merge_run_splits, select_held_out
 
 COUNTS = {"a": 211, "b": 103, "c": 23, "d": 7, "e": 5, "f": 3}
 

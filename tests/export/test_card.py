@@ -9,7 +9,7 @@ from trees import LABELS, PREPROCESS
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.export.card import METADATA_KEYS, ExportMetadata
+from patchwords.export.metadata import METADATA_KEYS, ExportMetadata
 
 CARD = ExportMetadata(
     LABELS, Preprocess.from_dict({**PREPROCESS, "image_size": [12, 20]}), "ViT-B/16"

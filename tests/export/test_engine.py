@@ -10,7 +10,7 @@ import pytest
 from trees import LABELS
 
 from patchwords.errors import WeightsError
-from patchwords.export.engine import open_exported_model
+from patchwords.export.runtime import open_exported_model
 from patchwords.weights.pretrained import Pretrained
 
 

@@ -16,13 +16,11 @@ from trees import TINY, make, noise
 
 import patchwords.export.write as exporting
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.export.engine import open_exported_model
-from patchwords.export.packages import import_export_package
-from patchwords.export.verify import LogitDifference
+from patchwords.export.onnx import LogitDifference
+from patchwords.export.runtime import import_export_package, open_exported_model
 from patchwords.export.write import export_model, list_export_files, move_exported_files
-from patchwords.model.config import ViTConfig
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig
 from patchwords.weights.pretrained import Pretrained
 
 WIDE = replace(TINY, image_size=(24, 40), patch_size=2)
@@ -86,7 +84,7 @@ def test_what_is_inside(files: Path) -> None:
     assert (batch.dim_param, batch.dim_value) == ("batch", 0)
     for name in ("trees.onnx", "trees-int8.onnx", "trees.xml"):
         text = (files / name).read_bytes()
-        for trace in (b"vit.py", b"forward", b"patchwords.model", str(Path.cwd()).encode()):
+        for trace in (b"vit.py", b"forward", b"patchwords.models", str(Path.cwd()).encode()):
             assert trace not in text, name
     assert (files / "trees.bin").stat().st_size > 4 * 12 * 12  # float32, not float16
 

@@ -6,8 +6,8 @@ import torch
 
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import ModelConfig, build_model
+from patchwords.models.build import ModelConfig, build_model
+from patchwords.models.config import ViTConfig
 from patchwords.weights.pretrained import Pretrained
 
 TINY = ViTConfig(

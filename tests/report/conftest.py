@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fabricated_run import NASTY, fabricate
 
-from patchwords.data.examples import ImageDataset
+from patchwords.data.dataset import ImageDataset
 
 
 @pytest.fixture

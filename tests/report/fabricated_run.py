@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from patchwords.data.examples import ImageDataset
-from patchwords.evaluate.classify import Predictions, write_predictions
-from patchwords.evaluate.metrics import compute_classification_metrics
+from patchwords.data.dataset import ImageDataset
+from patchwords.evaluation.metrics import compute_classification_metrics
+from patchwords.evaluation.predictions import Predictions, write_predictions
 
 NASTY = ("<b>bold</b>", 'a "quoted" & $class$', "</style><script>alert(1)</script>", "plain")
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from browser import Browser
-from patchwords.inspect.view import AttentionView
+from patchwords.interpret.view import AttentionView
 from patchwords.report.explorer.page import write_explorer
 
 FIRST = "explorer.panels[0]"

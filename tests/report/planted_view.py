@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from patchwords.inspect.codes import encode_attention
-from patchwords.inspect.view import AttentionView
+from patchwords.interpret.view import AttentionView, encode_attention
 
 
 def plant(

@@ -10,10 +10,10 @@ import pytest
 from fabricated_run import fabricate, write_json
 
 from patchwords.cli import main
-from patchwords.evaluate.metrics import wilson_interval
+from patchwords.evaluation.metrics import wilson_interval
 from patchwords.report.html import replace_surrogates
-from patchwords.report.run import read_run_data
-from patchwords.report.write import write_report
+from patchwords.report.page import write_report
+from patchwords.report.run_data import read_run_data
 
 
 def answer(folder: Path, right: str) -> None:

@@ -9,24 +9,24 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from patchwords.report.charts import (
+from patchwords.report.figures.svg import (
     MAX_LINE_POINTS,
     ChartFrame,
     ChartSeries,
     choose_ticks,
+    confusion_pixel_map,
     line_chart,
     make_series,
 )
-from patchwords.report.diagrams import confusion_pixel_map
-from patchwords.report.html import Markup, join_markup, tag
-from patchwords.report.run import RunData
-from patchwords.report.words import (
+from patchwords.report.format import (
     format_compact,
     format_learning_rate,
     format_percent,
     format_probability,
     pluralise,
 )
+from patchwords.report.html import Markup, join_markup, tag
+from patchwords.report.run_data import RunData
 
 NBSP = "\N{NO-BREAK SPACE}"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from patchwords.report.curves import LINE_STYLES, Curve, Panel, draw_panels
+from patchwords.report.figures.plots import LINE_STYLES, Curve, Panel, draw_panels
 
 
 def panel(title: str, curves: int) -> Panel:

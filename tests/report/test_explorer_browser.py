@@ -16,14 +16,13 @@ from planted_view import plant
 from browser import CHROMIUM, Browser, browsing
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
-from patchwords.inspect.codes import decode_attention
-from patchwords.inspect.distance import mean_head_distance, patch_distances
-from patchwords.inspect.rollout import attention_rollout
-from patchwords.inspect.view import build_attention_view
-from patchwords.model.config import ViTConfig
-from patchwords.model.vit import ViT
+from patchwords.interpret.distance import mean_head_distance, patch_distances
+from patchwords.interpret.rollout import attention_rollout
+from patchwords.interpret.view import build_attention_view, decode_attention
+from patchwords.models.config import ViTConfig
+from patchwords.models.vit import ViT
 from patchwords.report.explorer.page import write_explorer
-from patchwords.report.words import RANGE_DASH
+from patchwords.report.format import RANGE_DASH
 
 pytestmark = pytest.mark.skipif(
     CHROMIUM is None, reason="there is no Chromium on this machine to open the page in"
@@ -74,7 +73,7 @@ def test_numbers_are_those_of_numpy(browser: Browser, tmp_path: Path, prefix: in
 
 
 def test_rollout_is_the_models(browser: Browser, tmp_path: Path) -> None:
-    """As inspect/rollout.py gives it. Of two rollouts the rows differ, in sum, by no more than half
+    """As interpret/rollout.py gives it. Of two rollouts the rows differ, in sum, by no more than half
     of what the rows of attention do, layer by layer."""
     config = ViTConfig(patch_size=4, width=12, depth=3, heads=2, mlp_width=23, image_size=(12, 20))
     model = drawn(ViT(config.with_settings(num_classes=2)))

@@ -122,7 +122,7 @@ def test_what_the_page_says_of_precision() -> None:
 def test_the_map_rises_in_grey() -> None:
     """Luminance by Rec. 709: a brighter grey is always a larger weight, by steps that are seen."""
     stops = np.array(list_viridis_stops()).reshape(-1, 3) / 255
-    assert len(stops) == page.STOPS
+    assert len(stops) == page.COLOUR_MAP_STOPS
     linear = np.where(stops <= 0.04045, stops / 12.92, ((stops + 0.055) / 1.055) ** 2.4)
     lightness = 116 * np.cbrt(linear @ [0.2126, 0.7152, 0.0722]) - 16
     steps = np.diff(lightness)

@@ -6,28 +6,28 @@ import numpy as np
 import pytest
 import torch
 
-from patchwords.inspect.distance import AttentionDistances
-from patchwords.inspect.filters import PrincipalFilters
-from patchwords.inspect.positions import PositionSimilarity
-from patchwords.inspect.structure import PositionStructure
-from patchwords.inspect.truth import FaithfulnessCurves
-from patchwords.report import gazes
-from patchwords.report.gazes import (
-    PhotoAttention,
-    draw_attention_maps,
-    draw_head_maps,
-    frame_query_patch,
-)
-from patchwords.report.insight import (
+from patchwords.interpret.distance import AttentionDistances
+from patchwords.interpret.faithfulness import FaithfulnessCurves
+from patchwords.interpret.filters import PrincipalFilters
+from patchwords.interpret.positions import PositionSimilarity, PositionStructure
+from patchwords.report.figures import maps as gazes
+from patchwords.report.figures.insight import (
+    component_to_rgb,
     draw_attention_distance,
     draw_faithfulness,
     draw_filter_components,
     draw_position_similarity,
     draw_token_similarity,
-    shown,
-    tiles_of,
+    make_position_mosaic,
 )
-from patchwords.report.sheet import MIN_OVERLAY_LIGHT, overlay_map
+from patchwords.report.figures.maps import (
+    MIN_OVERLAY_LIGHT,
+    PhotoAttention,
+    draw_attention_maps,
+    draw_head_maps,
+    frame_query_patch,
+    overlay_map,
+)
 
 RANDOM = np.random.default_rng(0)
 
@@ -55,8 +55,8 @@ def test_filters(channels: int) -> None:
 def test_a_filter_has_zero_in_the_middle() -> None:
     component = np.zeros((2, 2, 3))
     component[0, 1] = -4, 0, 2
-    assert shown(component)[0, 1].tolist() == [0, 0.5, 0.75]
-    assert (shown(np.zeros((2, 2, 1))) == 0.5).all()
+    assert component_to_rgb(component)[0, 1].tolist() == [0, 0.5, 0.75]
+    assert (component_to_rgb(np.zeros((2, 2, 1))) == 0.5).all()
 
 
 @pytest.mark.parametrize(("tables", "titled"), [(1, []), (6, ["layer 0:", "layer 3:", "layer 5:"])])
@@ -74,11 +74,11 @@ def test_positions(tables: int, titled: list[str]) -> None:
 
 def test_tiles_stand_where_their_patch_does() -> None:
     values = np.arange(2 * 3 * 2 * 3, dtype=float).reshape(2, 3, 2, 3)
-    mosaic, rows, columns = tiles_of(values)
+    mosaic, rows, columns = make_position_mosaic(values)
     assert (rows, columns, mosaic.shape) == ([0, 1], [0, 1, 2], (5, 11))
     assert np.array_equal(mosaic[3:, 8:], values[1, 2])
     assert np.isnan(mosaic[2]).all()
-    _, rows, columns = tiles_of(np.zeros((14, 10, 14, 10)))
+    _, rows, columns = make_position_mosaic(np.zeros((14, 10, 14, 10)))
     assert (len(rows), rows[0], rows[-1], len(columns), columns[-1]) == (7, 0, 13, 7, 9)
 
 

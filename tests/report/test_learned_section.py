@@ -14,10 +14,10 @@ from fabricated_run import NASTY, write_json
 from PIL import Image
 from test_page import Page
 
-from patchwords.data.examples import ImageDataset
-from patchwords.report.pictures import RunImages
-from patchwords.report.run import read_run_data
-from patchwords.report.write import render_report
+from patchwords.data.dataset import ImageDataset
+from patchwords.report.page import render_report
+from patchwords.report.run_data import read_run_data
+from patchwords.report.sections.predictions import RunImages
 
 Given = tuple[Path, ImageDataset]
 SHARES = {"rows": 0.31, "columns": 0.23, "rows_and_columns": 0.57, "distance": 0.71}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from patchwords.report.write import write_report
+from patchwords.report.page import write_report
 
 NASTY = "</style><script>alert(1)</script>.png"
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from patchwords.report.nearest import (
+from patchwords.report.figures.insight import (
     NearestImage,
     PhotoNeighbours,
     SearchSummary,

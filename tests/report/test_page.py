@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fabricated_run import NASTY, fabricate, write_json
 
-from patchwords.data.examples import ImageDataset
+from patchwords.data.dataset import ImageDataset
 from patchwords.errors import DataError
-from patchwords.report.pictures import RunImages
-from patchwords.report.run import REQUIRED_KEYS, RUN_FILES, read_run_data
-from patchwords.report.write import PAGE_CONTENTS, render_report, write_report
+from patchwords.report.page import PAGE_CONTENTS, render_report, write_report
+from patchwords.report.run_data import REQUIRED_KEYS, RUN_FILES, read_run_data
+from patchwords.report.sections.predictions import RunImages
 
 Given = tuple[Path, ImageDataset]
 VOID = {"img", "br", "meta", "col", "input", "link", "hr"}

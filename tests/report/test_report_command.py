@@ -12,9 +12,9 @@ import pytest
 from fabricated_run import fabricate, write_json
 from PIL import Image
 
-from patchwords.commands.report import ReportCommand, run_report
+from patchwords.cli.inspect.report import ReportCommand, run_report
 from patchwords.data.open import open_data
-from patchwords.data.split import fingerprint_dataset
+from patchwords.data.splits import fingerprint_dataset
 from patchwords.errors import DataError
 
 
@@ -72,7 +72,7 @@ def test_no_run_is_the_users_mistake(tmp_path: Path) -> None:
 
 def test_the_command_loads_no_torch() -> None:
     code = (
-        "import sys; from patchwords.commands import report; import patchwords.report.write; "
+        "import sys; from patchwords.cli import report; import patchwords.report.page; "
         "print({'torch', 'sklearn', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -7,29 +7,33 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.model.table6 import EXAFLOP, TABLE6
-from patchwords.studies.bench import RESULT_FILE, StudyContext
-from patchwords.studies.cost import build_trial_workload
-from patchwords.studies.paper.compute import MINI, PAPER, STUDY, make_table6_name, measure_trial
-from patchwords.studies.paper.compute_numbers import (
+from patchwords.planning.table6 import EXAFLOP, TABLE6
+from patchwords.studies.budget import build_trial_workload
+from patchwords.studies.grid import write_trial_metrics
+from patchwords.studies.paper.compute import (
     FAMILIES,
     HYBRID_LEAD_LEAST_COMPUTE,
     HYBRID_LEAD_MOST_COMPUTE,
     HYBRID_SAVING,
+    MINI,
+    PAPER,
+    STUDY,
     TRAINING_FLOPS,
     VIT_LAST_GAIN,
     VIT_SAVING,
+    build_ratio_rows,
     collect_table6_points,
     compute_end_gaps,
     compute_frontier,
     compute_last_gain,
     compute_saving,
     compute_values,
+    draw_study_figures,
+    make_table6_name,
+    measure_trial,
     parse_family,
 )
-from patchwords.studies.paper.compute_page import build_ratio_rows, draw_study_figures
-from patchwords.studies.record import write_trial_metrics
-from patchwords.studies.study import ENCODER, Trial
+from patchwords.studies.study import ENCODER, RESULT_FILE, StudyContext, Trial
 
 
 def test_a_family_that_needs_four_times_as_much_everywhere() -> None:

@@ -9,27 +9,30 @@ from typing import Any
 import pytest
 from tiny_study import BRIEF, DIGITS, go
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.cost import build_trial_workload
-from patchwords.studies.paper.data_size import FULL, MINI, STUDY
-from patchwords.studies.paper.data_size_numbers import (
+from patchwords.studies.budget import build_trial_workload
+from patchwords.studies.paper.data_size import (
+    FULL,
     LARGE_VIT_GAIN,
     LARGE_VIT_NAME,
+    MINI,
     RESNET_LEAD_FEWEST_IMAGES,
     RESNET_NAME,
     SMALL_VIT_LEAD_FEWEST_IMAGES,
     SMALL_VIT_NAME,
+    STUDY,
+    TABLE_5,
     VIT_GAIN,
     VIT_GAIN_FEWSHOT,
     VIT_LEAD_MOST_IMAGES,
+    build_tables,
     compute_values,
+    draw_study_figures,
     make_data_size_label,
     parse_data_size_label,
 )
-from patchwords.studies.paper.data_size_page import TABLE_5, build_tables, draw_study_figures
-from patchwords.studies.paper.judging import FEWSHOT_LABEL
-from patchwords.studies.study import TrialMetrics
-from patchwords.studies.table import load_study
+from patchwords.studies.paper.setups import FEWSHOT_LABEL
+from patchwords.studies.registry import load_study
+from patchwords.studies.study import StudyContext, TrialMetrics
 
 SHORT = {**BRIEF, "steps": 6, "eval_every": 6, "warmup_steps": 1}
 SIZES = (100, 400, 3200)  # two doublings, then three

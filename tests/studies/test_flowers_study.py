@@ -14,26 +14,22 @@ from sklearn.metrics import precision_recall_fscore_support
 from tiny_study import OneThread
 
 from patchwords.data.augment import AugmentSettings
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.contents import PageTable, PageText, build_page_blocks
-from patchwords.studies.cost import estimate_trial_cost
-from patchwords.studies.page import render_markdown_page
+from patchwords.studies.budget import estimate_trial_cost
+from patchwords.studies.page import PageTable, PageText, build_page_blocks, render_markdown_page
 from patchwords.studies.paper.flowers import (
+    DANDELION_EXCESS,
     FULL,
+    LATE_GAIN,
     MINI,
     NUM_TRAINING_PHOTOS,
     OUR_SETTINGS,
     STUDY,
     build_notes_recipe,
-)
-from patchwords.studies.paper.flowers_measure import (
-    DANDELION_EXCESS,
-    LATE_GAIN,
     collect_training_curves,
     compute_confusion_scores,
     compute_values,
 )
-from patchwords.studies.paper.flowers_notes import (
+from patchwords.studies.paper.flowers_page import (
     NOTES_ACCURACY,
     NOTES_ALL_WEIGHTS,
     NOTES_DANDELION_ANSWERS,
@@ -42,14 +38,16 @@ from patchwords.studies.paper.flowers_notes import (
     PHOTOS_BY_CLASS,
     RESNET,
     VIT,
+    build_recall_check_table,
+    build_tables,
     count_held_out_photos,
     find_possible_correct_counts,
 )
-from patchwords.studies.paper.flowers_page import build_recall_check_table, build_tables
-from patchwords.studies.run import execute_study
+from patchwords.studies.runner import execute_study
+from patchwords.studies.study import StudyContext
 from patchwords.studies.training import count_training_flops
-from patchwords.train.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.train.recipes import fill_recipe_settings
+from patchwords.training.config import FinetuneConfig, MachineSettings, RecipeSettings
+from patchwords.training.recipes import fill_recipe_settings
 
 
 def test_the_notes_tables_are_of_all_photos() -> None:

@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 from tiny_study import DIGITS, SETTINGS, go
 
-from patchwords.evaluate.beginning import redraw_initial_weights
-from patchwords.inspect.filters import principal_filters
-from patchwords.studies.contents import build_page_blocks
-from patchwords.studies.page import render_markdown_page
+from patchwords.evaluation.model_insight import redraw_initial_weights
+from patchwords.interpret.filters import principal_filters
+from patchwords.studies.page import build_page_blocks, render_markdown_page
 from patchwords.studies.paper import inside
 from patchwords.studies.paper.inside import (
     MINI,
@@ -23,20 +22,20 @@ from patchwords.studies.paper.inside import (
     compute_stage_values,
     make_stage_label,
 )
-from patchwords.studies.paper.inside_measure import (
+from patchwords.studies.paper.inside_pictures import (
     ARRAYS_FILE,
+    LAST,
+    PANEL_UNITS,
+    PANELS,
+    STAGES,
+    UNTRAINED,
+    build_depth_panels,
+    build_stage_curves,
     compute_low_frequency_share,
     name_head_distances,
     parse_head_distances,
 )
-from patchwords.studies.paper.inside_pictures import (
-    PANEL_UNITS,
-    PANELS,
-    build_depth_panels,
-    build_stage_curves,
-)
-from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
-from patchwords.train.journal import read_metrics
+from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.weights.store import from_pretrained
 
 SIDE = 6
@@ -85,8 +84,8 @@ def test_the_rows_of_a_stage() -> None:
     assert set(found) == set(ROWS)
     assert found[inside.NEAREST] == 0.2
     assert found[inside.FARTHEST] == 0.9
-    assert found[inside.BEYOND] == pytest.approx(0.15)
-    assert found[inside.DEEPER] == pytest.approx(0.7 - 0.55)
+    assert found[inside.FARTHEST_BEYOND] == pytest.approx(0.15)
+    assert found[inside.DEEPER_HALF] == pytest.approx(0.7 - 0.55)
     assert compute_stage_values({"accuracy": None}) == {}
 
 
@@ -95,7 +94,7 @@ def test_claims_and_panels_are_about_rows_that_there_are() -> None:
     for claim in STUDY.claims:
         assert {*claim.more, *claim.less} <= labels
     drawn_rows = [row for rows in PANELS.values() for row in rows.values()]
-    assert set(drawn_rows) == set(ROWS) - {inside.BEYOND}
+    assert set(drawn_rows) == set(ROWS) - {inside.FARTHEST_BEYOND}
     assert set(PANEL_UNITS) == set(PANELS)
 
 

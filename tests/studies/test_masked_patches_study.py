@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.cost import TrialCost, estimate_trial_cost
+from patchwords.studies.budget import TrialCost, estimate_trial_cost
 from patchwords.studies.paper import masked_patches
 from patchwords.studies.paper.masked_patches import (
     LONG_SCRATCH,
@@ -19,9 +18,9 @@ from patchwords.studies.paper.masked_patches import (
     STUDY,
     SUPERVISED,
 )
-from patchwords.studies.study import ScaleName, ValuesByLabel
-from patchwords.studies.verdict import judge_claim
-from patchwords.train.named_recipe import find_recipe
+from patchwords.studies.results import judge_claim
+from patchwords.studies.study import ScaleName, StudyContext, ValuesByLabel
+from patchwords.training.recipes import find_recipe
 
 
 def costs(scale: ScaleName) -> dict[str, TrialCost]:
@@ -116,8 +115,8 @@ def drawn(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str,
         seen.update(names=names, here=series[0], paper=series[1])
         return {}
 
-    monkeypatch.setattr("patchwords.report.dots.draw_dot_plot", draw_dots)
-    masked_patches.draw(results)
+    monkeypatch.setattr("patchwords.report.figures.plots.draw_dot_plot", draw_dots)
+    masked_patches.draw_study_figures(results)
     return seen
 
 

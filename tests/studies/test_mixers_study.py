@@ -7,13 +7,12 @@ from typing import Any
 
 import pytest
 
-from patchwords.model.variants import resolve_model
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.contents import PageTable
-from patchwords.studies.cost import estimate_trial_cost
+from patchwords.models.zoo import resolve_model
+from patchwords.studies.budget import estimate_trial_cost
+from patchwords.studies.page import PageTable
 from patchwords.studies.paper import mixers
-from patchwords.studies.paper.paired import compute_label_gaps, format_gap, get_gap_interval
-from patchwords.studies.study import SCALES, ScaleName
+from patchwords.studies.paper.analysis import compute_label_gaps, format_gap, get_gap_interval
+from patchwords.studies.study import SCALES, ScaleName, StudyContext
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -73,7 +72,7 @@ def test_a_gap_is_of_pairs_and_what_diverged_is_left_out() -> None:
 
 
 def test_the_page_says_what_was_equal() -> None:
-    [_, table] = mixers.tables(made_up())
+    [_, table] = mixers.build_tables(made_up())
     assert isinstance(table, PageTable)
     by_name = {row[0]: row for row in table.rows}
     assert by_name[mixers.ATTENTION][1:] == ("64", "1,000", "100.0 %", "-")
@@ -84,6 +83,6 @@ def test_the_page_says_what_was_equal() -> None:
 
 
 def test_the_figure_is_drawn_without_what_diverged() -> None:
-    figures = mixers.draw(made_up())
+    figures = mixers.draw_study_figures(made_up())
     assert set(figures) == {"mixers.png", "mixers.svg"}
     assert figures["mixers.png"].startswith(b"\x89PNG")

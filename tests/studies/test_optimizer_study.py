@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from patchwords.studies.paper.judging import FEWSHOT_LABEL
 from patchwords.studies.paper.optimizer import (
     ADAM_LEAD,
     ADAM_LEAD_FEWSHOT,
@@ -17,6 +16,7 @@ from patchwords.studies.paper.optimizer import (
     compute_values,
     draw_study_figures,
 )
+from patchwords.studies.paper.setups import FEWSHOT_LABEL
 from patchwords.studies.study import TrialMetrics
 
 

@@ -11,10 +11,9 @@ import pytest
 import torch
 from tiny_study import DIGITS, SETTINGS
 
-from patchwords.model.resize import RESIZE_METHODS
-from patchwords.studies.bench import StudyContext
+from patchwords.models.relative import RESIZE_METHODS
 from patchwords.studies.paper import resolution
-from patchwords.studies.paper.bands import build_seed_curve
+from patchwords.studies.paper.analysis import build_seed_curve
 from patchwords.studies.paper.resolution import (
     ROWS,
     SIZE_FACTORS,
@@ -25,9 +24,9 @@ from patchwords.studies.paper.resolution import (
     make_accuracy_lost_label,
     parse_resize_method,
 )
-from patchwords.studies.study import Scale, Trial, TrialMetrics
+from patchwords.studies.study import Scale, StudyContext, Trial, TrialMetrics
 from patchwords.studies.training import evaluate_on_test, select_trial_data, train_and_measure
-from patchwords.train.settings import read_config_yaml
+from patchwords.training.config import read_config_yaml
 from patchwords.weights.store import from_pretrained
 
 
@@ -71,7 +70,7 @@ def numbers() -> dict[str, TrialMetrics]:
 
 def test_the_table_is_read_from_its_cells() -> None:
     found = numbers()
-    table = resolution.read({}, found)
+    table = resolution.compute_values({}, found)
     for start in ("as it is", "fine-tuned"):
         for method in RESIZE_METHODS:
             own = table[f"{start}, {method}, 1x"]
@@ -89,13 +88,13 @@ def test_what_is_lost_is_the_accuracy_before_less_that_after() -> None:
     found["as it is, 1x"] = {"accuracy": 0.7}
     found["as it is, bilinear-corners, 3x"] = {"accuracy": 0.2}
     found["as it is, without positions, 1x"] = {"accuracy": None}
-    table = resolution.read({}, found)
+    table = resolution.compute_values({}, found)
     assert table[make_accuracy_lost_label(WITH_POSITIONS)] == pytest.approx(0.5)
     assert table[make_accuracy_lost_label(WITHOUT_POSITIONS)] is None
 
 
 def test_claims_are_about_what_is_read() -> None:
-    table = resolution.read({}, numbers())
+    table = resolution.compute_values({}, numbers())
     for claim in STUDY.claims:
         assert {*claim.more, *claim.less} <= set(table)
 
@@ -147,7 +146,9 @@ def corners(length: int, longer: int) -> np.ndarray:
 def test_positions_are_stretched_as_the_authors_do(bench: StudyContext) -> None:
     cell = made(bench, "as it is, bilinear-corners, 3x")
     before = from_pretrained(bench.encoder(cell)).model.state_dict()["positions.table"].numpy()
-    after = resolution.resized(cell, bench).model.state_dict()["positions.table"].numpy()
+    after = (
+        resolution.load_resized_encoder(cell, bench).model.state_dict()["positions.table"].numpy()
+    )
     assert after.shape[1] == 1 + 6 * 6
     weights = corners(2, 6)
     wanted = np.einsum("yi,xj,ijd->yxd", weights, weights, before[0, 1:].reshape(2, 2, -1))
@@ -157,7 +158,9 @@ def test_positions_are_stretched_as_the_authors_do(bench: StudyContext) -> None:
 
 def test_interpolations_differ_but_for_the_rest_the_models_are_one(bench: StudyContext) -> None:
     states = [
-        resolution.resized(made(bench, f"as it is, {method}, 2x"), bench).model.state_dict()
+        resolution.load_resized_encoder(
+            made(bench, f"as it is, {method}, 2x"), bench
+        ).model.state_dict()
         for method in RESIZE_METHODS
     ]
     for name in states[0]:
@@ -168,24 +171,24 @@ def test_interpolations_differ_but_for_the_rest_the_models_are_one(bench: StudyC
 def test_as_it_is_at_its_own_size_it_is_as_its_run_says(bench: StudyContext) -> None:
     """And measuring reads no test image."""
     own, far = (made(bench, f"as it is, {place}") for place in ("1x", "bilinear-corners, 3x"))
-    assert resolution.measure(own, bench) == {}
+    assert resolution.measure_trial(own, bench) == {}
     [encoder, _] = bench.scale.pretrainings(1)
     said = evaluate_on_test(encoder, bench)
-    found = resolution.judge(own, bench)
+    found = resolution.evaluate_trial(own, bench)
     assert found == {name: said[name] for name in ("accuracy", "test images")}
-    assert resolution.judge(far, bench)["accuracy"] != found["accuracy"]
+    assert resolution.evaluate_trial(far, bench)["accuracy"] != found["accuracy"]
 
 
 def test_fine_tuning_starts_from_what_was_resized(bench: StudyContext) -> None:
     cell = made(bench, "fine-tuned, bicubic, 2x")
-    measured = resolution.measure(cell, bench)
+    measured = resolution.measure_trial(cell, bench)
     assert (measured["steps"], measured["images"]) == (3, 24)
-    judged = resolution.judge(cell, bench)
+    judged = resolution.evaluate_trial(cell, bench)
     assert judged["test images"] == 359
     run = bench.run(cell)
     start = read_config_yaml(run / "config.yaml")["weights"]
     table = from_pretrained(start).model.state_dict()["positions.table"]
-    wanted = resolution.resized(cell, bench).model.state_dict()["positions.table"]
+    wanted = resolution.load_resized_encoder(cell, bench).model.state_dict()["positions.table"]
     assert torch.equal(table, wanted)
     assert from_pretrained(run / "model").model.config.resize == "bicubic"
     assert select_trial_data(cell, bench) == "digits"
@@ -193,6 +196,6 @@ def test_fine_tuning_starts_from_what_was_resized(bench: StudyContext) -> None:
 
 def test_an_encoder_that_diverged_leaves_nothing_to_ask(bench: StudyContext) -> None:
     lost_bench = replace(bench, folder=Path("nowhere"))
-    assert resolution.judge(made(bench, "as it is, 1x"), lost_bench) == {"accuracy": None}
-    tuned = resolution.measure(made(bench, "fine-tuned, 1x"), lost_bench)
+    assert resolution.evaluate_trial(made(bench, "as it is, 1x"), lost_bench) == {"accuracy": None}
+    tuned = resolution.measure_trial(made(bench, "fine-tuned, 1x"), lost_bench)
     assert tuned == {"validation": None, "diverged": 1.0}

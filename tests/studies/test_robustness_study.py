@@ -9,10 +9,8 @@ from typing import Any
 import pytest
 from tiny_study import DIGITS, SETTINGS, go
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.contents import build_page_blocks
-from patchwords.studies.cost import estimate_trial_cost
-from patchwords.studies.page import render_markdown_page
+from patchwords.studies.budget import estimate_trial_cost
+from patchwords.studies.page import build_page_blocks, render_markdown_page
 from patchwords.studies.paper import robustness
 from patchwords.studies.paper.robustness import (
     MINI,
@@ -23,10 +21,11 @@ from patchwords.studies.paper.robustness import (
     ROWS,
     STUDY,
     VIT,
+    compute_share_kept,
+    list_level_names,
 )
-from patchwords.studies.paper.robustness_measure import compute_share_kept, list_level_names
-from patchwords.studies.paper.trained import load_encoder_data
-from patchwords.studies.study import TrialMetrics
+from patchwords.studies.paper.setups import load_encoder_data
+from patchwords.studies.study import StudyContext, TrialMetrics
 
 MADE_UP: dict[str, float] = {"accuracy": 0.5, "classes": 10, "x at 0": 0.5, "x at 5": 0.3}
 
@@ -36,7 +35,7 @@ def test_the_published_numbers_are_as_printed() -> None:
     found = {name: f"{100 * value:g}" for name, value in robustness.PAPER.items()}
     for model, printed in ((VIT, "70 60 37"), (RESNET, "0.1 0")):
         rows = [name for name in ROWS if f"{name}, {model}" in found]
-        assert rows == [robustness.dropped(p) for p in (50, 80, 90)][: len(rows)]
+        assert rows == [robustness.make_dropped_label(p) for p in (50, 80, 90)][: len(rows)]
         assert [found[f"{row}, {model}"] for row in rows] == printed.split()
 
 
@@ -81,14 +80,14 @@ def made_up(clean: float, dropped: float) -> TrialMetrics:
 def test_every_row_of_the_table_is_read_off_its_own_cells() -> None:
     numbers = {VIT: made_up(0.6, 0.35), RESNET: made_up(0.5, 0.2)}
     found = {f"{model}, {case}": numbers[model] for model in MODELS for case in PERTURBATION_CASES}
-    values = robustness.read({}, found)
+    values = robustness.compute_values({}, found)
     assert values["accuracy as it is, ViT"] == 0.6
     assert values["accuracy, 80 % of patches dropped, ResNet"] == 0.8
     assert values["kept, grey patch, ViT"] == pytest.approx(0.5)
     assert values["kept, adversarial patch, ResNet"] == pytest.approx(0.25)
-    assert values[f"{robustness.LARGER}, ViT"] == pytest.approx(0.2)
-    assert values[f"{robustness.OWN}, ViT"] == pytest.approx(0.6)
-    assert values[f"{robustness.SMALLER}, ViT"] == pytest.approx(0.4)
+    assert values[f"{robustness.LARGER_TILES}, ViT"] == pytest.approx(0.2)
+    assert values[f"{robustness.OWN_PATCH_TILES}, ViT"] == pytest.approx(0.6)
+    assert values[f"{robustness.SMALLER_TILES}, ViT"] == pytest.approx(0.4)
     assert set(values) <= {f"{row}, {model}" for row in ROWS for model in MODELS}
     for claim in STUDY.claims:
         assert {*claim.more, *claim.less} <= set(values)
@@ -97,7 +96,7 @@ def test_every_row_of_the_table_is_read_off_its_own_cells() -> None:
 def test_what_diverged_has_no_values() -> None:
     numbers: dict[str, TrialMetrics] = {VIT: made_up(0.6, 0.35), RESNET: {"accuracy": None}}
     found = {f"{model}, {case}": numbers[model] for model in MODELS for case in PERTURBATION_CASES}
-    values = robustness.read({}, found)
+    values = robustness.compute_values({}, found)
     assert {v for name, v in values.items() if name.endswith(RESNET)} == {None}
     assert None not in {v for name, v in values.items() if name.endswith(VIT)}
 
@@ -130,7 +129,7 @@ def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
     ]  # fmt: skip
     assert values["accuracy as it is, ViT"] > 0.4
     # without positions a ViT does not see that its own patches are shuffled
-    assert values[f"{robustness.OWN}, ViT"] == pytest.approx(1.0)
+    assert values[f"{robustness.OWN_PATCH_TILES}, ViT"] == pytest.approx(1.0)
     assert values["kept, tiles shuffled, ResNet"] < 0.9
     cells = {one["name"]: one for one in results["cells"]}
     occluded = cells["ViT, occlusion"]
@@ -144,7 +143,7 @@ def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
 def test_its_page_and_its_figures(results: dict[str, Any]) -> None:
     files = STUDY.draw(results)
     assert {name for name in files if name.endswith(".png")} == {
-        f"{name}.png" for name in robustness.FIGURES
+        f"{name}.png" for name in robustness.FIGURE_CASES
     }
     page = render_markdown_page(STUDY.title, build_page_blocks(STUDY, results, (), "command"))
     assert "| accuracy, 50 % of patches dropped |" in page
@@ -154,7 +153,7 @@ def test_its_page_and_its_figures(results: dict[str, Any]) -> None:
 
 def test_what_diverged_is_not_drawn(results: dict[str, Any]) -> None:
     lost = {"cells": [{**one, "accuracy": None} for one in results["cells"]]}
-    assert robustness.curve_of(lost, VIT, "permutation", "permutation") is None
-    curve = robustness.curve_of(results, VIT, "permutation", "permutation")
+    assert robustness.build_perturbation_curve(lost, VIT, "permutation", "permutation") is None
+    curve = robustness.build_perturbation_curve(results, VIT, "permutation", "permutation")
     assert curve.x == [1, 2, 4, 8]
     assert curve.y[0] == 100 * results["cells"][0]["accuracy"]

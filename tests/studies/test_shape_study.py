@@ -6,24 +6,24 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.cost import estimate_trial_cost
-from patchwords.studies.paper.shape import STUDY
-from patchwords.studies.paper.shape_numbers import (
+from patchwords.studies.budget import estimate_trial_cost
+from patchwords.studies.paper.shape import (
     ALL_DIMENSIONS,
     BASE_TRIAL,
     COMPUTE_CORRELATION_LEAD,
     DEPTH,
     DIMENSIONS,
     PATCH_SIZE,
+    STUDY,
     WIDTH,
+    build_tables,
     compute_correlation_lead,
     compute_values,
+    draw_study_figures,
     make_gain_label,
     parse_dimension,
 )
-from patchwords.studies.paper.shape_page import build_tables, draw_study_figures
-from patchwords.studies.study import ScaleName, TrialMetrics
+from patchwords.studies.study import ScaleName, StudyContext, TrialMetrics
 
 
 def row(accuracy: float | None, flops: float, parameters: float) -> TrialMetrics:

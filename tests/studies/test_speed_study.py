@@ -10,30 +10,34 @@ from typing import Any
 import pytest
 from torch import OutOfMemoryError
 
+from patchwords.benchmark.clock import ThroughputResult
 from patchwords.cli import main
-from patchwords.measure.clock import ThroughputResult
-from patchwords.model.cost import count_macs
-from patchwords.model.variants import resolve_model
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.contents import PageTable, PageText
-from patchwords.studies.cost import estimate_trial_cost
-from patchwords.studies.paper import answering
-from patchwords.studies.paper.speed import BATCHES, FULL_MODELS, MINI_MODELS, STUDY, measure_trial
-from patchwords.studies.paper.speed_numbers import (
+from patchwords.models.cost import count_macs
+from patchwords.models.zoo import resolve_model
+from patchwords.planning.memory import OptimizerSpec, ParallelLayout, estimate_memory_footprint
+from patchwords.studies.budget import estimate_trial_cost
+from patchwords.studies.page import PageTable, PageText
+from patchwords.studies.paper import analysis as answering
+from patchwords.studies.paper.speed import (
+    BATCHES,
+    FULL_MODELS,
     IMAGE_SIZES,
+    MINI_MODELS,
     MODEL_PAIRS,
     RESNET_POWER,
+    STUDY,
     VIT_POWER,
     VIT_POWER_EXCESS,
+    build_tables,
     compute_values,
+    draw_study_figures,
     is_vit,
     make_batch_label,
     make_speed_label,
     make_speed_trial_name,
+    measure_trial,
 )
-from patchwords.studies.paper.speed_page import build_tables, draw_study_figures
-from patchwords.studies.study import SCALES, Scale, ScaleName, Trial, TrialMetrics
-from patchwords.train.footprint import OptimizerSpec, ParallelLayout, estimate_memory_footprint
+from patchwords.studies.study import SCALES, Scale, ScaleName, StudyContext, Trial, TrialMetrics
 
 GIB = 2**30
 
@@ -155,11 +159,11 @@ def test_a_gpu_that_is_full_is_asked_fewer_at_a_time(
     from patchwords.device import choose_device
 
     device = choose_device("cpu", "fp32")
-    subject = answering.subject_of(cell, bench, device, (1, 4, 16))
-    assert [row.batch for row in answering.speeds(subject, 0.1)] == [1]
-    subject = answering.subject_of(cell, bench, device, (4, 16))
+    subject = answering.build_timing_workload(cell, bench, device, (1, 4, 16))
+    assert [row.batch for row in answering.measure_inference_speeds(subject, 0.1)] == [1]
+    subject = answering.build_timing_workload(cell, bench, device, (4, 16))
     with pytest.raises(OutOfMemoryError):
-        answering.speeds(subject, 0.1)
+        answering.measure_inference_speeds(subject, 0.1)
 
 
 def results_of(repeats: int) -> dict[str, Any]:
@@ -213,7 +217,7 @@ def test_what_it_has_no_use_for_is_refused_in_a_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # what is not refused must not run for minutes
-    monkeypatch.setattr("patchwords.studies.run.run_workers", lambda *_: None)
+    monkeypatch.setattr("patchwords.studies.runner.run_workers", lambda *_: None)
     output = tmp_path / "o"
     assert main(["study", "speed", "--output", str(output), *words.split()]) == 2
     [line] = capsys.readouterr().err.splitlines()
@@ -234,7 +238,7 @@ def test_the_whole_command_needs_no_data(
     )
     monkeypatch.setattr("patchwords.device.free_memory", lambda device: 7 * GIB)
     monkeypatch.setattr(
-        "patchwords.measure.clock.reset_peak_memory", lambda device: True
+        "patchwords.benchmark.clock.reset_peak_memory", lambda device: True
     )  # it is slow
     words = ["study", "speed", "--seeds", "2", "--device", "cpu", "--output", str(tmp_path / "o")]
     assert main(words) == 0

@@ -11,7 +11,7 @@ import pytest
 from tiny_study import TINY
 
 from patchwords.cli import main
-from patchwords.studies import table
+from patchwords.studies import registry as table
 
 
 def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:

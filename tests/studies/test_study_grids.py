@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from patchwords.errors import ConfigError
-from patchwords.model.family import build_model
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.cost import (
+from patchwords.models.build import build_model
+from patchwords.planning.hardware import find_hardware
+from patchwords.studies.budget import (
     MODEL_SETTING_NAMES,
     build_trial_workload,
     estimate_trial_cost,
@@ -18,18 +18,18 @@ from patchwords.studies.cost import (
     resolve_model_config,
 )
 from patchwords.studies.paper import head_type, position_embeddings
+from patchwords.studies.registry import STUDIES, load_study
 from patchwords.studies.study import (
     ENCODER,
     SCALES,
     VERB,
     ScaleName,
     Study,
+    StudyContext,
     collect_accuracies,
     scale_step_settings,
 )
-from patchwords.studies.table import STUDIES, load_study
 from patchwords.studies.training import build_training_config
-from patchwords.train.hardware import find_hardware
 
 EACH = pytest.mark.parametrize("study", [load_study(name) for name in STUDIES], ids=list(STUDIES))
 SCALE = pytest.mark.parametrize("scale", SCALES)
@@ -128,18 +128,22 @@ def rates_of(**validation: list[float | None]) -> dict[str, str]:
     grid: dict[str, dict[str, Any]] = {
         f"{head}{lr}": {"classifier": head, "lr": lr} for head in ("token", "gap") for lr in (1, 2)
     }
-    return head_type.choose(grid, validation)
+    return head_type.choose_trials(grid, validation)
 
 
 def test_each_head_has_its_own_best_rate() -> None:
     found = rates_of(token1=[0.1, 0.2], token2=[0.3, 0.1], gap1=[0.9, 0.8], gap2=[0.1, 0.1])
-    assert found == {head_type.TOKEN: "token2", head_type.SAME: "gap2", head_type.OWN: "gap1"}
+    assert found == {
+        head_type.TOKEN_BEST_RATE: "token2",
+        head_type.GAP_SAME_RATE: "gap2",
+        head_type.GAP_BEST_RATE: "gap1",
+    }
 
 
 def test_a_rate_that_diverged_once_is_out_and_of_equal_ones_the_smallest_is_taken() -> None:
     found = rates_of(token1=[0.5, 0.5], token2=[0.9, None], gap1=[0.5, 0.5], gap2=[0.6, 0.4])
-    assert found[head_type.TOKEN] == "token1"
-    assert found[head_type.OWN] == "gap1"
+    assert found[head_type.TOKEN_BEST_RATE] == "token1"
+    assert found[head_type.GAP_BEST_RATE] == "gap1"
 
 
 def test_a_shorter_cell_keeps_its_shares() -> None:

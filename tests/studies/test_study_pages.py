@@ -9,12 +9,10 @@ from typing import Any
 
 import pytest
 
-from patchwords.studies.contents import build_page_blocks
-from patchwords.studies.page import render_markdown_page
-from patchwords.studies.record import compute_study_digest
-from patchwords.studies.results import summarise_label
-from patchwords.studies.table import STUDIES, load_study
-from patchwords.studies.verdict import judge_claim
+from patchwords.studies.grid import compute_study_digest
+from patchwords.studies.page import build_page_blocks, render_markdown_page
+from patchwords.studies.registry import STUDIES, load_study
+from patchwords.studies.results import judge_claim, summarise_label
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "studies").glob("*.json"))

@@ -17,13 +17,12 @@ import pytest
 from tiny_study import COUNTED, DIGITS, MINI, SLOW, TINY, go
 
 from patchwords.errors import ConfigError, Diverged, Interrupted
-from patchwords.studies import run as running
+from patchwords.studies import runner as running
 from patchwords.studies import training
-from patchwords.studies.bench import StudyContext
 from patchwords.studies.budget import TrialTiming
-from patchwords.studies.contents import build_page_blocks
-from patchwords.studies.page import render_html_page, render_markdown_page
-from patchwords.train.settings import read_config_yaml
+from patchwords.studies.page import build_page_blocks, render_html_page, render_markdown_page
+from patchwords.studies.study import StudyContext
+from patchwords.training.config import read_config_yaml
 
 PATIENCE = 90.0  # seconds; it needs ten or so
 
@@ -101,7 +100,7 @@ def test_killed_with_its_processes_at_work_it_goes_on_to_the_same_end(
 def is_free(lock: Path) -> bool:
     if not lock.exists():
         return True
-    with running.locked(lock, wait=False) as mine:
+    with running.file_lock(lock, wait=False) as mine:
         return mine
 
 
@@ -144,7 +143,7 @@ def test_a_polite_stop_says_how_to_go_on(tmp_path: Path) -> None:
 
 
 def test_a_cell_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = training.train
+    real = training.train_trial
 
     def train(cell: Any, bench: StudyContext) -> Any:
         if cell.name == "none":
@@ -286,7 +285,7 @@ def test_the_pages_say_what_the_results_say(whole: dict[str, Any]) -> None:
 
 
 def test_torchrun_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    here = replace(running.world(), size=2)
+    here = replace(running.get_world(), size=2)
     monkeypatch.setattr(running, "get_world", lambda: here)
     assert "leave torchrun out" in refused(tmp_path)
 

@@ -7,8 +7,8 @@ import math
 import pytest
 from scipy import stats
 
+from patchwords.studies.results import decide_verdict, format_claim_rule, judge_claim
 from patchwords.studies.study import ACCURACY_UNIT, Claim, ValuesByLabel
-from patchwords.studies.verdict import decide_verdict, format_claim_rule, judge_claim
 
 BETTER = Claim("a beats b", "paper", ("a", "c"), ("b",))
 ALIKE = Claim("a is as good as b", "paper", ("a",), ("b",), margin=0.02)

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper import transfer
 from patchwords.studies.paper.transfer import (
     FEW,
@@ -18,11 +17,11 @@ from patchwords.studies.paper.transfer import (
     STUDY,
     strip_last_part,
 )
-from patchwords.studies.study import Trial, TrialMetrics
+from patchwords.studies.study import StudyContext, Trial, TrialMetrics
 from patchwords.studies.training import build_training_config, select_trial_data
-from patchwords.train.named_recipe import find_recipe
-from patchwords.train.settings import flatten_config
-from patchwords.weights.published import find_published_url
+from patchwords.training.config import flatten_config
+from patchwords.training.recipes import find_recipe
+from patchwords.weights.locate import find_published_url
 
 GRID = {
     f"{start}, {task}, lr {lr:g}": {"lr": lr} for start in "ab" for task in "xy" for lr in (3, 1, 2)
@@ -35,14 +34,14 @@ def test_each_start_has_its_best_rate_on_each_task() -> None:
         name: [0.5, 0.7] if best[strip_last_part(name)] == own["lr"] else [0.9, 0.2]
         for name, own in GRID.items()
     }
-    found = transfer.choose(GRID, validation)
+    found = transfer.choose_trials(GRID, validation)
     assert found == {label: f"{label}, lr {lr}" for label, lr in best.items()}
     assert list(found) == list(best)  # in the order of the grid
 
 
 def test_what_diverged_once_is_out_and_of_equal_rates_the_smallest_is_taken() -> None:
     values: dict[int, list[float | None]] = {1: [0.5, 0.5], 2: [0.9, None], 3: [0.4, 0.6]}
-    found = transfer.choose(GRID, {name: values[own["lr"]] for name, own in GRID.items()})
+    found = transfer.choose_trials(GRID, {name: values[own["lr"]] for name, own in GRID.items()})
     assert set(found.values()) == {f"{label}, lr 1" for label in found}
 
 

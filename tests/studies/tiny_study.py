@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from patchwords.studies.bench import StudyContext
 from patchwords.studies.paper.position_embeddings import STUDY as POSITIONS
-from patchwords.studies.run import StudyRequest, execute_study
+from patchwords.studies.runner import StudyRequest, execute_study
 from patchwords.studies.study import (
     Claim,
     DatasetSpec,
     DisplayUnit,
     Scale,
     Study,
+    StudyContext,
     Trial,
     TrialMetrics,
 )
@@ -50,7 +50,7 @@ MINI = Scale(
 
 
 def draw(results: Mapping[str, Any]) -> dict[str, bytes]:
-    from patchwords.report.dots import DotSeries, draw_dot_plot
+    from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
     values = [one["over_seeds"]["mean"] for one in results["labels"]]
     return draw_dot_plot(["none", "1-D"], [DotSeries("here", values)], "x", "caption", "tiny")

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from drawn import drawn
-from patchwords.model.config import ViTConfig
-from patchwords.model.vit import ViT
+from patchwords.models.config import ViTConfig
+from patchwords.models.vit import ViT
 
 TINY = ViTConfig(
     patch_size=4,

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from patchwords.errors import ConfigError
-from patchwords.model.position import resize_positions
-from patchwords.model.vit import ViT
+from patchwords.models.position import resize_positions
+from patchwords.models.vit import ViT
 from patchwords.weights.adapt import adapt_model
 
 Build = Callable[..., ViT]

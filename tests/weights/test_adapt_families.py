@@ -10,10 +10,9 @@ import torch
 
 from drawn import drawn
 from patchwords.errors import ConfigError
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import ModelConfig, build_model
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK
+from patchwords.models.build import ModelConfig, build_model
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig
 from patchwords.weights.adapt import adapt_model
 from patchwords.weights.store import from_pretrained, save_pretrained
 

@@ -6,10 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from patchwords.model.config import ViTConfig
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import HYBRID_TRUNK
-from patchwords.model.variants import list_models, resolve_model
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import HYBRID_TRUNK, ResNetConfig
+from patchwords.models.zoo import list_models, resolve_model
 from patchwords.weights.architecture import find_architecture_name, has_same_shape
 
 SAME_SIZES = {"ViT-b/32": "ViT-S/32"}

@@ -17,9 +17,8 @@ import safetensors.torch
 import torch
 
 from patchwords.errors import WeightsError
-from patchwords.weights import guard
-from patchwords.weights.archive import read_npz, read_safetensors, read_torch
-from patchwords.weights.npz import save_npz
+from patchwords.weights import safe_load as guard
+from patchwords.weights.safe_load import read_npz, read_safetensors, read_torch, save_npz
 
 Tensors = dict[str, torch.Tensor]
 

@@ -13,17 +13,14 @@ from google_files import CLASSES, Arrays, bit_arrays, dense, drawn, prefixed, tr
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.family import build_model
-from patchwords.model.resnet import ResNet
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
-from patchwords.model.variants import resolve_model
-from patchwords.weights.archive import read_npz
+from patchwords.models.build import build_model
+from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig, TrunkConfig
+from patchwords.models.resnet.resnet import ResNet
+from patchwords.models.zoo import resolve_model
+from patchwords.weights.convert import LoadedWeights, convert_from_torch
 from patchwords.weights.google import read_google, write_google
-from patchwords.weights.google_names import list_array_names
-from patchwords.weights.layouts import convert_from_torch
-from patchwords.weights.loaded import LoadedWeights
-from patchwords.weights.npz import save_npz
+from patchwords.weights.google.names import list_array_names
+from patchwords.weights.safe_load import read_npz, save_npz
 
 UNITS = (1, 2, 1)
 

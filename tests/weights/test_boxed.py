@@ -10,7 +10,7 @@ import torch
 
 from patchwords.cli import main
 from patchwords.errors import WeightsError
-from patchwords.model.cost import count_parameters
+from patchwords.models.cost import count_parameters
 from patchwords.weights.locate import BUNDLED_FOLDER, locate_weights
 from patchwords.weights.store import from_pretrained
 

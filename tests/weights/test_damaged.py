@@ -21,8 +21,8 @@ import torch
 from google_files import Arrays, bit_arrays, vit_arrays
 
 from patchwords.errors import WeightsError
-from patchwords.weights.archive import read_npz, read_safetensors, read_torch
 from patchwords.weights.google import read_google
+from patchwords.weights.safe_load import read_npz, read_safetensors, read_torch
 
 CUTS, FLIPS = 23, 29  # of each file
 
@@ -262,7 +262,7 @@ BOMBS = """
     import resource, sys
     from pathlib import Path
     from patchwords.errors import WeightsError
-    from patchwords.weights.archive import read_npz, read_torch
+    from patchwords.weights.safe_load import read_npz, read_torch
 
     used = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     room = 150 * 2**20

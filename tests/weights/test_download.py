@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from patchwords import download
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.weights import download
 
 CONTENT = bytes(range(251)) * 4001  # about 1 MB, of no round size
 
@@ -75,10 +75,10 @@ def url(server: Server, path: str = "/models/a.npz") -> str:
 def test_a_file_comes_whole_and_only_once(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = download.fetch(url(server))
+    path = download.fetch_cached(url(server))
     assert path.read_bytes() == CONTENT
     assert path == tmp_path / "web" / "127.0.0.1" / "models" / "a.npz"
-    assert download.fetch(url(server)) == path
+    assert download.fetch_cached(url(server)) == path
     assert server.asked == [None]
     assert "fetching a.npz (1 MiB)" in capsys.readouterr().err
 
@@ -86,40 +86,42 @@ def test_a_file_comes_whole_and_only_once(
 def test_a_broken_transfer_is_gone_on_with(server: Server) -> None:
     server.give = 400_009
     with pytest.raises(WeightsError, match="the same command goes on from there"):
-        download.fetch(url(server))
+        download.fetch_cached(url(server))
     server.give = None
-    assert download.fetch(url(server)).read_bytes() == CONTENT
+    assert download.fetch_cached(url(server)).read_bytes() == CONTENT
     assert server.asked == [None, "bytes=400009-"]
 
 
 def test_a_server_without_ranges_begins_anew(server: Server) -> None:
     server.give = 400_009
     with pytest.raises(WeightsError):
-        download.fetch(url(server))
+        download.fetch_cached(url(server))
     server.give, server.ranges = None, False
-    assert download.fetch(url(server)).read_bytes() == CONTENT
+    assert download.fetch_cached(url(server)).read_bytes() == CONTENT
 
 
 def test_a_part_longer_than_the_file_is_thrown_away(server: Server) -> None:
-    path = download.place_of(url(server))
+    path = download.get_web_cache_path(url(server))
     path.parent.mkdir(parents=True)
     (path.parent / ".a.npz.part").write_bytes(b"x" * (len(CONTENT) + 7))
-    assert download.fetch(url(server)).read_bytes() == CONTENT
+    assert download.fetch_cached(url(server)).read_bytes() == CONTENT
 
 
 def test_a_wrong_sum_is_refused_and_the_next_call_begins_anew(server: Server) -> None:
     server.content = CONTENT[:-1] + b"!"
     with pytest.raises(WeightsError, match="came damaged"):
-        download.fetch(url(server))
+        download.fetch_cached(url(server))
     server.content = CONTENT
-    assert download.fetch(url(server)).read_bytes() == CONTENT
+    assert download.fetch_cached(url(server)).read_bytes() == CONTENT
     assert server.asked == [None, None]
 
 
 def test_two_at_once_fetch_it_once(server: Server) -> None:
     found: list[bytes] = []
     threads = [
-        threading.Thread(target=lambda: found.append(download.fetch(url(server)).read_bytes()))
+        threading.Thread(
+            target=lambda: found.append(download.fetch_cached(url(server)).read_bytes())
+        )
         for _ in range(5)
     ]
     for thread in threads:
@@ -135,15 +137,15 @@ def test_a_disk_that_takes_no_more_is_not_taken_for_the_network(server: Server) 
     resource.setrlimit(resource.RLIMIT_FSIZE, (100_003, before[1]))
     try:
         with pytest.raises(ConfigError, match=r"a\.npz cannot be written"):
-            download.fetch(url(server))
+            download.fetch_cached(url(server))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
-    assert download.fetch(url(server)).read_bytes() == CONTENT
+    assert download.fetch_cached(url(server)).read_bytes() == CONTENT
 
 
 def test_what_is_not_there_says_so(server: Server) -> None:
     with pytest.raises(WeightsError, match=r"there is no http://.*b\.npz"):
-        download.fetch(url(server, "/models/b.npz"))
+        download.fetch_cached(url(server, "/models/b.npz"))
 
 
 def test_out_of_reach_names_the_file_and_where_to_put_it(server: Server, tmp_path: Path) -> None:
@@ -151,13 +153,13 @@ def test_out_of_reach_names_the_file_and_where_to_put_it(server: Server, tmp_pat
     server.shutdown()
     server.server_close()
     with pytest.raises(WeightsError) as caught:
-        download.fetch(address)
+        download.fetch_cached(address)
     place = tmp_path / "web" / "127.0.0.1" / "models" / "a.npz"
     assert f"{address} cannot be reached" in str(caught.value)
     assert f"put it at {place}" in str(caught.value)
     assert "\n" not in str(caught.value)
     place.write_bytes(CONTENT)  # as it advises
-    assert download.fetch(address) == place
+    assert download.fetch_cached(address) == place
 
 
 @pytest.mark.parametrize(
@@ -165,4 +167,4 @@ def test_out_of_reach_names_the_file_and_where_to_put_it(server: Server, tmp_pat
 )
 def test_other_addresses_are_refused(wrong: str) -> None:
     with pytest.raises(WeightsError, match=r"only https|names no file"):
-        download.fetch(wrong)
+        download.fetch_cached(wrong)

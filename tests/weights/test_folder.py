@@ -14,7 +14,7 @@ import torch
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.vit import ViT
+from patchwords.models.vit import ViT
 from patchwords.weights.store import from_pretrained, save_pretrained
 
 Build = Callable[..., ViT]

@@ -29,18 +29,16 @@ from google_files import (
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import build_model
-from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
-from patchwords.model.variants import resolve_model
-from patchwords.model.vit import ViT
+from patchwords.models.build import build_model
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
+from patchwords.models.vit import ViT
+from patchwords.models.zoo import resolve_model
 from patchwords.weights.adapt import build_with_weights
-from patchwords.weights.archive import read_npz
+from patchwords.weights.convert import LoadedWeights, convert_from_torch
 from patchwords.weights.google import read_google, write_google
-from patchwords.weights.google_names import list_array_names
-from patchwords.weights.layouts import convert_from_torch
-from patchwords.weights.loaded import LoadedWeights
-from patchwords.weights.npz import save_npz
+from patchwords.weights.google.names import list_array_names
+from patchwords.weights.safe_load import read_npz, save_npz
 
 Build = Callable[..., ViT]
 # One float64 sum in another order: 1e-13 of numbers near 10.

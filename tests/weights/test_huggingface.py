@@ -16,13 +16,12 @@ from PIL import Image
 from drawn import drawn
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.family import Model, build_model
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT_TRUNK, TrunkConfig
-from patchwords.model.vit import ViT
+from patchwords.models.build import Model, build_model
+from patchwords.models.resnet.config import BIT_TRUNK, ResNetConfig, TrunkConfig
+from patchwords.models.vit import ViT
 from patchwords.weights.adapt import build_with_weights
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
-from patchwords.weights.huggingface_preprocess import (
+from patchwords.weights.huggingface.config import (
     preprocess_from_huggingface,
     preprocess_to_huggingface,
 )
@@ -274,7 +273,7 @@ def test_the_pipeline_gives_our_scores(
         photo(*shape).save(tmp_path / "photo.png")
         wanted = {one["label"]: one["score"] for one in ours.predict(tmp_path / "photo.png", 7)}
         for one in pipeline(str(tmp_path / "photo.png")):
-            # One value in 400 of the resized photo is a level of 255 away (data/crop.py, `resize`).
+            # One value in 400 of the resized photo is a level of 255 away (data/preprocess.py, `resize`).
             assert one["score"] == pytest.approx(wanted[one["label"]], abs=3e-4)
 
 

@@ -11,12 +11,12 @@ from huggingface_hub.errors import LocalEntryNotFoundError, RepositoryNotFoundEr
 
 from patchwords.errors import WeightsError
 from patchwords.weights import locate as module
-from patchwords.weights.locate import locate_weights
-from patchwords.weights.published import (
+from patchwords.weights.locate import (
     AUGREG_INDEX_URL,
     STORAGE_URL,
     find_best_augreg,
     find_published_url,
+    locate_weights,
 )
 
 B16 = "B_16-i21k-300ep-lr_0.001-aug_medium1-wd_0.1-do_0.0-sd_0.0"

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.model.family import build_model
-from patchwords.model.initialise import init_weights
-from patchwords.model.vit import ViT
+from patchwords.models.build import build_model
+from patchwords.models.init import init_weights
+from patchwords.models.vit import ViT
 from patchwords.weights.adapt import adapt_model
 
 Build = Callable[..., ViT]

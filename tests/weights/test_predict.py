@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 from patchwords.data.decode import decode_image
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import DataError
-from patchwords.model.vit import ViT
+from patchwords.models.vit import ViT
 from patchwords.weights.pretrained import PREDICT_BATCH_SIZE, Pretrained
 
 LABELS = tuple("abcdefg")

@@ -11,12 +11,16 @@ import torch
 
 from patchwords.device import Device, choose_device
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.create import create_model
-from patchwords.model.int8 import QuantisedBlock, find_int8_obstacle
-from patchwords.model.ranges import ActivationRanges, collect_activation_ranges
-from patchwords.model.vit import ViT
-from patchwords.weights.pretrained import Pretrained
-from patchwords.weights.ranges import RANGES_FILE, load_activation_ranges, save_activation_ranges
+from patchwords.models.inference.calibration import ActivationRanges, collect_activation_ranges
+from patchwords.models.inference.int8 import QuantisedBlock, find_int8_obstacle
+from patchwords.models.vit import ViT
+from patchwords.models.zoo import create_model
+from patchwords.weights.pretrained import (
+    RANGES_FILE,
+    Pretrained,
+    load_activation_ranges,
+    save_activation_ranges,
+)
 from patchwords.weights.store import from_pretrained, save_pretrained
 
 here = pytest.mark.skipif(
@@ -123,10 +127,12 @@ def test_what_cannot_be_is_said_before_what_is_missing(
 ) -> None:
     model = create_model("ViT-mu/4", num_classes=3, image_size=16, mixer="pooling").eval()
     home = save_pretrained(model, tmp_path / "model")
-    monkeypatch.setattr("patchwords.model.int8.find_int8_obstacle", lambda: None)
+    monkeypatch.setattr("patchwords.models.inference.int8.find_int8_obstacle", lambda: None)
     with pytest.raises(ConfigError, match="int8 is for blocks of plain attention"):
         from_pretrained(home).for_inference(INT8)
-    monkeypatch.setattr("patchwords.model.int8.find_int8_obstacle", lambda: "it is a toaster")
+    monkeypatch.setattr(
+        "patchwords.models.inference.int8.find_int8_obstacle", lambda: "it is a toaster"
+    )
     with pytest.raises(ConfigError, match="int8 cannot be computed here: it is a toaster"):
         from_pretrained(home).for_inference(INT8)
 

@@ -16,22 +16,19 @@ import torch
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import Model, ModelConfig, build_model
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import BIT_TRUNK, HYBRID_TRUNK, TrunkConfig
-from patchwords.model.vit import ViT
+from patchwords.models.build import Model, ModelConfig, build_model
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig, TrunkConfig
+from patchwords.models.vit import ViT
 from patchwords.weights.adapt import build_with_weights
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.timm import read_timm, read_timm_state_dict, write_timm
-from patchwords.weights.timm_args import (
+from patchwords.weights.timm.config import (
     HYBRID_ARCHITECTURES,
+    compute_crop_pct,
     compute_mlp_ratio,
     make_resnet_model_args,
     make_vit_model_args,
-)
-from patchwords.weights.timm_preprocess import (
-    compute_crop_pct,
     preprocess_from_timm,
     preprocess_to_timm,
 )
@@ -171,10 +168,10 @@ def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
 
 def state_of(model: ViT) -> dict[str, torch.Tensor]:
     """Under timm's names, as in its files."""
-    from patchwords.weights import timm_names
-    from patchwords.weights.renaming import rename_tensors
+    from patchwords.weights.convert import rename_tensors
+    from patchwords.weights.timm import names as timm_names
 
-    return rename_tensors(model.state_dict(), timm_names.VIT)[0]
+    return rename_tensors(model.state_dict(), timm_names.VIT_NAMES)[0]
 
 
 def table(image_size: tuple[int, int] = (12, 20), **args: Any) -> dict[str, Any]:

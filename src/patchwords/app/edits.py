@@ -15,14 +15,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from patchwords.app.refused import RequestRefused
+from patchwords.app.middleware import RequestRefused
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluate.robustness.permutation import shuffle_tiles
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import Model
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.noise import numpy_generator
+from patchwords.evaluation.robustness.shuffling import shuffle_tiles
+from patchwords.models.build import Model
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import ResNetConfig
+from patchwords.rng import numpy_generator
 
 ImageSize = tuple[int, int]
 

@@ -15,13 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from patchwords.data.dataset import ImageDataset
 from patchwords.data.decode import decode_image
-from patchwords.data.examples import ImageDataset
 from patchwords.errors import DataError, PatchwordsError
-from patchwords.evaluate.feature_cache import FeatureCache
-from patchwords.evaluate.frozen import build_feature_extractor
-from patchwords.evaluate.nearest import MAX_SEARCHED_IMAGES, normalise_rows, subsample_examples
-from patchwords.evaluate.subject import LoadedModel
+from patchwords.evaluation.predictions import LoadedModel
+from patchwords.evaluation.probes.cache import FeatureCache, build_feature_extractor
+from patchwords.evaluation.probes.knn import MAX_SEARCHED_IMAGES, normalise_rows, subsample_examples
 
 MAX_NEIGHBOURS = 6
 NEIGHBOUR_THUMBNAIL_SIDE = 160  # pixels of a thumbnail's longer side

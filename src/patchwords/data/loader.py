@@ -17,7 +17,7 @@ import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,10 +25,10 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from patchwords.data.dataset import ImageDataset
 from patchwords.data.decode import EncodedImage
-from patchwords.data.examples import ImageDataset
-from patchwords.data.plan import SampleKey
 from patchwords.data.preprocess import Preprocess
+from patchwords.data.sampler import SampleKey
 from patchwords.errors import ConfigError, DataError, StorageError
 
 MAX_PREFETCH_BYTES = 2 << 30  # bytes of decoded batches that may wait, all workers together
@@ -245,3 +245,35 @@ def _exit_on_parent_signal() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid != os.getppid():
         pass
     os._exit(0)
+
+
+# How many processes should decode images, where nobody said.
+
+
+SMALL_IMAGE_BYTES = (
+    8192  # bytes; a thumbnail decodes in less time than a CPU takes to learn from it
+)
+
+
+def choose_num_workers(examples: ImageDataset, cuda: bool = False, processes: int = 1) -> int:
+    """None for thumbnails that a CPU works on, else one per core but one.
+
+    For each of the training processes of this machine, which share its cores.
+    """
+    tiny = len(examples) > 0 and float(examples.sizes.mean()) < SMALL_IMAGE_BYTES
+    return 0 if tiny and not cuda else default_num_workers(processes)
+
+
+# Images that cannot be read: a few are left out by name, more than a few end the work.
+
+
+def check_bad_image_share(
+    bad: Collection[tuple[str, str]], images: int, what: str, max_bad: float
+) -> None:
+    """Raise DataError where more than a share `max_bad` of the images is bad: (path, reason)."""
+    if len(bad) > max_bad * images:
+        path, reason = next(iter(bad))
+        raise DataError(
+            f"{len(bad)} of {images} {what} cannot be read, more than --max-bad {max_bad:.2%}; the "
+            f"first: {path} ({reason}); `patchwords doctor` lists them all"
+        )

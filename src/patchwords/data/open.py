@@ -23,16 +23,34 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from patchwords.data.columns import Columns
-from patchwords.data.csvfile import open_csv
-from patchwords.data.digits import open_digits
-from patchwords.data.examples import ALL, TRAIN, VALIDATION, DatasetSplits, ImageDataset
-from patchwords.data.files import FileReader, format_suffix_counts, is_image_file, walk_folder
-from patchwords.data.folder import open_folder
-from patchwords.data.listing import Listing, abbreviate_list, build_dataset_splits, pluralize
-from patchwords.data.shards import is_tar_spec, open_shards
-from patchwords.data.stream import DEFAULT_CACHE_GIB, is_stream_spec, open_stream
-from patchwords.data.table import list_parquet_files, open_hub, open_parquet
+from patchwords.data.dataset import (
+    ALL,
+    TRAIN,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    Listing,
+    abbreviate_list,
+    build_dataset_splits,
+    pluralize,
+)
+from patchwords.data.shards.stream import DEFAULT_CACHE_GIB, is_stream_spec, open_stream
+from patchwords.data.shards.tar import is_tar_spec, open_shards
+from patchwords.data.sources.digits import open_digits
+from patchwords.data.sources.folder import (
+    FileReader,
+    format_suffix_counts,
+    is_image_file,
+    open_folder,
+    walk_folder,
+)
+from patchwords.data.sources.tables import (
+    Columns,
+    list_parquet_files,
+    open_csv,
+    open_hub,
+    open_parquet,
+)
 from patchwords.errors import ConfigError, DataError, did_you_mean
 
 

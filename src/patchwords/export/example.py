@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.export.card import INPUT_NAME, OUTPUT_NAME, PRODUCER
-from patchwords.export.engine import ENGINE_SUFFIXES
+from patchwords.export.metadata import INPUT_NAME, OUTPUT_NAME, PRODUCER
+from patchwords.export.runtime import ENGINE_SUFFIXES
 
 ONNX_TEMPLATE = """\
 import json

@@ -13,14 +13,25 @@ from pathlib import Path
 from torch import Tensor
 
 from patchwords.errors import ConfigError
-from patchwords.export.card import ExportMetadata
-from patchwords.export.engine import ENGINE_SUFFIXES, EngineName, open_exported_model
-from patchwords.export.onnx import DEFAULT_OPSET, check_opset, quantize_onnx, write_onnx
-from patchwords.export.openvino import write_openvino
-from patchwords.export.packages import import_export_package
-from patchwords.export.verify import LogitDifference, compare_logits, make_random_batches
+from patchwords.export.metadata import ExportMetadata
+from patchwords.export.onnx import (
+    DEFAULT_OPSET,
+    LogitDifference,
+    check_opset,
+    compare_logits,
+    make_random_batches,
+    quantize_onnx,
+    write_onnx,
+    write_openvino,
+)
+from patchwords.export.runtime import (
+    ENGINE_SUFFIXES,
+    EngineName,
+    import_export_package,
+    open_exported_model,
+)
 from patchwords.files import explain_write_error
-from patchwords.model.resnet_config import ResNetConfig
+from patchwords.models.resnet.config import ResNetConfig
 from patchwords.weights.pretrained import Pretrained
 
 EXPORT_PACKAGES = {

@@ -12,8 +12,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from patchwords.device import DeviceName, PrecisionName
+from patchwords.training.logs.run_folder import RunFolder
+
 if TYPE_CHECKING:
-    from patchwords.studies.contents import PageBlock
+    from patchwords.studies.page import PageBlock
+
 
 ScaleName = Literal["mini", "full"]
 SCALES: tuple[ScaleName, ...] = ("mini", "full")
@@ -151,7 +155,7 @@ class Claim:
 # (grid, cell -> validation accuracy of its seeds) -> label -> cell
 ChooseTrials = Callable[[TrialGrid, Mapping[str, Sequence[float | None]]], dict[str, str]]
 # (cell, where) -> its numbers
-MeasureTrial = Callable[[Trial, "Bench"], TrialMetrics]
+MeasureTrial = Callable[[Trial, "StudyContext"], TrialMetrics]
 
 
 # (label -> cell, cell -> its numbers, of one seed) -> label -> value
@@ -225,3 +229,39 @@ def slugify(name: str) -> str:
     ('2-d-every-layer', 'gap-lr-0.0003')
     """
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
+
+
+# Where the cells of a study are carried out: their folders, their data, their machine.
+
+
+RESULT_FILE, TEST_RESULT_FILE = "result.json", "judged.json"  # in the folder of a cell
+
+
+@dataclass(frozen=True)
+class StudyContext:
+    """What a cell needs beside itself; it travels to other processes."""
+
+    folder: Path  # of the study
+    scale: Scale
+    data: str | None
+    transfer: str | None = None
+    device: DeviceName = "auto"
+    precision: PrecisionName = "auto"
+
+    def place(self, cell: Trial) -> Path:
+        """The folder of a cell."""
+        return self.folder / ("shared" if cell.shared else "cells") / cell.folder
+
+    def run(self, cell: Trial) -> Path:
+        """The run folder of a cell that is a training."""
+        return self.place(cell) / "run"
+
+    def encoder(self, cell: Trial) -> Path:
+        """The model of the pre-training that a cell starts from."""
+        name = cell.settings[ENCODER]
+        return RunFolder(self.run(Trial(name, cell.seed, {}, shared=True))).model
+
+    @property
+    def shared(self) -> Path:
+        """What several cells use, made by whoever needs it: pre-trained encoders, features."""
+        return self.folder / "shared"

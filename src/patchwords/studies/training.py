@@ -11,29 +11,35 @@ from typing import Any
 
 from rich.console import Console
 
-from patchwords.data.examples import VALIDATION
+from patchwords.data.dataset import VALIDATION
 from patchwords.errors import Diverged
-from patchwords.evaluate.fewshot import measure_fewshot
-from patchwords.evaluate.held_out import evaluate_classifier
-from patchwords.evaluate.pretraining import choose_evaluator
-from patchwords.evaluate.series import evaluate_and_report, read_evaluation, resume_if_started
-from patchwords.model.cost import (
+from patchwords.evaluation.held_out import evaluate_classifier
+from patchwords.evaluation.pretraining import choose_evaluator
+from patchwords.evaluation.probes.fewshot import measure_fewshot
+from patchwords.evaluation.sweeps.series import (
+    evaluate_and_report,
+    read_evaluation,
+    resume_if_started,
+)
+from patchwords.models.cost import (
     TRAINING_FLOPS_PER_MAC,
     compute_training_flops,
     count_macs,
     count_parameters,
 )
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.study import ENCODER, VERB, Trial, TrialMetrics
-from patchwords.train import finetune, pretrain
-from patchwords.train.config import FinetuneConfig, parse_train_layers
-from patchwords.train.job import TrainingRun
-from patchwords.train.journal import read_metrics
-from patchwords.train.named_recipe import apply_recipe
-from patchwords.train.pretrain_config import PretrainConfig
-from patchwords.train.progress import Display
-from patchwords.train.run_folder import RunFolder
-from patchwords.train.settings import unflatten_config
+from patchwords.studies.study import ENCODER, VERB, StudyContext, Trial, TrialMetrics
+from patchwords.training import finetune, pretrain
+from patchwords.training.config import (
+    FinetuneConfig,
+    PretrainConfig,
+    parse_train_layers,
+    unflatten_config,
+)
+from patchwords.training.logs.display import Display
+from patchwords.training.logs.metrics_log import read_metrics
+from patchwords.training.logs.run_folder import RunFolder
+from patchwords.training.recipes import apply_recipe
+from patchwords.training.run import TrainingRun
 
 FEWSHOT_DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
 
@@ -70,8 +76,8 @@ def train_trial(cell: Trial, bench: StudyContext) -> TrainingRun:
         display = Display(Console(file=log, width=100))
         going = resume_if_started(config)
         if isinstance(going, PretrainConfig):
-            return pretrain.run(going, choose_evaluator, display, measure_fewshot)
-        return finetune.run(going, evaluate_classifier, display, measure_fewshot)
+            return pretrain.pretrain_model(going, choose_evaluator, display, measure_fewshot)
+        return finetune.finetune_model(going, evaluate_classifier, display, measure_fewshot)
 
 
 def train_and_measure(cell: Trial, bench: StudyContext) -> TrialMetrics:
@@ -130,9 +136,8 @@ def evaluate_on_test(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 def evaluate_by_fewshot(cell: Trial, bench: StudyContext, shots: int) -> TrialMetrics:
     """Few-shot linear accuracy of the frozen model on --transfer, the mean of three draws."""
-    from patchwords.commands.evaluator import DataOptions, DeviceOptions
-    from patchwords.commands.frozen import CacheOptions, open_probe_inputs
-    from patchwords.evaluate.fewshot_table import (
+    from patchwords.cli.options import CacheOptions, DataOptions, DeviceOptions, open_probe_inputs
+    from patchwords.evaluation.probes.fewshot import (
         build_fewshot_table,
         draw_probe_shots,
         extract_drawn_features,

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.model.config import ViTConfig
-from patchwords.model.family import ModelConfig
-from patchwords.model.names import ModelFamily, ModelName
-from patchwords.model.resnet_config import ResNetConfig
-from patchwords.model.trunk_config import TrunkConfig
-from patchwords.model.variants import RESNET_UNITS, VIT_VARIANTS
+from patchwords.models.build import ModelConfig
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import ResNetConfig, TrunkConfig
+from patchwords.models.zoo import RESNET_UNITS, VIT_VARIANTS, ModelFamily, ModelName
 
 VIT_SHAPE_FIELDS = (  # what makes other weights, the classes, the channels and the image size aside
     *("patch_size", "depth", "width", "heads", "mlp_width"),

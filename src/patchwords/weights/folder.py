@@ -19,11 +19,16 @@ from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
-from patchwords.model.family import ModelConfig, config_from_dict, config_to_dict
-from patchwords.weights.archive import read_safetensors
-from patchwords.weights.foreign import CONFIG_FILE, TENSORS_FILE, validate_tensors, write_tensors
-from patchwords.weights.loaded import LoadedWeights
+from patchwords.models.build import ModelConfig, config_from_dict, config_to_dict
+from patchwords.weights.convert import (
+    CONFIG_FILE,
+    TENSORS_FILE,
+    LoadedWeights,
+    validate_tensors,
+    write_tensors,
+)
 from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.safe_load import read_safetensors
 
 FOLDER_FORMAT, FOLDER_VERSION = "patchwords", 2
 RENAMED_TENSORS = {

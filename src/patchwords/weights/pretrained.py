@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import safetensors
+import safetensors.torch
 import torch
 from PIL import Image, ImageOps
 from torch import Tensor
@@ -16,13 +19,91 @@ from patchwords.data.decode import decode_image, to_rgb
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError, WeightsError
-from patchwords.model.family import Model
-from patchwords.model.fast import pack_for_inference
-from patchwords.model.int8 import check_int8_support, quantise_model
-from patchwords.weights.ranges import load_activation_ranges
+from patchwords.files import write_atomically
+from patchwords.models.build import Model
+from patchwords.models.inference.calibration import ActivationRanges, list_range_shapes
+from patchwords.models.inference.int8 import check_int8_support, quantise_model
+from patchwords.models.inference.packed import pack_for_inference
+from patchwords.weights.convert import find_shape_mismatch
+from patchwords.weights.safe_load import read_safetensors, translate_read_errors
 
 if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image.Image | np.ndarray
+
+
+# What sets weights apart from others, in a line.
+
+
+def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
+    """Of every tensor's name, type, shape and bytes."""
+    found = hashlib.blake2b(digest_size=16)
+    for name, tensor in tensors.items():
+        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return found.hexdigest()
+
+
+# Ranges of activations beside the weights they are of: what int8 needs (models/inference/calibration.py).
+#
+#     model/
+#       model.safetensors
+#       ranges.safetensors   a range per block and place; in its header {"weights": a digest of them,
+#                            "images": how many the ranges were found on}
+#
+# Written by `patchwords calibrate`, and good for these weights alone.
+
+
+RANGES_FILE = "ranges.safetensors"
+
+
+def save_activation_ranges(
+    folder: Path, model: Model, ranges: ActivationRanges, images: int
+) -> Path:
+    """Write them into the model's folder; an older file is replaced atomically."""
+    about = {"format": "pt", "weights": digest_tensors(model.state_dict()), "images": str(images)}
+    dense = {name: value.contiguous() for name, value in ranges.items()}
+    write_atomically(folder / RANGES_FILE, safetensors.torch.save(dense, metadata=about))
+    return folder / RANGES_FILE
+
+
+def load_activation_ranges(folder: Path | None, model: Model) -> ActivationRanges:
+    """Those of this very model. Raises WeightsError in one line where there are none, or others."""
+    if folder is None:
+        raise WeightsError(
+            "int8 needs the ranges of activations, which are kept in a model folder of "
+            "patchwords: write one by patchwords convert SRC DST --to patchwords, then run "
+            "patchwords calibrate DST DATA first"
+        )
+    path, run = folder / RANGES_FILE, find_run_folder(folder)
+    if not path.is_file():
+        raise WeightsError(
+            f"{run} has no ranges of activations, which int8 needs: run patchwords calibrate "
+            f"{run} first"
+        )
+    ranges = read_safetensors(path)
+    with translate_read_errors(path), safetensors.safe_open(path, framework="pt") as file:
+        about = file.metadata() or {}
+    if about.get("weights") != digest_tensors(model.state_dict()):
+        raise WeightsError(
+            f"{path} is of other weights than the model has now: run patchwords calibrate {run} "
+            "again"
+        )
+    if (misfit := find_shape_mismatch(ranges, list_range_shapes(model))) is not None:
+        name, wanted, found = misfit
+        raise WeightsError(
+            f"{path}: {name[:80]} should be {wanted}, and is {found}: run patchwords calibrate "
+            f"{run} again"
+        )
+    if not all(value.isfinite().all() for value in ranges.values()):
+        raise WeightsError(f"{path} is damaged: run patchwords calibrate {run} again")
+    return {name: value.float() for name, value in ranges.items()}
+
+
+def find_run_folder(folder: Path) -> Path:
+    """The run that a model folder lies in, where it lies in one: what its user calls it."""
+    run = folder.parent
+    return run if folder.name == "model" and (run / "config.yaml").is_file() else folder
+
 
 PREDICT_BATCH_SIZE = 32
 
@@ -66,9 +147,9 @@ class Pretrained:
             )
 
     def for_inference(self, device: Device) -> Pretrained:
-        """The same on that device, made fast; its model does not learn (model/fast.py).
+        """The same on that device, made fast; its model does not learn (models/inference/packed.py).
 
-        For int8 (model/int8.py), raises WeightsError where `patchwords calibrate` has left no
+        For int8 (models/inference/int8.py), raises WeightsError where `patchwords calibrate` has left no
         ranges of these weights, and ConfigError for a model or a machine that cannot.
         """
         if device.int8:

@@ -10,21 +10,18 @@ from typing import Any
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
-from patchwords.model.checks import to_height_width
-from patchwords.model.family import Model
-from patchwords.model.variants import resolve_model
+from patchwords.models.build import Model
+from patchwords.models.checks import to_height_width
+from patchwords.models.zoo import resolve_model
 from patchwords.weights.adapt import adapt_model, build_with_weights
 from patchwords.weights.architecture import has_same_shape
-from patchwords.weights.archive import read_npz
+from patchwords.weights.convert import LoadedWeights, WeightsFormat, make_numbered_labels
 from patchwords.weights.folder import read_model_folder, write_model_folder
-from patchwords.weights.foreign import make_numbered_labels
-from patchwords.weights.formats import WeightsFormat
 from patchwords.weights.google import read_google, write_google
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
-from patchwords.weights.loaded import LoadedWeights
 from patchwords.weights.locate import WeightsLocation, locate_weights
-from patchwords.weights.npz import save_npz
 from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.safe_load import read_npz, save_npz
 from patchwords.weights.timm import read_timm, write_timm
 
 

@@ -1,7 +1,7 @@
 """The explorer: one HTML page with all the attention of a model on a photo, to play with.
 
 It is self-contained: a file to open in a browser, offline, without a server. Attention is packed
-as codes of a byte (inspect/codes.py), gzip and base64; the browser unpacks them and computes
+as codes of a byte (interpret/view.py), gzip and base64; the browser unpacks them and computes
 rollout and distances itself.
 """
 
@@ -23,10 +23,10 @@ from PIL import Image
 
 from patchwords.errors import ConfigError
 from patchwords.files import write_atomically
-from patchwords.inspect.view import AttentionView
+from patchwords.interpret.view import AttentionView
+from patchwords.report.format import pluralise
 from patchwords.report.html import Markup, html_document, tag, to_markup
-from patchwords.report.words import pluralise
-from patchwords.report.write import draw_logo, read_stylesheet
+from patchwords.report.page import draw_logo, read_stylesheet
 from patchwords.version import __version__
 
 EXPLORER_SCRIPTS = ("numbers.js", "drawing.js", "panel.js", "explorer.js")  # one after the other

@@ -2,44 +2,184 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.paper.axial_numbers import (
-    AXIAL_LARGE_PATCHES,
-    AXIAL_RESNET,
-    AXIAL_SMALL_PATCHES,
-    DEEPER_VIT,
-    MODELS,
-    RESNET,
-    SLOWDOWN_PER_MAC,
-    SPEED_TRIAL,
-    TIMED_BATCH,
-    VIT_LARGE_PATCHES,
-    VIT_SMALL_PATCHES,
-    compute_values,
-    make_rate_label,
-)
-from patchwords.studies.paper.axial_page import build_tables, draw_study_figures
-from patchwords.studies.paper.small import (
+from patchwords.report.format import pluralise
+from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.paper.analysis import compute_label_gaps, format_gap
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    IMAGENET,
+    JFT,
     SHAPE_SETTING_NAMES,
     SMALL_VIT_SETTINGS,
     SMALL_VIT_TRAINING,
 )
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
 from patchwords.studies.study import (
     VERB,
     Claim,
     DisplayUnit,
     Scale,
     Study,
+    StudyContext,
     Trial,
     TrialGrid,
     TrialMetrics,
 )
 from patchwords.studies.training import evaluate_on_test, train_and_measure
+
+# What axial attention is compared by: accuracies, speeds, and the time for a multiplication.
+
+
+# The labels are the same at both scales: patches of 8 and 4 pixels of 32, of 32 and 16 of 224.
+VIT_LARGE_PATCHES, VIT_SMALL_PATCHES = "ViT, large patches", "ViT, small patches"
+AXIAL_LARGE_PATCHES, AXIAL_SMALL_PATCHES = "Axial-ViT, large patches", "Axial-ViT, small patches"
+DEEPER_VIT = "ViT, small patches, deeper"
+RESNET, AXIAL_RESNET = "ResNet", "AxialResNet"
+SPEED_TRIAL = "speed"  # the cell that takes the time of all the others, in turn
+TIMED_BATCH = 32  # at a time, of those that are timed
+MODELS = (
+    VIT_LARGE_PATCHES,
+    VIT_SMALL_PATCHES,
+    DEEPER_VIT,
+    AXIAL_LARGE_PATCHES,
+    AXIAL_SMALL_PATCHES,
+    RESNET,
+    AXIAL_RESNET,
+)
+SLOWDOWN_PER_MAC = "AxialResNet: time per MAC beside ResNet's, in doublings"
+
+
+def make_rate_label(name: str) -> str:
+    return f"{name}: images/s"
+
+
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
+    """Accuracies, speeds, and how much slower AxialResNet is than its multiplications say."""
+    clock = found[SPEED_TRIAL]
+    return {
+        **{label: found[name].get("accuracy") for label, name in labels.items()},
+        **{make_rate_label(label): clock[make_rate_label(name)] for label, name in labels.items()},
+        SLOWDOWN_PER_MAC: compute_slowdown(found),
+    }
+
+
+def compute_slowdown(found: Mapping[str, TrialMetrics]) -> float | None:
+    """log2 of the time for a multiplication, over that of the ResNet."""
+    pace = []  # multiplications a second
+    for name in (RESNET, AXIAL_RESNET):
+        macs, rate = compute_macs_per_image(found[name]), found[SPEED_TRIAL][make_rate_label(name)]
+        if macs is None or rate is None:
+            return None
+        pace.append(macs * rate)
+    return math.log2(pace[0] / pace[1])
+
+
+def compute_macs_per_image(numbers: Mapping[str, Any]) -> float | None:
+    """Of an image; a training step takes 6 FLOPs for each."""
+    flops, images = numbers.get("flops"), numbers.get("images")
+    return flops / images / 6 if flops and images else None
+
+
+# The page of axial attention: what each model costs, and Figure 13.
+
+
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
+    """What each model costs; and what axial attention brings beyond its compute."""
+    first = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
+    labels = {one["label"]: one["over_seeds"] for one in results["labels"]}
+    rows = []
+    for name in MODELS:
+        macs, count = compute_macs_per_image(first[name]), first[name].get("parameters")
+        rows.append(
+            (
+                f"{name}: {format_trial_model(results, name)}",
+                "-" if count is None else f"{count:,.0f}",
+                "-" if macs is None else f"{macs / 1e6:,.1f}",
+                "-"
+                if macs is None
+                else f"{macs * labels[make_rate_label(name)]['mean'] / 1e9:.1f}",
+            )
+        )
+    return [
+        PageText(
+            "Speed is of frozen copies, asked one after the other in turn, "
+            f"{TIMED_BATCH} images at a time, on {results['device']}, while other cells may be at work: "
+            "compare models, not machines."
+        ),
+        PageTable(("model", "parameters", "million MACs an image", "billion MACs a second"), rows),
+        *build_equal_compute_note(results),
+    ]
+
+
+def format_trial_model(results: Mapping[str, Any], name: str) -> str:
+    own = results["grid"][name]
+    depth = f", {own['depth']} blocks" if "depth" in own else ""
+    return f"{own.get('model', own.get('recipe'))}{depth}"
+
+
+def build_equal_compute_note(results: Mapping[str, Any]) -> list[PageBlock]:
+    """Against the ViT of the same compute, which the figure lacks."""
+    found = compute_label_gaps(results, [AXIAL_SMALL_PATCHES], DEEPER_VIT)
+    if AXIAL_SMALL_PATCHES not in found:
+        return []
+    return [
+        PageText(
+            "An Axial-ViT has two layers for each block. How many points it is above a ViT with "
+            "so many more blocks that both cost the same, which the figure lacks: "
+            f"{format_gap(found[AXIAL_SMALL_PATCHES])}."
+        )
+    ]
+
+
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """Figure 13: left against compute, right against speed; a line for each family."""
+    from patchwords.report.figures.plots import Panel, draw_panels
+
+    flops = {one["name"]: one.get("flops") for one in results["cells"] if one["seed"] == 0}
+    labels = {one["label"]: one["over_seeds"] for one in results["labels"]}
+    rates = {name: (labels[make_rate_label(name)] or {}).get("mean") for name in MODELS}
+    caption = (
+        f"{results['quantity'].capitalize()}; mean over {pluralise(results['seeds'], 'seed')}, "
+        "lines join large patches with small ones. Left: 6 x MACs x images, over that of ViT with "
+        "small patches. "
+        f"Right: frozen copies, {TIMED_BATCH} images at a time."
+    )
+    usual = flops[VIT_SMALL_PATCHES] or 1.0
+    compute = {name: flops[name] and flops[name] / usual for name in MODELS}
+    first, ticks = build_family_curves(labels, compute), (0.25, 0.5, 1, 2)
+    panels = [
+        Panel("Compute", "training compute", "accuracy, %", first, True, x_ticks=ticks),
+        Panel("Speed", "images/s", "accuracy, %", build_family_curves(labels, rates), True),
+    ]
+    return draw_panels(panels, caption, "axial")
+
+
+FAMILIES = {
+    "ViT": (VIT_LARGE_PATCHES, VIT_SMALL_PATCHES),
+    "Axial-ViT": (AXIAL_LARGE_PATCHES, AXIAL_SMALL_PATCHES),
+    "ViT, deeper": (DEEPER_VIT,),
+    "ResNet": (RESNET,),
+    "AxialResNet": (AXIAL_RESNET,),
+}
+
+
+def build_family_curves(labels: Mapping[str, Any], places: Mapping[str, float | None]) -> list[Any]:
+    """What diverged is not drawn."""
+    from patchwords.report.figures.plots import Curve
+
+    found = []
+    for family, names in FAMILIES.items():
+        alive = [name for name in names if labels[name] is not None and places[name]]
+        heights = [100 * labels[name]["mean"] for name in alive]
+        found.append(Curve(family, [places[name] or 0.0 for name in alive], heights))
+    return found
+
 
 ROUNDS, SECONDS = 5, 0.25  # in which each model has its turn, so that a slow moment hits them all
 
@@ -106,7 +246,7 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     if cell.settings[VERB] != "none":
         return train_and_measure(cell, bench)
     from patchwords.device import choose_device
-    from patchwords.studies.paper.answering import build_timing_workload, measure_inference_speeds
+    from patchwords.studies.paper.analysis import build_timing_workload, measure_inference_speeds
 
     device = choose_device(bench.device, bench.precision)
     asked = {

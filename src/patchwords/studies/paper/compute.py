@@ -2,35 +2,291 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.model.table6 import TABLE6, Table6Row
-from patchwords.studies.bench import RESULT_FILE, StudyContext
-from patchwords.studies.paper.compute_numbers import (
-    HYBRID_LEAD_LEAST_COMPUTE,
-    HYBRID_LEAD_MOST_COMPUTE,
-    HYBRID_SAVING,
-    TRAINING_FLOPS,
-    VIT_LAST_GAIN,
-    VIT_SAVING,
-    collect_table6_points,
-    compute_family_values,
-    compute_values,
-)
-from patchwords.studies.paper.compute_page import build_tables, draw_study_figures
-from patchwords.studies.paper.families import (
+import numpy as np
+
+from patchwords.planning.table6 import EXAFLOP, TABLE6, TABLE6_DATA_SETS, Table6Row
+from patchwords.studies.grid import read_trial_metrics
+from patchwords.studies.page import NOT_AVAILABLE, PageBlock, PageTable, PageText, format_flops
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    IMAGENET,
+    JFT,
     LARGE_HYBRID,
     LARGE_VIT_SHAPE,
     RESNET_14,
     RESNET_26,
     SMALL_HYBRID,
     SMALL_VIT_SHAPE,
+    SMALL_VIT_TRAINING,
 )
-from patchwords.studies.paper.small import SMALL_VIT_TRAINING
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
-from patchwords.studies.record import read_trial_metrics
-from patchwords.studies.study import ENCODER, Claim, DisplayUnit, Scale, Study, Trial, TrialMetrics
+from patchwords.studies.study import (
+    ENCODER,
+    RESULT_FILE,
+    Claim,
+    DisplayUnit,
+    Scale,
+    Study,
+    StudyContext,
+    Trial,
+    TrialMetrics,
+    collect_accuracies,
+)
 from patchwords.studies.training import evaluate_on_test, train_and_measure
+
+# What is read off accuracies against compute: what a family saves, and where it is ahead.
+#
+# A family is its frontier: of its trainings those that no cheaper one of it beats, joined by straight
+# lines over the logarithm of the compute. Table 6 is read by the same functions.
+
+
+VIT, RESNET, HYBRID = FAMILIES = ("ViT", "ResNet", "hybrid")
+TRAINING_FLOPS = "training flops"  # of a cell's numbers: those of its encoder, where it has one
+
+VIT_SAVING = "ResNet's compute over ViT's, equal accuracy"
+HYBRID_SAVING = "ViT's compute over hybrid's, equal accuracy"
+HYBRID_LEAD_LEAST_COMPUTE = "hybrid less ViT, least compute"
+HYBRID_LEAD_MOST_COMPUTE = "hybrid less ViT, most compute"
+VIT_LAST_GAIN = "ViT, most compute less the next"
+FIVE_DATA_SETS = TABLE6_DATA_SETS[1:]  # of which Figure 5 has the average; the others are ImageNet
+
+ComputePoint = tuple[float, float]  # (FLOPs, accuracy)
+
+
+def parse_family(name: str) -> str:
+    """Of a cell or a model.
+
+    >>> parse_family("R50+ViT-B/32, 7 epochs"), parse_family("BiT-R50x1"), parse_family("small ViT, 9")
+    ('hybrid', 'ResNet', 'ViT')
+    """
+    if "+" in name or HYBRID in name:
+        return HYBRID
+    return VIT if VIT in name else RESNET
+
+
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
+    """Every accuracy, and what they come to; a training that diverged is no point of its family."""
+    points: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
+    for name in labels.values():
+        flops, accuracy = found[name].get(TRAINING_FLOPS), found[name].get("accuracy")
+        if flops is not None and accuracy is not None:
+            points[parse_family(name)].append((flops, accuracy))
+    return {**collect_accuracies(labels, found), **compute_family_values(points)}
+
+
+def compute_family_values(points: Mapping[str, Sequence[ComputePoint]]) -> dict[str, float | None]:
+    first, last = compute_end_gaps(points[HYBRID], points[VIT])
+    return {
+        VIT_SAVING: compute_saving(points[VIT], points[RESNET]),
+        HYBRID_SAVING: compute_saving(points[HYBRID], points[VIT]),
+        HYBRID_LEAD_LEAST_COMPUTE: first,
+        HYBRID_LEAD_MOST_COMPUTE: last,
+        VIT_LAST_GAIN: compute_last_gain(points[VIT]),
+    }
+
+
+def compute_frontier(points: Sequence[ComputePoint]) -> tuple[np.ndarray, np.ndarray]:
+    """-> (log2 of the FLOPs, accuracies), both rising."""
+    best: list[ComputePoint] = []
+    for flops, accuracy in sorted(points):
+        if not best or accuracy > best[-1][1]:
+            best.append((flops, accuracy))
+    flops_, accuracies = np.array(best).reshape(-1, 2).T
+    return np.log2(flops_), accuracies
+
+
+def compute_saving(points: Sequence[ComputePoint], others: Sequence[ComputePoint]) -> float | None:
+    """By how many doublings the others need more compute for the same accuracy.
+
+    The mean over all accuracies that both reach; None where there are none.
+    """
+    if not points or not others:
+        return None
+    (ours, reached), (theirs, also) = compute_frontier(points), compute_frontier(others)
+    low, high = max(reached[0], also[0]), min(reached[-1], also[-1])
+    if not low < high:
+        return None
+    knots = np.unique([low, high, *(a for a in (*reached, *also) if low < a < high)])
+    gaps = np.interp(knots, also, theirs) - np.interp(knots, reached, ours)
+    return float(np.trapezoid(gaps, knots) / (high - low))  # exact: straight between knots
+
+
+def compute_end_gaps(
+    points: Sequence[ComputePoint], others: Sequence[ComputePoint]
+) -> tuple[float | None, float | None]:
+    """How far a family is above another at the least and at the most compute that both have."""
+    if not points or not others:
+        return None, None
+    ours, theirs = compute_frontier(points), compute_frontier(others)
+    costs = [np.log2([flops for flops, _ in family]) for family in (points, others)]
+    ends = max(cost.min() for cost in costs), min(cost.max() for cost in costs)
+    if not ends[0] < ends[1]:
+        return None, None
+    first, last = (float(np.interp(end, *ours) - np.interp(end, *theirs)) for end in ends)
+    return first, last
+
+
+def compute_last_gain(points: Sequence[ComputePoint]) -> float | None:
+    """How far the dearest training is above the best of the others."""
+    if len(points) < 2:
+        return None
+    *others, (_, accuracy) = sorted(points)
+    return accuracy - max(one for _, one in others)
+
+
+def build_table6_point(row: Table6Row) -> ComputePoint:
+    """A training of Table 6: its FLOPs as printed, unless they cannot be right, and the average of
+    its accuracies on five data sets."""
+    exaflops = row.counted() if row.doubt else row.exaflops
+    return EXAFLOP * exaflops, sum(row.accuracies[1:]) / len(FIVE_DATA_SETS) / 100
+
+
+def collect_table6_points() -> dict[str, list[ComputePoint]]:
+    """Family -> its trainings in Table 6."""
+    return {
+        family: [build_table6_point(row) for row in TABLE6 if parse_family(row.model) == family]
+        for family in FAMILIES
+    }
+
+
+# The page of `compute`: ratios, what each training cost, and Figure 5 beside the paper's.
+
+
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
+    """Ratios of compute as ratios; the compute of each training, here and in the paper."""
+    return [
+        PageText("Compute for the same accuracy, with the 95 % interval over the seeds."),
+        PageTable(("", "here", "Table 6"), build_ratio_rows(results)),
+        PageText("What each training took."),
+        PageTable(("here", "compute", "accuracy, %"), build_own_rows(results)),
+        PageTable(
+            ("Table 6", "exaFLOPs", "ImageNet, %", "average of five, %"), build_table6_rows()
+        ),
+    ]
+
+
+def build_ratio_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    by_label = {one["label"]: one for one in results["labels"]}
+    rows: list[tuple[str, ...]] = []
+    for label, name in ((VIT_SAVING, "ResNet to ViT"), (HYBRID_SAVING, "ViT to hybrid")):
+        over, paper = by_label[label]["over_seeds"], by_label[label]["paper"]
+        rows.append(
+            (name, NOT_AVAILABLE if over is None else format_ratio(over), f"{2**paper:.1f}")
+        )
+    return rows
+
+
+def format_ratio(over: Mapping[str, float | None]) -> str:
+    """
+    >>> format_ratio({"mean": 1.0, "low": -0.5, "high": 2.5}), format_ratio({"mean": -1.0, "low": None})
+    ('2.00 (0.71 to 5.66)', '0.50')
+    """
+    said = f"{2 ** (over['mean'] or 0.0):.2f}"
+    low, high = over["low"], over.get("high")
+    return said if low is None or high is None else f"{said} ({2**low:.2f} to {2**high:.2f})"
+
+
+def build_own_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    costs = {one["name"]: one.get(TRAINING_FLOPS) for one in results["cells"] if one["seed"] == 0}
+    rows: list[tuple[str, ...]] = []
+    for one in results["labels"]:
+        if (cost := costs.get(one["cell"])) is not None and one["over_seeds"] is not None:
+            rows.append(
+                (one["label"], format_flops(cost), f"{100 * one['over_seeds']['mean']:.1f}")
+            )
+    return rows
+
+
+def build_table6_rows() -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for row in TABLE6:
+        cost, five = build_table6_point(row)
+        printed = f"{row.exaflops:,}{f' (counted: {cost / EXAFLOP:,.0f})' if row.doubt else ''}"
+        name = f"{row.model}, {row.epochs} epochs"
+        rows.append((name, printed, f"{row.accuracies[0]:.2f}", f"{100 * five:.2f}"))
+    return rows
+
+
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """Figure 5, here and as Table 6 has it: a dot for each training."""
+    from patchwords.report.figures.plots import Panel, draw_panels
+
+    here: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
+    for one in results["cells"]:
+        if one.get(TRAINING_FLOPS) is not None and one.get("accuracy") is not None:
+            here[parse_family(one["name"])].append((one[TRAINING_FLOPS], one["accuracy"]))
+    unit = 1e12 if max(cost for some in here.values() for cost, _ in some) < EXAFLOP else EXAFLOP
+    costs = [cost / unit for some in here.values() for cost, _ in some]
+    name = f"{'tera' if unit < EXAFLOP else 'exa'}FLOPs"
+    panels = [
+        Panel(
+            "Here",
+            name,
+            "%",
+            build_point_curves(here, unit),
+            log_x=True,
+            x_ticks=choose_log_ticks(costs),
+        ),
+        Panel(
+            "Table 6, average of five",
+            "exaFLOPs",
+            "%",
+            build_point_curves(collect_table6_points(), EXAFLOP),
+            True,
+        ),
+        Panel(
+            "Table 6, ImageNet",
+            "exaFLOPs",
+            "%",
+            build_point_curves(collect_imagenet_points(), EXAFLOP),
+            True,
+        ),
+    ]
+    caption = (
+        f"Left: {results['quantity'].partition(';')[0]}, a dot for each training and seed. The "
+        "others are Figure 5 as Table 6 has it, fine-tuned from JFT-300M. Compute is 6 x MACs x "
+        "images."
+    )
+    return draw_panels(panels, caption, "compute")
+
+
+def choose_log_ticks(costs: Sequence[float]) -> list[float]:
+    """Round numbers that a short logarithmic axis is marked with.
+
+    >>> choose_log_ticks([0.7, 3.0, 40.0])
+    [1.0, 2.0, 5.0, 10.0, 20.0]
+    """
+    low, high = math.floor(math.log10(min(costs))), math.ceil(math.log10(max(costs)))
+    every = (round(figure * 10.0**power, 9) for power in range(low, high) for figure in (1, 2, 5))
+    return [one for one in every if min(costs) <= one <= max(costs)]
+
+
+def collect_imagenet_points() -> dict[str, list[ComputePoint]]:
+    found: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
+    for row in TABLE6:
+        found[parse_family(row.model)].append((build_table6_point(row)[0], row.accuracies[0] / 100))
+    return found
+
+
+def build_point_curves(points: Mapping[str, Sequence[ComputePoint]], unit: float) -> list[Any]:
+    from patchwords.report.figures.plots import Curve
+
+    return [
+        Curve(
+            family,
+            [cost / unit for cost, _ in sorted(some)],
+            [100 * accuracy for _, accuracy in sorted(some)],
+            line=False,
+        )
+        for family, some in points.items()
+        if some
+    ]
+
 
 BATCH = 64
 # Each size for two lengths, the second three times the first, as steps of a batch. The compute of

@@ -2,31 +2,184 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.data_size_numbers import (
-    LARGE_VIT_GAIN,
-    RESNET_LEAD_FEWEST_IMAGES,
-    SMALL_VIT_LEAD_FEWEST_IMAGES,
-    VIT_GAIN,
-    VIT_GAIN_FEWSHOT,
-    VIT_LEAD_MOST_IMAGES,
-    compute_values,
-    make_data_size_label,
-)
-from patchwords.studies.paper.data_size_page import build_tables, draw_study_figures
-from patchwords.studies.paper.families import (
+import numpy as np
+
+from patchwords.report.format import pluralise
+from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.paper.analysis import build_seed_curve, compute_paired_differences
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    FEWSHOT_LABEL,
+    FLOWERS,
+    IMAGENET,
+    JFT,
     MIDDLE_VIT_SHAPE,
     RESNET_14,
     SMALL_HYBRID,
     SMALL_VIT_SHAPE,
+    SMALL_VIT_TRAINING,
     build_step_schedule,
+    evaluate_on_test_and_fewshot,
 )
-from patchwords.studies.paper.judging import FEWSHOT_LABEL, evaluate_on_test_and_fewshot
-from patchwords.studies.paper.small import SMALL_VIT_TRAINING
-from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
-from patchwords.studies.study import Claim, DisplayUnit, Scale, Study
+from patchwords.studies.study import Claim, DisplayUnit, Scale, Study, TrialMetrics
 from patchwords.studies.training import train_and_measure
+
+# What is read off the cells of `data-size`: gaps at both ends, and how they change on the way.
+
+
+SMALL_VIT_NAME, LARGE_VIT_NAME, RESNET_NAME = "small ViT", "large ViT", "ResNet"
+
+RESNET_LEAD_FEWEST_IMAGES = "ResNet less large ViT, fewest images"
+VIT_LEAD_MOST_IMAGES = "large ViT less ResNet, most images"
+SMALL_VIT_LEAD_FEWEST_IMAGES = "small ViT less large ViT, fewest images"
+VIT_GAIN = "large ViT gains on ResNet, per doubling"
+VIT_GAIN_FEWSHOT = f"{VIT_GAIN}, {FEWSHOT_LABEL}"
+LARGE_VIT_GAIN = "large ViT gains on small ViT, per doubling"
+
+AccuracyByImages = Mapping[str, Mapping[int, float | None]]  # model -> images -> accuracy
+
+
+def make_data_size_label(model: str, images: int) -> str:
+    """Of a cell, and of its label.
+
+    >>> make_data_size_label("ResNet", 25_000)
+    'ResNet, 25,000'
+    """
+    return f"{model}, {images:,}"
+
+
+def parse_data_size_label(name: str) -> tuple[str, int]:
+    """
+    >>> parse_data_size_label("ResNet, 25,000")
+    ('ResNet', 25000)
+    """
+    model, _, images = name.partition(", ")
+    return model, int(images.replace(",", ""))
+
+
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
+    """Every accuracy, and what lies between the models of one seed.
+
+    Where all is judged by few shots, they take the place of test images.
+    """
+    tested: dict[str, dict[int, float | None]] = {}
+    shown: dict[str, dict[int, float | None]] = {}
+    for name in labels.values():
+        model, images = parse_data_size_label(name)
+        accuracy = found[name].get("accuracy")
+        tested.setdefault(model, {})[images] = accuracy
+        shown.setdefault(model, {})[images] = found[name].get(FEWSHOT_LABEL, accuracy)
+    apart = any(FEWSHOT_LABEL in found[name] for name in labels.values())
+    first, last = min(tested[RESNET_NAME]), max(tested[RESNET_NAME])
+    return {
+        **build_label_table(tested, ""),
+        **(build_label_table(shown, f", {FEWSHOT_LABEL}") if apart else {}),
+        RESNET_LEAD_FEWEST_IMAGES: subtract_accuracies(tested, RESNET_NAME, LARGE_VIT_NAME)[first],
+        VIT_LEAD_MOST_IMAGES: subtract_accuracies(tested, LARGE_VIT_NAME, RESNET_NAME)[last],
+        VIT_GAIN: fit_gain_per_doubling(subtract_accuracies(tested, LARGE_VIT_NAME, RESNET_NAME)),
+        VIT_GAIN_FEWSHOT: fit_gain_per_doubling(
+            subtract_accuracies(shown, LARGE_VIT_NAME, RESNET_NAME)
+        ),
+        SMALL_VIT_LEAD_FEWEST_IMAGES: subtract_accuracies(tested, SMALL_VIT_NAME, LARGE_VIT_NAME)[
+            first
+        ],
+        LARGE_VIT_GAIN: fit_gain_per_doubling(
+            subtract_accuracies(tested, LARGE_VIT_NAME, SMALL_VIT_NAME)
+        ),
+    }
+
+
+def build_label_table(curves: AccuracyByImages, suffix: str) -> dict[str, float | None]:
+    return {
+        f"{make_data_size_label(model, images)}{suffix}": value
+        for model, curve in curves.items()
+        for images, value in curve.items()
+    }
+
+
+def subtract_accuracies(curves: AccuracyByImages, one: str, other: str) -> dict[int, float | None]:
+    """Images -> how far the one model is above the other; None where either diverged."""
+    gaps: dict[int, float | None] = {}
+    for images, value in curves[one].items():
+        beside = curves[other][images]
+        gaps[images] = None if value is None or beside is None else value - beside
+    return gaps
+
+
+def fit_gain_per_doubling(gaps: Mapping[int, float | None]) -> float | None:
+    """The slope over the doublings of images, by least squares; None where one is missing."""
+    values = [value for value in gaps.values() if value is not None]
+    if len(values) < len(gaps):
+        return None
+    return float(np.polyfit(np.log2(list(gaps)), values, 1)[0])
+
+
+# The page of `data-size`: Figure 4 drawn again, and Table 5.
+
+
+# Table 5: accuracy on ImageNet, fine-tuned at 384 pixels, after each of three data sets.
+TABLE_5 = {
+    "ViT-B/16": (77.91, 83.97, 84.15),
+    "ViT-L/16": (76.53, 85.15, 87.12),
+    "ViT-B/32": (73.38, 81.28, 80.73),
+    "ViT-L/32": (71.16, 80.99, 84.37),
+}
+TABLE_5_DATA_SETS = ("ImageNet, 1.3 million", "ImageNet-21k, 14 million", "JFT, 303 million")
+
+
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
+    """The paper's numbers for Figure 3, as it has no subsets of one data set."""
+    rows = [(model, *(f"{value:.2f}" for value in row)) for model, row in TABLE_5.items()]
+    for patch in (16, 32):
+        small, large = TABLE_5[f"ViT-B/{patch}"], TABLE_5[f"ViT-L/{patch}"]
+        gaps = (f"{b - a:+.2f}" for a, b in zip(small, large, strict=True))
+        rows.append((f"L/{patch} less B/{patch}", *gaps))
+    return [
+        PageText(
+            "Table 5: accuracy on ImageNet in per cent, fine-tuned, by what it was trained on."
+        ),
+        PageTable(("paper", *TABLE_5_DATA_SETS), rows),
+    ]
+
+
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """Figure 4 by test images and by few shots, and the gap that the claims are about."""
+    from patchwords.report.figures.plots import Panel, draw_panels
+
+    values = {one["label"]: one["values"] for one in results["labels"]}
+    names = [parse_data_size_label(name) for name in results["grid"]]
+    models, sizes = list(dict(names)), sorted({images for _, images in names})
+    panels = []
+    for title, suffix in (("Accuracy", ""), ("5-shot linear accuracy", f", {FEWSHOT_LABEL}")):
+        if make_data_size_label(RESNET_NAME, sizes[0]) + suffix not in values:
+            continue  # all is judged by few shots
+        curves = [
+            build_seed_curve(
+                model, {float(n): values[make_data_size_label(model, n) + suffix] for n in sizes}
+            )
+            for model in models
+        ]
+        panels.append(Panel(title, "training images", "%", curves, log_x=True, x_ticks=sizes))
+    lead = {
+        float(n): compute_paired_differences(
+            values, make_data_size_label(RESNET_NAME, n), make_data_size_label(LARGE_VIT_NAME, n)
+        )
+        for n in sizes
+    }
+    gap = [build_seed_curve("ResNet less large ViT", lead)]
+    panels.append(Panel("ResNet's lead", "training images", "points", gap, True, x_ticks=sizes))
+    caption = (
+        f"Mean over {pluralise(results['seeds'], 'seed')}, bands from the lowest to the highest. "
+        "Figure 4 has 5-shot linear accuracy on ImageNet after 9 to 300 million images of JFT. "
+        "The lead is that over the large ViT."
+    )
+    return draw_panels(panels, caption, "data-size")
+
 
 # With the most images each comes three times, with the fewest 77 times. A third of that, as version
 # 1 had it, is too short: no ViT had learned enough for the number of images to matter.

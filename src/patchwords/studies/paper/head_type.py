@@ -5,16 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from patchwords.report.words import pluralise
-from patchwords.studies.paper.bands import build_seed_curve
-from patchwords.studies.paper.rates import build_rate_curves, choose_best_rates
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
+from patchwords.report.format import pluralise
+from patchwords.studies.paper.analysis import build_rate_curves, build_seed_curve, choose_best_rates
+from patchwords.studies.paper.setups import CIFAR10, IMAGENET, JFT, SMALL_VIT_SETTINGS
 from patchwords.studies.study import Claim, Scale, Study, TrialGrid
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 if TYPE_CHECKING:
-    from patchwords.report.curves import Curve
+    from patchwords.report.figures.plots import Curve
 
 HEADS = {"class token": "token", "GAP": "gap"}
 RATES = (3e-4, 1e-3, 3e-3, 1e-2)
@@ -83,7 +81,7 @@ def choose_trials(
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Figure 9: accuracy over the training, of the chosen cells; and what chose them."""
-    from patchwords.report.curves import Panel, draw_panels
+    from patchwords.report.figures.plots import Panel, draw_panels
 
     caption = (
         f"Accuracy on validation images, mean over {pluralise(results['seeds'], 'seed')}; bands "

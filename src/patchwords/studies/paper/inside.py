@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from patchwords.studies.paper.inside_measure import measure_trial, parse_head_distances
-from patchwords.studies.paper.inside_pictures import draw_stored_figures, draw_study_figures
-from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, JFT
+from patchwords.studies.paper.inside_pictures import (
+    LAST,
+    STAGES,
+    UNTRAINED,
+    draw_stored_figures,
+    draw_study_figures,
+    measure_trial,
+    parse_head_distances,
+)
+from patchwords.studies.paper.setups import CIFAR10, JFT, SMALL_VIT_SETTINGS
 from patchwords.studies.study import ENCODER, Claim, Scale, Study, TrialMetrics
 
 ACCURACY = "accuracy"

@@ -2,14 +2,150 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from patchwords.studies.paper.inside_measure import ARRAYS_FILE, parse_head_distances
-from patchwords.studies.paper.inside_stages import LAST, STAGES, UNTRAINED
+from patchwords.studies.paper.setups import load_encoder_data, load_encoder_model
+from patchwords.studies.study import StudyContext, Trial, TrialMetrics
+
+# What a ViT has learned, as numbers: Figures 6, 7, 10, 11 and 14 of a model at one time.
+#
+# Attention distances are told as shares of that of a head which looks at all patches alike.
+#
+# Sizes: D filters, C channels, P side of a patch, L layers, K heads, n images.
+
+
+DISTANCE_IMAGES, ROLLOUT_IMAGES, ACCURACY_IMAGES = (
+    128,
+    64,
+    2000,
+)  # images: of distances as in Appendix D.7, of maps, of accuracy
+PHOTOS_SHOWN = 4
+BATCH = 32
+ARRAYS_FILE = "inside.npz"  # in the folder of a cell: what its pictures are drawn from
+
+
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
+    """Of the cell's encoder or, where it says so, of the weights that this one began with.
+
+    The arrays that pictures are drawn from are written into the cell's folder.
+    """
+    from patchwords.data.dataset import subsample_evenly
+    from patchwords.evaluation import held_out
+    from patchwords.evaluation.model_insight import read_model_inputs
+    from patchwords.interpret.distance import attention_distance
+    from patchwords.interpret.filters import get_embedding_filters
+    from patchwords.interpret.positions import fit_position_structure, position_similarity
+    from patchwords.models.init import init_weights
+
+    subject = load_encoder_model(cell, bench)
+    if subject is None:
+        return {"accuracy": None}
+    model, preprocess, device = subject.model, subject.preprocess, subject.device
+    if not cell.settings["trained"]:
+        init_weights(model, cell.seed)
+    _, examples = held_out.choose_final_split(load_encoder_data(cell, bench))
+    pixels = read_model_inputs(subject.source, subsample_evenly(examples, DISTANCE_IMAGES))
+    images = preprocess.normalise(pixels.to(device.torch_device))
+    similarity = position_similarity(model).values[0]
+    shares = fit_position_structure(similarity)
+    measured = attention_distance(model, images.split(BATCH))
+    judged = subsample_evenly(examples, ACCURACY_IMAGES)
+    found = held_out.evaluate_classifier(
+        model, judged, preprocess, device, subject.workers_for(judged)
+    )
+    save_stage_arrays(
+        bench.place(cell), model, similarity, pixels[:PHOTOS_SHOWN], images[:PHOTOS_SHOWN]
+    )
+    return {
+        "accuracy": found["accuracy"],
+        "low frequencies": compute_low_frequency_share(
+            get_embedding_filters(model)[0].detach().cpu().double().numpy()
+        ),
+        "by distance": shares.distance,
+        "by rows and columns": shares.rows_and_columns,
+        **name_head_distances(measured.mean / measured.uniform),
+        "rollout": measure_rollout_gain(model, images[:ROLLOUT_IMAGES]),
+        "test images": len(judged),
+    }
+
+
+def compute_low_frequency_share(filters: np.ndarray) -> float:
+    """[D, C, P, P] -> the share of their variance in the lower half of frequencies, each way.
+
+    By the discrete cosine transform of every channel, the mean filter taken away, as for principal
+    components. It is a quarter where weights are drawn independently.
+    """
+    from scipy.fft import dctn
+
+    own = filters - filters.mean(axis=0)
+    energy = dctn(own, axes=(2, 3), norm="ortho") ** 2
+    half = filters.shape[-1] // 2
+    return float(energy[..., :half, :half].sum() / energy.sum())
+
+
+def name_head_distances(distances: np.ndarray) -> dict[str, float]:
+    """[L, K] -> {"layer 1, head 1": ...}, in each layer the nearest head first"""
+    return {
+        f"layer {layer}, head {place}": float(value)
+        for layer, row in enumerate(np.sort(distances, axis=1), start=1)
+        for place, value in enumerate(row, start=1)
+    }
+
+
+def parse_head_distances(numbers: Mapping[str, Any]) -> np.ndarray:
+    """What `name_head_distances` was given, each row sorted: [L, K]"""
+    rows: dict[str, list[float]] = {}
+    for name, value in numbers.items():
+        if name.startswith("layer "):
+            rows.setdefault(name.partition(",")[0], []).append(value)
+    return np.array(list(rows.values()))
+
+
+def measure_rollout_gain(model: Any, images: torch.Tensor) -> float:
+    """[n, C, H, W] -> by how much rollout's maps are truer than random ones, a mean over images.
+
+    Truer: the answer's probability falls sooner where the most important patches are taken away
+    first, and rises sooner where they are put in first (`inspect.truth`).
+    """
+    from patchwords.interpret.faithfulness import RANDOM_MAP, compute_curves_by_map
+
+    curves = compute_curves_by_map(model, images.split(BATCH), kinds=("rollout",))
+    return float((curves["rollout"].score - curves[RANDOM_MAP].score).mean())
+
+
+def save_stage_arrays(
+    place: Path, model: Any, similarity: np.ndarray, pixels: torch.Tensor, images: torch.Tensor
+) -> None:
+    """Principal filters, similarities of positions, and rollout from the class token in photos."""
+    from patchwords.files import write_atomically
+    from patchwords.interpret.attention import extract_query_map
+    from patchwords.interpret.filters import principal_filters
+    from patchwords.interpret.rollout import attention_rollout
+
+    rolled = attention_rollout(model, images)
+    arrays = {
+        "filters": principal_filters(model).components,
+        "positions": similarity,
+        "photos": pixels.permute(0, 2, 3, 1).numpy(),
+        "maps": extract_query_map(rolled, model.grid(images), model.config.prefix).cpu().numpy(),
+    }
+    file = io.BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **arrays)
+    write_atomically(place / ARRAYS_FILE, file.getvalue())
+
+
+# When a training is looked at.
+
+
+STAGES = {"untrained": 0.0, "1 %": 0.01, "10 %": 0.1, "30 %": 0.3, "100 %": 1.0}  # of its steps
+UNTRAINED, LAST = "untrained", "100 %"
+
 
 COMPONENTS_SHOWN = 14  # principal components in a row; Figure 7 has 28
 PANELS = {  # title -> rows of the table, in short
@@ -38,8 +174,8 @@ PANEL_UNITS = {
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """All rows of the table over the training; Figure 11 at each stage."""
-    from patchwords.report.curves import Panel, draw_panels
-    from patchwords.report.words import pluralise
+    from patchwords.report.figures.plots import Panel, draw_panels
+    from patchwords.report.format import pluralise
 
     values = {one["label"]: one["values"] for one in results["labels"]}
     ticks = [100 * share for share in STAGES.values() if share]
@@ -68,7 +204,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 def build_stage_curves(values: Mapping[str, Sequence[Any]], rows: Mapping[str, str]) -> list[Any]:
     """A curve of each row, and a level one of what it was before."""
-    from patchwords.report.curves import Curve
+    from patchwords.report.figures.plots import Curve
 
     x = [100 * share for share in STAGES.values() if share]
     found = []
@@ -94,7 +230,7 @@ def build_depth_panels(results: Mapping[str, Any]) -> list[Any]:
 
     None where every training diverged.
     """
-    from patchwords.report.curves import Curve, Panel
+    from patchwords.report.figures.plots import Curve, Panel
 
     found: dict[str, list[Any]] = {"Nearest head": [], "Mean of the heads": [], "Farthest head": []}
     layers: list[int] = []
@@ -141,8 +277,8 @@ StageArrays = Mapping[str, Mapping[str, np.ndarray]]  # stage -> its arrays
 
 def draw_stage_filters(kept: StageArrays, seed: int) -> dict[str, bytes]:
     """Figure 7, left"""
-    from patchwords.report.mosaic import component_to_rgb
-    from patchwords.report.sheet import GridTile, draw_image_grid
+    from patchwords.report.figures.maps import GridTile, draw_image_grid
+    from patchwords.report.figures.mosaic import component_to_rgb
 
     rows = [
         [
@@ -160,8 +296,8 @@ def draw_stage_filters(kept: StageArrays, seed: int) -> dict[str, bytes]:
 
 def draw_stage_positions(kept: StageArrays, seed: int) -> dict[str, bytes]:
     """Figure 7, centre"""
-    from patchwords.report.mosaic import apply_colour_map, make_position_mosaic
-    from patchwords.report.sheet import GridTile, draw_image_grid
+    from patchwords.report.figures.maps import GridTile, draw_image_grid
+    from patchwords.report.figures.mosaic import apply_colour_map, make_position_mosaic
 
     low = min(0.0, *(float(arrays["positions"].min()) for arrays in kept.values()))
     row = [
@@ -183,7 +319,7 @@ def draw_stage_positions(kept: StageArrays, seed: int) -> dict[str, bytes]:
 
 def draw_stage_rollout(kept: StageArrays, seed: int) -> dict[str, bytes]:
     """Figures 6 and 14"""
-    from patchwords.report.sheet import GridTile, draw_image_grid, overlay_map
+    from patchwords.report.figures.maps import GridTile, draw_image_grid, overlay_map
 
     photos = kept[LAST]["photos"].astype(np.float32) / 255  # [n, H, W, 3]
     rows = []

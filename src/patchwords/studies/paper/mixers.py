@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.contents import PageBlock, PageTable, PageText
-from patchwords.studies.paper.paired import (
+from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.paper.analysis import (
     build_gap_dots,
     compute_label_gaps,
     format_gap,
     format_paired_seeds,
 )
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET
+from patchwords.studies.paper.setups import CIFAR10, IMAGENET, SMALL_VIT_SETTINGS
 from patchwords.studies.study import Claim, Scale, Study
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
@@ -107,7 +106,7 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """How far each mixer is from attention, paired by seed."""
-    from patchwords.report.dots import draw_dot_plot
+    from patchwords.report.figures.plots import draw_dot_plot
 
     apart = compute_label_gaps(results, list(MINI_GRID), ATTENTION)
     caption = (

@@ -5,13 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from patchwords.report.words import pluralise
-from patchwords.studies.contents import PageBlock, PageTable, PageText
-from patchwords.studies.paper.families import RESNET_14, build_step_schedule
-from patchwords.studies.paper.judging import FEWSHOT_LABEL, evaluate_on_test_and_fewshot
-from patchwords.studies.paper.rates import build_rate_curves, choose_best_rates
-from patchwords.studies.paper.small import SMALL_VIT_TRAINING
-from patchwords.studies.paper.sources import CIFAR10, FLOWERS, IMAGENET, JFT
+from patchwords.report.format import pluralise
+from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.paper.analysis import build_rate_curves, choose_best_rates
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    FEWSHOT_LABEL,
+    FLOWERS,
+    IMAGENET,
+    JFT,
+    RESNET_14,
+    SMALL_VIT_TRAINING,
+    build_step_schedule,
+    evaluate_on_test_and_fewshot,
+)
 from patchwords.studies.study import (
     ENCODER,
     Claim,
@@ -162,7 +169,7 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Validation accuracy over the rates, from which each optimizer has its best."""
-    from patchwords.report.curves import Panel, draw_panels
+    from patchwords.report.figures.plots import Panel, draw_panels
 
     curves = list(build_rate_curves(results, strip_learning_rate).values())
     if not curves:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.paper.paired import build_gap_dots, compute_label_gaps, format_paired_seeds
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
+from patchwords.studies.paper.analysis import (
+    build_gap_dots,
+    compute_label_gaps,
+    format_paired_seeds,
+)
+from patchwords.studies.paper.setups import CIFAR10, IMAGENET, JFT, SMALL_VIT_SETTINGS
 from patchwords.studies.study import Claim, Scale, Study
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
@@ -96,7 +99,7 @@ FULL = Scale(
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """A line for each cell of Table 8: how far it is from 1-D at the stem, paired by seed."""
-    from patchwords.report.dots import DotSeries, draw_dot_plot
+    from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
     usual = f"1-D, {STEM}"
     found = compute_label_gaps(results, list(GRID), usual)

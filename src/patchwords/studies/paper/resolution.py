@@ -12,18 +12,24 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from patchwords.model.resize import RESIZE_METHODS
-from patchwords.report.words import pluralise
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.paper.bands import build_seed_curve
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import FLOWERS, IMAGENET
-from patchwords.studies.paper.trained import load_encoder_data
-from patchwords.studies.study import ENCODER, VERB, Claim, Scale, Study, Trial, TrialMetrics
+from patchwords.models.relative import RESIZE_METHODS
+from patchwords.report.format import pluralise
+from patchwords.studies.paper.analysis import build_seed_curve
+from patchwords.studies.paper.setups import FLOWERS, IMAGENET, SMALL_VIT_SETTINGS, load_encoder_data
+from patchwords.studies.study import (
+    ENCODER,
+    VERB,
+    Claim,
+    Scale,
+    Study,
+    StudyContext,
+    Trial,
+    TrialMetrics,
+)
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 if TYPE_CHECKING:
-    from patchwords.report.curves import Curve
+    from patchwords.report.figures.plots import Curve
     from patchwords.weights.pretrained import Pretrained
 
 SIZE_FACTORS = {"1x": 1.0, "1.5x": 1.5, "2x": 2.0, "3x": 3.0}  # of the side of an image
@@ -217,18 +223,20 @@ def load_resized_encoder(cell: Trial, bench: StudyContext) -> Pretrained:
 
 def evaluate_without_finetuning(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """The encoder's accuracy on the test images of its own run, at the cell's size."""
-    from patchwords.data.workers import choose_num_workers
+    from patchwords.data.loader import choose_num_workers
     from patchwords.device import choose_device
-    from patchwords.evaluate import held_out
+    from patchwords.evaluation import held_out
 
     if not bench.encoder(cell).is_dir():
         return {"accuracy": None}  # it diverged
     found = load_resized_encoder(cell, bench)
-    _, examples = held_out.final_split(load_encoder_data(cell, bench))
+    _, examples = held_out.choose_final_split(load_encoder_data(cell, bench))
     device = choose_device(bench.device, "fp32")  # as a training is judged
     workers = choose_num_workers(examples)
-    predictions = held_out.predict(found.model, examples, found.preprocess, device, workers)
-    said = held_out.judge(predictions, examples, found.labels, 0.01)
+    predictions = held_out.predict_examples(
+        found.model, examples, found.preprocess, device, workers
+    )
+    said = held_out.evaluate_predictions(predictions, examples, found.labels, 0.01)
     return {"accuracy": said["accuracy"]["value"], "test images": said["images"]}
 
 
@@ -255,7 +263,7 @@ def compute_values(
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Accuracy over the size of the images, as it is and fine-tuned."""
-    from patchwords.report.curves import Panel, draw_panels
+    from patchwords.report.figures.plots import Panel, draw_panels
 
     caption = (
         f"Accuracy on test images, mean over {pluralise(results['seeds'], 'seed')}; bands reach "

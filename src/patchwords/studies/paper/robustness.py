@@ -2,23 +2,84 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from patchwords.report.words import pluralise
-from patchwords.studies.contents import PageBlock, PageHeading, PageTable, PageText, format_flops
-from patchwords.studies.paper.bands import build_seed_curve
-from patchwords.studies.paper.robustness_measure import (
-    compute_share_kept,
-    list_level_names,
-    measure_trial,
+from patchwords.report.format import pluralise
+from patchwords.studies.page import PageBlock, PageHeading, PageTable, PageText, format_flops
+from patchwords.studies.paper.analysis import build_seed_curve
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    IMAGENET,
+    SMALL_VIT_SETTINGS,
+    SMALL_VIT_TRAINING,
+    load_encoder_data,
+    load_encoder_model,
 )
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS, SMALL_VIT_TRAINING
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET
-from patchwords.studies.study import ENCODER, Claim, Scale, Study, TrialMetrics
+from patchwords.studies.study import ENCODER, Claim, Scale, Study, StudyContext, Trial, TrialMetrics
 
 if TYPE_CHECKING:
-    from patchwords.report.curves import Curve
+    from patchwords.report.figures.plots import Curve
+
+
+# Accuracy of a trained model on disturbed images, and how much of it is left.
+#
+# Accuracies of two models differ before anything is disturbed, and hardly a disturbance brings them
+# below chance. What is compared is therefore the share of a model's lead over chance that is left, as
+# a mean over the levels of a disturbance: 1 where nothing is lost, 0 where chance alone is left.
+
+
+def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
+    """Accuracy on held-out images as they are and at each level of the cell's disturbances."""
+    from patchwords.data.dataset import TRAIN
+    from patchwords.evaluation.held_out import choose_final_split
+    from patchwords.evaluation.robustness.measure import choose_perturbations, measure_robustness
+    from patchwords.evaluation.robustness.perturbation import draw_stratified_subset
+    from patchwords.models.vit import ViT
+
+    subject = load_encoder_model(cell, bench)
+    if subject is None:
+        return {"accuracy": None}
+    data = load_encoder_data(cell, bench)
+    _, held_out = choose_final_split(data)
+    judged = held_out.select(
+        draw_stratified_subset(held_out, min(cell.settings["images"], len(held_out)))
+    )
+    rows = measure_robustness(
+        [subject],
+        judged,
+        choose_perturbations(cell.settings["disturbances"]),
+        seeds=(cell.seed,),
+        training=data.splits[TRAIN],
+    )
+    vit = subject.model
+    return {
+        "accuracy": rows[0]["accuracy"],  # each curve begins with the images as they are
+        **{f"{row['disturbance']} at {row['level']:g}": row["accuracy"] for row in rows},
+        **({"own grid": vit.config.grid[0]} if isinstance(vit, ViT) else {}),
+        "classes": len(data.classes),
+        "test images": rows[0]["images"],
+    }
+
+
+def list_level_names(numbers: Mapping[str, Any], name: str) -> list[str]:
+    """The numbers of a disturbance at all levels but the first, at which nothing is done."""
+    return [key for key in numbers if key.startswith(f"{name} at ")][1:]
+
+
+def compute_share_kept(numbers: TrialMetrics, keys: Sequence[str]) -> float | None:
+    """Of the lead over chance, the mean over some levels; None where there was none.
+
+    >>> compute_share_kept({"accuracy": 0.5, "classes": 10, "a": 0.3, "b": 0.1}, ["a", "b"])
+    0.25
+    """
+    clean, classes = numbers["accuracy"], numbers.get("classes")
+    if clean is None or not classes or clean <= 1 / classes:
+        return None
+    chance = 1 / classes
+    found = [numbers[key] or 0.0 for key in keys]
+    return (sum(found) / len(found) - chance) / (clean - chance)
+
 
 VIT, RESNET = "ViT", "ResNet"
 MODELS = (VIT, RESNET)
@@ -207,8 +268,8 @@ def compute_values(
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """Accuracy over the levels, as Naseer et al. draw it: a figure for each case."""
-    from patchwords.evaluate.robustness.table import list_perturbations
-    from patchwords.report.curves import Panel, draw_panels
+    from patchwords.evaluation.robustness.measure import list_perturbations
+    from patchwords.report.figures.plots import Panel, draw_panels
 
     known = list_perturbations()
     files: dict[str, bytes] = {}

@@ -2,24 +2,160 @@
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
-from patchwords.studies.paper.shape_numbers import (
-    ALL_DIMENSIONS,
-    BASE_TRIAL,
-    COMPUTE_CORRELATION_LEAD,
-    DEPTH,
-    MLP,
-    PATCH_SIZE,
-    WIDTH,
-    compute_values,
-    make_gain_label,
+import numpy as np
+
+from patchwords.report.format import pluralise
+from patchwords.studies.page import NOT_AVAILABLE, PageBlock, PageTable, PageText
+from patchwords.studies.paper.analysis import build_seed_curve
+from patchwords.studies.paper.setups import CIFAR10, IMAGENET, JFT, SMALL_VIT_SETTINGS
+from patchwords.studies.study import (
+    Claim,
+    DisplayUnit,
+    Scale,
+    Study,
+    TrialMetrics,
+    collect_accuracies,
 )
-from patchwords.studies.paper.shape_page import build_tables, draw_study_figures
-from patchwords.studies.paper.small import SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, IMAGENET, JFT
-from patchwords.studies.study import Claim, DisplayUnit, Scale, Study
 from patchwords.studies.training import evaluate_on_test, train_and_measure
+
+if TYPE_CHECKING:
+    from patchwords.report.figures.plots import Curve
+
+
+# What is read off the shapes of one seed: the gain along each dimension, and what predicts it.
+
+
+BASE_TRIAL = "the middle"
+DEPTH, WIDTH, MLP, PATCH_SIZE, ALL_DIMENSIONS = DIMENSIONS = (
+    "depth",
+    "width",
+    "MLP",
+    "patch",
+    "all",
+)
+COMPUTE_CORRELATION_LEAD = "correlation with compute less that with parameters"
+
+
+def make_gain_label(line: str) -> str:
+    """The label of what a dimension brings."""
+    return f"{line}, per doubling"
+
+
+def parse_dimension(name: str) -> str:
+    """The dimension that a cell has more of.
+
+    >>> parse_dimension("depth 16"), parse_dimension("all, twice"), parse_dimension("the middle")
+    ('depth', 'all', 'the middle')
+    """
+    return next((line for line in DIMENSIONS if name.startswith(line)), BASE_TRIAL)
+
+
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
+    return {
+        **collect_accuracies(labels, found),
+        **{make_gain_label(line): compute_gain(line, found) for line in DIMENSIONS},
+        COMPUTE_CORRELATION_LEAD: compute_correlation_lead(found),
+    }
+
+
+def compute_gain(line: str, found: Mapping[str, TrialMetrics]) -> float | None:
+    """Points per doubling of the compute, from the middle to the dearest cell of a dimension."""
+    of_line = [one for name, one in found.items() if parse_dimension(name) == line]
+    alive = [one for one in of_line if one.get("flops") is not None]
+    base = found[BASE_TRIAL].get("accuracy")
+    if base is None or len(alive) < len(of_line):
+        return None
+    dearest = max(alive, key=lambda one: one["flops"] or 0.0)
+    accuracy = dearest.get("accuracy")
+    return (
+        None
+        if accuracy is None
+        else (accuracy - base) / count_compute_doublings(dearest, found[BASE_TRIAL])
+    )
+
+
+def count_compute_doublings(one: TrialMetrics, base: TrialMetrics) -> float:
+    cost, usual = one["flops"], base["flops"]
+    assert cost
+    assert usual
+    return math.log2(cost / usual)
+
+
+def compute_correlation_lead(found: Mapping[str, TrialMetrics]) -> float | None:
+    """Correlation of the accuracy with log compute, less that with the log of the parameters."""
+    rows = [
+        [one.get(name) for name in ("accuracy", "flops", "parameters")] for one in found.values()
+    ]
+    whole = np.array([row for row in rows if None not in row], dtype=np.float64)
+    if len(whole) < len(rows):
+        return None
+    accuracy, flops, parameters = whole.T
+    by_compute, by_size = (
+        float(np.corrcoef(accuracy, np.log2(x))[0, 1]) for x in (flops, parameters)
+    )
+    return by_compute - by_size
+
+
+# The page of `shape`: what each model costs, and Figure 8.
+
+
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
+    """Compute and parameters of each shape, as multiples of the middle's."""
+    cells = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
+    base, rows = cells[BASE_TRIAL], []
+    for name, one in cells.items():
+        ratios = (
+            NOT_AVAILABLE
+            if None in (one.get(key), base.get(key))
+            else f"{one[key] / base[key]:.2f}"
+            for key in ("flops", "parameters")
+        )
+        rows.append((name, *ratios))
+    return [
+        PageText("Compute and parameters, the middle's being 1."),
+        PageTable(("", "compute", "parameters"), rows),
+    ]
+
+
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """Figure 8: a line for each dimension, from the middle; and the same over the parameters."""
+    from patchwords.report.figures.plots import Panel, draw_panels
+
+    panels = [
+        Panel(
+            f"By {words}",
+            f"relative {words}",
+            "accuracy, %",
+            [build_dimension_curve(results, line, key) for line in DIMENSIONS],
+            log_x=True,
+            x_ticks=(1, 2, 4, 8),
+        )
+        for words, key in (("compute", "flops"), ("parameters", "parameters"))
+    ]
+    seeds = pluralise(results["seeds"], "seed")
+    caption = (
+        f"{results['quantity'].partition(';')[0].capitalize()}, mean over {seeds}, bands from the "
+        "lowest to the highest. Lines start at the middle; each has more of one dimension, or of "
+        "all. The left panel is Figure 8's."
+    )
+    return draw_panels(panels, caption, "shape")
+
+
+def build_dimension_curve(results: Mapping[str, Any], line: str, key: str) -> Curve:
+    """A dimension's cells over what they cost; a cell that diverged is left out."""
+    found: dict[float, list[float | None]] = {}
+    usual = next(one[key] for one in results["cells"] if one["name"] == BASE_TRIAL and key in one)
+    for one in results["cells"]:
+        if parse_dimension(one["name"]) in (line, BASE_TRIAL) and one.get("accuracy") is not None:
+            found.setdefault(one[key] / usual, []).append(one["accuracy"])
+    return build_seed_curve(line, found)
+
 
 ShapeSettings = dict[str, Any]
 

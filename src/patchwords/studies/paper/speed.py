@@ -2,23 +2,242 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.paper.speed_numbers import (
-    IMAGE_SIZES,
-    MODEL_PAIRS,
-    RESNET_POWER,
-    VIT_POWER,
-    VIT_POWER_EXCESS,
-    compute_values,
-    make_batch_label,
-    make_speed_label,
-    make_speed_trial_name,
+from patchwords.evaluation.statistics import compute_seed_statistics
+from patchwords.report.format import pluralise
+from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.study import (
+    Claim,
+    DisplayUnit,
+    Scale,
+    Study,
+    StudyContext,
+    Trial,
+    TrialMetrics,
 )
-from patchwords.studies.paper.speed_page import build_tables, draw_study_figures
-from patchwords.studies.study import Claim, DisplayUnit, Scale, Study, Trial, TrialMetrics
+
+# What the speeds of models at several sizes of the image come to: ratios of pairs, and powers.
+
+
+IMAGE_SIZES = (64, 128, 224, 384, 512)  # pixels, of Figure 12
+GROWTH_SPAN = (224, 512)  # between which the growth of the time is taken
+# ViT and the ResNet of about as many multiplications at 224 pixels: 4.4 and 4.1, 17.6 and 16.1 G.
+MODEL_PAIRS = (("ViT-B/32", "BiT-R50x1"), ("ViT-B/16", "BiT-R50x2"))
+
+VIT_POWER, RESNET_POWER = "ViT: power of the side", "ResNet: power of the side"
+VIT_POWER_EXCESS = "ViT: power of the side, less 2"
+
+
+def make_speed_trial_name(model: str, size: int) -> str:
+    """The cell."""
+    return f"{model}, {size} px"
+
+
+def make_speed_label(vit: str, resnet: str) -> str:
+    return f"{vit} beside {resnet}: speed, in doublings"
+
+
+def make_batch_label(vit: str, resnet: str) -> str:
+    return f"{vit} beside {resnet}: largest batch, in doublings"
+
+
+def parse_model_names(cells: Iterable[str]) -> list[str]:
+    """In the order of the cells."""
+    return list(dict.fromkeys(cell.rpartition(", ")[0] for cell in cells))
+
+
+def is_vit(model: str) -> bool:
+    return model.startswith("ViT")
+
+
+def compute_values(
+    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+) -> dict[str, float | None]:
+    """What the claims are about, of one repeat."""
+    models = parse_model_names(labels)
+    values: dict[str, float | None] = {}
+    for pair in MODEL_PAIRS:
+        values[make_speed_label(*pair)] = mean_if_complete(
+            compute_ratio_in_doublings(found, "images/s", pair, size) for size in IMAGE_SIZES
+        )
+    for pair in MODEL_PAIRS:
+        values[make_batch_label(*pair)] = compute_ratio_in_doublings(
+            found, "largest batch", pair, 224
+        )
+    powers = {model: fit_growth_power(found, model, "images/s") for model in models}
+    values[VIT_POWER] = mean_if_complete(powers[model] for model in models if is_vit(model))
+    values[RESNET_POWER] = mean_if_complete(powers[model] for model in models if not is_vit(model))
+    ours = values[VIT_POWER]
+    values[VIT_POWER_EXCESS] = None if ours is None else ours - 2
+    return values
+
+
+def compute_ratio_in_doublings(
+    found: Mapping[str, TrialMetrics], what: str, pair: tuple[str, str], size: int
+) -> float | None:
+    """log2 of the first's over the second's; None where one of them fits nothing."""
+    ours, theirs = (found[make_speed_trial_name(model, size)][what] for model in pair)
+    return math.log2(ours / theirs) if ours and theirs else None
+
+
+def fit_growth_power(found: Mapping[str, TrialMetrics], model: str, what: str) -> float | None:
+    """k, where `what` falls as the side to the power of -k: 2 is in proportion to the pixels."""
+    first, last = (found[make_speed_trial_name(model, size)] for size in GROWTH_SPAN)
+    before, after, short, long = first[what], last[what], first["side"], last["side"]
+    if not (before and after and short and long):
+        return None
+    return math.log(before / after) / math.log(long / short)
+
+
+def mean_if_complete(values: Iterable[float | None]) -> float | None:
+    """None where one is missing."""
+    found = list(values)
+    alive = [value for value in found if value is not None]
+    return sum(alive) / len(alive) if alive and len(alive) == len(found) else None
+
+
+# Tables and figure of the speeds of models at several sizes of the image.
+
+
+GIB = 2**30
+
+
+def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
+    """Speeds, how they fall with the size, the largest batches, and on what all was measured."""
+    models, means = parse_model_names(results["grid"]), average_repeats(results)
+    pixels = tuple(f"{size} px" for size in IMAGE_SIZES)
+    return [
+        PageText(format_speed_setup(results)),
+        PageTable(
+            ("images/s at", *pixels),
+            [
+                (model, *(format_speed(results, model, size) for size in IMAGE_SIZES))
+                for model in models
+            ],
+        ),
+        PageText(
+            "How the time of an image, and its multiplications, grow with its side between "
+            f"{GROWTH_SPAN[0]} and {GROWTH_SPAN[1]} pixels: a power of 2 is in proportion to the pixels, one of "
+            "4 would be bi-quadratic."
+        ),
+        PageTable(
+            ("model", "power, time", "power, multiplications", "share of the peak at 224 px"),
+            [build_growth_row(means, model) for model in models],
+        ),
+        PageText(format_memory_note(means)),
+        PageTable(
+            ("largest batch at", *pixels),
+            [
+                (model, *(format_largest_batch(means, model, size) for size in IMAGE_SIZES))
+                for model in models
+            ],
+        ),
+    ]
+
+
+def format_speed_setup(results: Mapping[str, Any]) -> str:
+    one, cells = results["cells"][0], results["cells"]
+    threads = pluralise(int(one["threads"]), "thread")
+    batches = " or ".join(f"{batch:.0f}" for batch in sorted({c["at a time"] for c in cells}))
+    return (
+        f"Measured on {results['device']} with {threads} in {'bf16' if one['bf16'] else 'fp32'}, "
+        "one cell after the other, through the call that `patchwords predict` makes: images come "
+        "from main memory as bytes, scores go back to it. Each speed is the best over images at a "
+        f"time ({batches} won), and of each the median of several runs. A repeat stands for a "
+        "seed: weights are as they begin, and do not matter."
+    )
+
+
+def format_memory_note(means: Mapping[str, TrialMetrics]) -> str:
+    free = [one["free bytes"] or 0.0 for one in means.values()]
+    return (
+        "The largest batch is by arithmetic, not by filling the machine: what a training step "
+        "with Adam holds (weights, gradients, two moments, activations) in nine tenths of the "
+        f"memory that was free, {min(free) / GIB:.1f} to {max(free) / GIB:.1f} GiB. The tests hold "
+        "that arithmetic to what torch takes, within 13 %."
+    )
+
+
+def format_speed(results: Mapping[str, Any], model: str, size: int) -> str:
+    """With the standard deviation of a repeat."""
+    over = compute_seed_statistics(collect_repeat_values(results, model, size, "images/s"))
+    digits = 0 if over.mean >= 100 else 1
+    beside = "" if over.std is None else f" ± {over.std:.{digits}f}"
+    return f"{over.mean:.{digits}f}{beside}"
+
+
+def build_growth_row(means: Mapping[str, TrialMetrics], model: str) -> tuple[str, ...]:
+    time, work = fit_growth_power(means, model, "images/s"), fit_growth_power(means, model, "macs")
+    assert time is not None
+    assert work is not None
+    share = means[make_speed_trial_name(model, 224)]["share of peak"] or 0.0
+    return model, f"{time:.2f}", f"{-work:.2f}", f"{share:.0%}"
+
+
+def format_largest_batch(means: Mapping[str, TrialMetrics], model: str, size: int) -> str:
+    return f"{means[make_speed_trial_name(model, size)]['largest batch']:,.0f}"
+
+
+def collect_repeat_values(
+    results: Mapping[str, Any], model: str, size: int, what: str
+) -> list[float]:
+    """Of every repeat."""
+    name = make_speed_trial_name(model, size)
+    return [cell[what] for cell in results["cells"] if cell["name"] == name]
+
+
+def average_repeats(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
+    """Cell -> its numbers, the mean of the repeats."""
+    found: dict[str, list[Mapping[str, Any]]] = {}
+    for cell in results["cells"]:
+        found.setdefault(cell["name"], []).append(cell)
+    about = {"name", "seed", "folder"}
+    return {
+        name: {key: sum(c[key] for c in cells) / len(cells) for key in cells[0].keys() - about}
+        for name, cells in found.items()
+    }
+
+
+def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
+    """Figure 12: both panels over the size of the image."""
+    from patchwords.report.figures.plots import Panel, draw_panels
+
+    caption = (
+        f"On {results['device']}. Left: the best over images at a time, mean of "
+        f"{pluralise(results['seeds'], 'repeat')}, bands from the slowest to the fastest. Right: what "
+        "fits into the free memory in training with Adam, by arithmetic."
+    )
+    panels = [
+        Panel(
+            title,
+            "image size, pixels",
+            what,
+            build_model_curves(results, what),
+            True,
+            True,
+            IMAGE_SIZES,
+        )
+        for title, what in (("Speed", "images/s"), ("Memory", "largest batch"))
+    ]
+    return draw_panels(panels, caption, "speed")
+
+
+def build_model_curves(results: Mapping[str, Any], what: str) -> Sequence[Any]:
+    """A line for each model; where it does not fit, it is not drawn."""
+    from patchwords.report.figures.plots import Curve
+
+    found = []
+    for model in parse_model_names(results["grid"]):
+        values = {size: collect_repeat_values(results, model, size, what) for size in IMAGE_SIZES}
+        fit = {size: some for size, some in values.items() if min(some) > 0}
+        means = [sum(some) / len(some) for some in fit.values()]
+        low, high = [min(some) for some in fit.values()], [max(some) for some in fit.values()]
+        found.append(Curve(model, list(fit), means, low, high))
+    return found
+
 
 SECONDS = 0.6  # for each number of images at a time
 BATCHES = {"cpu": (1, 4, 16, 64), "cuda": (8, 32, 128, 512)}  # the fastest counts, as in Figure 12
@@ -64,11 +283,11 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     """
     import torch
 
-    from patchwords.data.shard_cache import file_lock
+    from patchwords.benchmark.clock import reset_peak_memory
+    from patchwords.data.shards.cache import file_lock
     from patchwords.device import choose_device, free_memory
-    from patchwords.measure.clock import reset_peak_memory
-    from patchwords.model.cost import count_macs
-    from patchwords.studies.paper.answering import build_timing_workload, measure_inference_speeds
+    from patchwords.models.cost import count_macs
+    from patchwords.studies.paper.analysis import build_timing_workload, measure_inference_speeds
 
     device = choose_device(bench.device, bench.precision)
     subject = build_timing_workload(cell, bench, device, BATCHES[device.type])
@@ -92,7 +311,7 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 def estimate_largest_batch(shape: Any, precision: str, free: int) -> int:
     """At a time in training with Adam, by which Table 3 trains them all."""
-    from patchwords.train.footprint import OptimizerSpec, ParallelLayout, estimate_memory_footprint
+    from patchwords.planning.memory import OptimizerSpec, ParallelLayout, estimate_memory_footprint
 
     update = OptimizerSpec("adamw", False, "bf16" if precision == "bf16" else "fp32")
     return estimate_memory_footprint(shape, ParallelLayout(1, "ddp", False), update).most_images(

@@ -10,17 +10,21 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from patchwords.report.words import pluralise
-from patchwords.studies.bench import StudyContext
-from patchwords.studies.paper.rates import build_rate_curves, choose_best_rates
-from patchwords.studies.paper.small import SHAPE_SETTING_NAMES, SMALL_VIT_SETTINGS
-from patchwords.studies.paper.sources import CIFAR10, FLOWERS
+from patchwords.report.format import pluralise
+from patchwords.studies.paper.analysis import build_rate_curves, choose_best_rates
+from patchwords.studies.paper.setups import (
+    CIFAR10,
+    FLOWERS,
+    SHAPE_SETTING_NAMES,
+    SMALL_VIT_SETTINGS,
+)
 from patchwords.studies.study import (
     ENCODER,
     Claim,
     DatasetSpec,
     Scale,
     Study,
+    StudyContext,
     Trial,
     TrialGrid,
     TrialMetrics,
@@ -192,7 +196,7 @@ def strip_last_part(cell: str) -> str:
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     """A panel for each task: what the rate was chosen by, of every start."""
-    from patchwords.report.curves import Panel, draw_panels
+    from patchwords.report.figures.plots import Panel, draw_panels
 
     labels = [one["label"].split(", ") for one in results["labels"]]
     tasks = list(dict.fromkeys(task for _, task in labels))

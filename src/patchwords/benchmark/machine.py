@@ -1,0 +1,70 @@
+"""What the machine can do at best: multiply matrices, and move memory."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from patchwords.benchmark.clock import synchronize_device
+from patchwords.device import Device, free_memory
+from patchwords.planning.hardware import measure_matmul_peak
+
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache holds
+COPY_SECONDS = 0.2  # of copying
+
+
+@dataclass(frozen=True)
+class MachineProfile:
+    """The device, and its ceilings as measured."""
+
+    device: str  # cpu or cuda
+    name: str
+    cores: int  # that this process may use
+    threads: int  # that torch computes with
+    free_bytes: int  # of the device's memory, before anything was measured
+    load: float | None  # programs that ran in the minute before, on average; None: not known
+    peak_flops_per_second: dict[str, float]  # by precision
+    copied_bytes_per_second: float  # read and written
+
+
+def measure_machine(devices: Sequence[Device]) -> MachineProfile:
+    """The ceilings; `devices` are one device in the precisions that are asked for."""
+    first = devices[0]
+    about = first.describe()
+    return MachineProfile(
+        device=first.type,
+        name=str(about["name"]),
+        cores=count_usable_cores(),
+        threads=torch.get_num_threads(),
+        free_bytes=free_memory(first.torch_device),
+        load=os.getloadavg()[0] if hasattr(os, "getloadavg") else None,
+        peak_flops_per_second={device.precision: measure_matmul_peak(device) for device in devices},
+        copied_bytes_per_second=measure_copy_bandwidth(first),
+    )
+
+
+def count_usable_cores() -> int:
+    """Cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def measure_copy_bandwidth(device: Device) -> float:
+    """Bytes a second, those read and those written together, of the fastest copy."""
+    size = COPY_BYTES[device.type]
+    source = torch.zeros(size, dtype=torch.uint8, device=device.torch_device)
+    target = torch.empty_like(source)
+    target.copy_(source)  # the first finds the pages
+    best, end = float("inf"), time.perf_counter() + COPY_SECONDS
+    while best == float("inf") or time.perf_counter() < end:
+        synchronize_device(device)
+        start = time.perf_counter()
+        target.copy_(source)
+        synchronize_device(device)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size / best

@@ -1,0 +1,324 @@
+"""`patchwords doctor DATA`: what is wrong with my data, before an hour of training."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import numpy as np
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+from rich.text import Text
+
+from patchwords.data.dataset import DatasetSplits
+from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, Severity
+from patchwords.data.doctor.survey import SurveyProgress as Report
+
+if TYPE_CHECKING:
+    from patchwords.data.dataset import DatasetSplits
+    from patchwords.data.doctor.checks import DoctorReport
+
+
+@dataclass(frozen=True)
+class DoctorCommand:
+    """Look at every image and say what is wrong, before an hour of training.
+
+    Errors: images that cannot be read or are cut short; the same file in two classes or in two
+    splits; a class without images. Warnings: copies and look-alikes; images far smaller than the
+    rest, or of one colour; tiny or unbalanced classes. Notes: what is odd but read right all the
+    same, such as CMYK, 16 bits, transparency, EXIF rotation, panoramas and animations.
+
+    DATA is whatever the other commands take: a folder, a CSV, parquet, tar shards, hf:NAME,
+    digits. Nothing is changed. Ten thousand photos take seconds.
+
+    Exit code: 0 no errors (with --strict: no warnings either), 2 something to put right.
+
+    Example: patchwords doctor photos/ --csv findings.csv
+    """
+
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """the images: a folder of class folders, or any other source"""
+    csv: Path | None = None
+    """write every finding here, a row per image"""
+    overwrite: bool = False
+    """write over an existing CSV"""
+    json: bool = False
+    """print everything as JSON, and nothing else"""
+    strict: bool = False
+    """let warnings, too, end with exit code 2"""
+    near: int = 4
+    """differing bits of 64 up to which images are look-alikes, 0 to 16; fewer if all are alike"""
+    smallest: int = 32
+    """shortest side in pixels below which an image is suspiciously small, if most are larger"""
+    workers: int | None = None
+    """processes that look at images; by default as many as there are processors, 0 for none"""
+    image_column: str | None = None
+    """column of the images, where DATA is a table and it is not plain"""
+    label_column: str | None = None
+    """column of the classes, likewise"""
+
+
+def run_doctor(config: DoctorCommand) -> int:
+    """Examine, tell, and return the exit code."""
+    from patchwords.data.doctor import diagnose_dataset
+    from patchwords.data.open import open_data
+    from patchwords.files import check_csv_writable
+
+    if config.csv is not None:
+        check_csv_writable(config.csv, config.overwrite)
+    data = open_data(
+        config.data,
+        image_column=config.image_column,
+        label_column=config.label_column,
+        need_labels=False,
+    )
+    with show_progress(f"looking at {data.source}") as progress:
+        findings = diagnose_dataset(
+            data,
+            workers=config.workers,
+            near=config.near,
+            smallest=config.smallest,
+            progress=progress,
+        )
+    wrong = findings.of_severity("error") or (config.strict and findings.of_severity("warning"))
+    exit_code = 2 if wrong else 0
+    if config.csv is not None:
+        from patchwords.files import write_atomically
+
+        # File names may hold bytes that are not UTF-8; they go out as they came in.
+        write_atomically(
+            config.csv, format_findings_csv(findings).encode("utf-8", "surrogateescape")
+        )
+    if config.json:
+        print(format_findings_json(data, findings, exit_code))
+    else:
+        print_findings(data, findings, exit_code, config.csv)
+    return exit_code
+
+
+def format_findings_csv(findings: DoctorReport) -> str:
+    """A row per image and finding; images of one finding share the number of a group."""
+    import csv
+    import io
+
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["kind", "severity", "split", "label", "path", "detail", "group"])
+    for group, finding in enumerate(findings.findings):
+        for split, label, path in finding.places:
+            writer.writerow(
+                [finding.kind, finding.severity, split, label, path, finding.detail, group]
+            )
+    return text.getvalue()
+
+
+def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code: int) -> str:
+    """Everything, for a program to read."""
+    import json
+
+    return json.dumps(
+        {
+            "source": data.source,
+            "kind": data.kind,
+            "notes": data.notes,
+            "images": findings.images,
+            "counts": {
+                split: dict(zip(data.classes, counts, strict=True))
+                for split, counts in findings.counts.items()
+            },
+            "sizes": findings.sizes,
+            "formats": findings.formats,
+            "seconds": round(findings.seconds, 3),
+            "exit_code": exit_code,
+            "findings": [
+                {
+                    "kind": finding.kind,
+                    "severity": finding.severity,
+                    "detail": finding.detail,
+                    "places": [place._asdict() for place in finding.places],
+                }
+                for finding in findings.findings
+            ],
+        },
+        indent=1,
+    )
+
+
+# The doctor's findings on a terminal: short enough to be read, with the first examples.
+
+
+SEVERITY_TITLES: dict[Severity, str] = {
+    "error": "Errors: put them right before training",
+    "warning": "Warnings: look at them",
+    "note": "Notes: good to know",
+}
+SEVERITY_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
+MAX_EXAMPLES = 3  # findings of a kind that are shown
+MAX_EXAMPLE_PATHS = 4  # images of a finding that are shown
+MAX_LARGEST_CLASSES, MAX_SMALLEST_CLASSES = (
+    5,
+    10,
+)  # classes that are shown where there are more than both together
+BAR_WIDTH = 24  # characters for the largest class
+PROGRESS_SECONDS = 5.0  # seconds between two plain lines of progress
+
+
+@contextmanager
+def show_progress(title: str) -> Iterator[Report]:
+    """A progress bar on stderr, or plain lines where that is not a terminal."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield _plain_lines(title)
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
+        task = bar.add_task(Text(replace_unprintable(title)).markup, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _plain_lines(title: str) -> Report:
+    last = time.monotonic()
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() >= last + PROGRESS_SECONDS:
+            last = time.monotonic()
+            print(
+                f"{replace_unprintable(title)}: {done:,} of {total:,} images",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    return tell
+
+
+def print_findings(
+    data: DatasetSplits, findings: DoctorReport, exit_code: int, csv: Path | None
+) -> None:
+    """Print the summary."""
+    console = Console(highlight=False)
+    console.print(Text(_headline(data, findings), style="bold"), soft_wrap=True)
+    for line in (_shape(findings), *data.notes):
+        if line:
+            console.print(Text(replace_unprintable(line), style="dim"), soft_wrap=True)
+    if data.classes:
+        console.print()
+        console.print(_classes(data, findings, "#" if console.options.ascii_only else "━"))
+    for severity, title in SEVERITY_TITLES.items():
+        if findings.of_severity(severity):
+            console.print()
+            console.print(Text(title, style=SEVERITY_STYLES[severity]))
+        for kind in CHECKS:
+            found = findings.of_kind(kind)
+            if found and CHECKS[kind].severity == severity:
+                _show_kind(console, kind, found)
+    console.print()
+    console.print(_verdict(findings, exit_code))
+    if csv is not None:
+        console.print(
+            Text(f"Every image concerned is listed in {replace_unprintable(str(csv))}"),
+            soft_wrap=True,
+        )
+    elif findings.findings:
+        console.print(Text("Add --csv findings.csv for a list of every image concerned", "dim"))
+
+
+def replace_unprintable(text: str) -> str:
+    """Safe to print on one line: file names may hold anything, bytes that are no text too."""
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
+
+
+def format_noun_count(number: int, noun: str) -> str:
+    """1 image, 2,000 images, 3 classes."""
+    plural = "es" if noun.endswith("s") else "s"
+    return f"{number:,} {noun}{plural if number != 1 else ''}"
+
+
+def _headline(data: DatasetSplits, findings: DoctorReport) -> str:
+    splits = [f"{name} {sum(counts):,}" for name, counts in findings.counts.items()]
+    told = f" ({', '.join(splits)})" if len(splits) > 1 else ""
+    classes = (
+        f" of {format_noun_count(len(data.classes), 'class')}" if data.classes else ", no labels"
+    )
+    return replace_unprintable(
+        f"{data.source}: {format_noun_count(findings.images, 'image')}{classes}{told}"
+    )
+
+
+def _shape(findings: DoctorReport) -> str:
+    """Formats and sizes, on one line."""
+    parts = [f"{name} {number:,}" for name, number in findings.formats.items()]
+    for side, pixels in findings.sizes.items():
+        if pixels:
+            least, _, median, _, most = pixels
+            same = least == most
+            parts.append(
+                f"{side} {least}" if same else f"{side} {least} to {most}, median {median}"
+            )
+    return " · ".join(parts)
+
+
+def _classes(data: DatasetSplits, findings: DoctorReport, stroke: str) -> Table:
+    """Images of each class and split, with a bar; of many classes the largest and smallest."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("class", overflow="fold")
+    for split in findings.counts:
+        table.add_column("images" if len(findings.counts) == 1 else split, justify="right")
+    table.add_column("", no_wrap=True)
+    counts = np.array(list(findings.counts.values()))  # [splits, classes]
+    total = counts.sum(0)
+    rows: list[int | None] = list(range(len(total)))
+    if len(total) > MAX_LARGEST_CLASSES + MAX_SMALLEST_CLASSES:
+        ranked = np.argsort(-total, kind="stable").tolist()
+        rows = [*ranked[:MAX_LARGEST_CLASSES], None, *ranked[-MAX_SMALLEST_CLASSES:]]
+    for label in rows:
+        if label is None:
+            more = len(total) - MAX_LARGEST_CLASSES - MAX_SMALLEST_CLASSES
+            table.add_row(Text(f"... {more:,} more ...", "dim"))
+            continue
+        bar = stroke * int(np.ceil(BAR_WIDTH * total[label] / max(total.max(), 1)))
+        numbers = [f"{number:,}" for number in counts[:, label]]
+        table.add_row(Text(replace_unprintable(data.classes[label])), *numbers, Text(bar, "blue"))
+    return table
+
+
+def _show_kind(console: Console, kind: str, found: tuple[Finding, ...]) -> None:
+    severity, meaning = CHECKS[kind]
+    title = (f"{len(found):>6,} {kind}", SEVERITY_STYLES[severity])
+    console.print(Text.assemble(title, f"  {meaning}"), soft_wrap=True)
+    for finding in found[:MAX_EXAMPLES]:
+        console.print(
+            Text(replace_unprintable(f"       {_example(finding)}"), "dim"), soft_wrap=True
+        )
+    if len(found) > MAX_EXAMPLES:
+        console.print(Text(f"       ... and {len(found) - MAX_EXAMPLES:,} more", "dim"))
+
+
+def _example(finding: Finding) -> str:
+    names = finding.keys or tuple(place.label for place in finding.places)
+    named = ", ".join(names[:MAX_EXAMPLE_PATHS])
+    if len(names) > MAX_EXAMPLE_PATHS:
+        named += f" and {len(names) - MAX_EXAMPLE_PATHS:,} more"
+    return f"{named}: {finding.detail}" if finding.detail else named
+
+
+def _verdict(findings: DoctorReport, exit_code: int) -> Text:
+    """The last line: what was found and whether training can begin."""
+    parts: list[str | tuple[str, str]] = []
+    for severity in SEVERITY_TITLES:
+        number = len(findings.of_severity(severity))
+        parts += [
+            (format_noun_count(number, severity), SEVERITY_STYLES[severity] if number else "dim"),
+            ", ",
+        ]
+    advice = "put right the errors before training" if exit_code else "ready to train"
+    if exit_code and not findings.of_severity("error"):
+        advice = "--strict: put right the warnings"
+    return Text.assemble(*parts[:-1], f" in {findings.seconds:.1f} s: {advice}")

@@ -1,0 +1,70 @@
+"""`patchwords index DATA`: what is in shards, written down once for all who train on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclass(frozen=True)
+class IndexCommand:
+    """Read every shard once, and write down what is in it.
+
+    Training does the same by itself the first time, and keeps what it found on this machine. An
+    index file spares that pass to every other machine: put it beside the shards, and give it (or
+    its address) as DATA. It holds names, labels, lengths and digests, and none of the pixels.
+
+    DATA is tar or parquet shards, near or far: 'shards-{000..099}.tar',
+    'https://host/train-{000..999}.tar', 's3://bucket/train-*.parquet'; several with :: between.
+
+    Example: patchwords index 'https://host/train-{000..999}.tar' --output train.index.jsonl
+    """
+
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """the shards"""
+    output: Path | None = None
+    """the index file to write, NAME.index.jsonl; none given: only keep it on this machine"""
+    overwrite: bool = False
+    """write over an existing file"""
+    anew: bool = False
+    """read every shard again, though its index may be kept"""
+    cache_size: float = 64.0
+    """GiB on this machine that shards from elsewhere may take"""
+    image_column: str | None = None
+    """column of the images, where a parquet has several"""
+    label_column: str | None = None
+    """column of the classes, likewise"""
+
+
+def run_index(config: IndexCommand) -> int:
+    """Index, write, say how many there are."""
+    from patchwords.data.shards.index import INDEX_SUFFIX
+    from patchwords.data.shards.stream import (
+        format_index_lines,
+        load_shard_indexes,
+        open_shard_cache,
+    )
+    from patchwords.data.sources.tables import Columns
+    from patchwords.errors import ConfigError
+    from patchwords.files import check_csv_writable, write_atomically
+
+    if not config.cache_size > 0:
+        raise ConfigError(f"--cache-size {config.cache_size:g} must be greater than 0")
+    if config.output is not None:
+        check_csv_writable(config.output, config.overwrite, "--output")
+        if not config.output.name.endswith(INDEX_SUFFIX):
+            raise ConfigError(f"--output {config.output}: the name must end in {INDEX_SUFFIX}")
+    columns = Columns(config.image_column, config.label_column, need_labels=False)
+    indexes = load_shard_indexes(
+        config.data, columns, open_shard_cache(config.cache_size), config.anew
+    )
+    images = sum(len(index.names) for index in indexes)
+    gib = sum(index.bytes for index in indexes) / 2**30
+    print(f"{config.data}: {images:,} images in {len(indexes):,} shards ({gib:,.2f} GiB)")
+    if config.output is not None:
+        write_atomically(config.output, "".join(format_index_lines(indexes, config.output.parent)))
+        print(f"index: {config.output}")
+    return 0

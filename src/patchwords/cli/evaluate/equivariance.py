@@ -1,0 +1,126 @@
+"""`patchwords translation MODEL [MODEL ...] DATA`: does a shifted image give shifted features?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
+
+if TYPE_CHECKING:
+    from patchwords.evaluation.predictions import LoadedModel
+
+
+@dataclass(frozen=True)
+class EquivarianceCommand:
+    """Shift images by 1, 2, ... pixels, and measure how far f(g(x)) is from g(f(x)).
+
+    The relative error of the features is 0 where they only move along, and 1.41 where they have
+    nothing to do with those before; it is measured after the stem (a ResNet's root, a ViT's patch
+    embedding) and before the head. The logits should not change at all; `same answer` is the share
+    of images whose likeliest class stays. Images are shifted in a circle.
+
+    With --output: results.json, results.csv and a figure.
+
+    Example: patchwords translation runs/vit runs/resnet photos/ --images 200 --output moved
+    """
+
+    models_and_data: Annotated[
+        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
+    ]
+    """run folders or model folders, and at last a source of images"""
+    shifts: int | None = None
+    """up to so many pixels; none given: the largest patch of the models, 16 without any"""
+    images: int | None = None
+    """so many of the held-out images, each class by its share; none given: all"""
+    results: OutputOptions = field(default_factory=OutputOptions)
+    read: DataOptions = field(default_factory=DataOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+
+
+def run_equivariance(config: EquivarianceCommand) -> int:
+    """Load, measure, write, say."""
+    from patchwords.cli.options import (
+        load_compared_models,
+        show_progress_in_turn,
+        split_models_and_data,
+    )
+    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
+    from patchwords.errors import ConfigError
+    from patchwords.evaluation.equivariance import measure_shift_equivariance
+    from patchwords.report.figures.comparison import draw_equivariance
+
+    models, spec = split_models_and_data(config.models_and_data, "translation")
+    if config.shifts is not None and config.shifts < 1:
+        raise ConfigError(f"--shifts {config.shifts}: it is a number of pixels, 1 or more")
+    device = config.where.choose()
+    with join_process_group(device.type == "cuda"):
+        compared = load_compared_models(
+            models,
+            config.read.open(spec, need_labels=False),
+            device,
+            config.images,
+            workers=config.where.workers,
+            need_classes=False,
+        )
+        run_on_main_process(config.results.claim)
+        shifts = range(1, 1 + (config.shifts or choose_shift_count(compared.subjects)))
+        examples = compared.chosen.judged
+        with show_progress_in_turn() as progress:
+            rows = measure_shift_equivariance(
+                compared.subjects, examples, shifts, config.read.max_bad, progress
+            )
+    if not is_main_process():
+        return 0
+    results = {**compared.describe(), "rows": rows}
+    config.results.give(
+        results,
+        rows,
+        lambda: draw_equivariance(rows),
+        lambda: print_equivariance(rows, compared.in_words(), config.results.output),
+    )
+    return 0
+
+
+def choose_shift_count(subjects: Sequence[LoadedModel]) -> int:
+    """Pixels: the largest patch, as far as the smallest image allows."""
+    from patchwords.models.vit import ViT
+
+    patches = [s.model.config.stride for s in subjects if isinstance(s.model, ViT)]
+    smallest = min(min(subject.preprocess.image_size) for subject in subjects)
+    return min(max(patches, default=16), smallest - 1)
+
+
+def print_equivariance(
+    rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None
+) -> None:
+    """A table for each model: rows are shifts, errors are means of both axes."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from patchwords.report.figures.comparison import mean_shift_error
+
+    console = Console()
+    for model in dict.fromkeys(row["model"] for row in rows):
+        mine = [row for row in rows if row["model"] == model]
+        errors = {
+            place: dict(zip(*mean_shift_error(mine, model, place), strict=True))
+            for place in dict.fromkeys(row["place"] for row in mine)
+        }
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("shift, pixels", *errors, "same answer"):
+            table.add_column(name, justify="right")
+        for pixels in dict.fromkeys(row["pixels"] for row in mine):
+            same = [row["same_answer"] for row in mine if row["pixels"] == pixels]
+            found = [errors[place].get(pixels) for place in errors]
+            cells = ("-" if error is None else f"{error:.3f}" for error in found)
+            table.add_row(str(pixels), *cells, f"{sum(same) / len(same):.1%}")
+        console.print(f"\n{model}", style="bold", markup=False, highlight=False)
+        console.print(table)
+    written = [] if output is None else [f"results and figure: {output}"]
+    for line in ("", *lines, *written):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

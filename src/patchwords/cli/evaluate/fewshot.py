@@ -1,0 +1,143 @@
+"""`patchwords fewshot MODEL DATA`: what a frozen model knows, by a few images of each class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from patchwords.cli.options import (
+    CacheOptions,
+    DataOptions,
+    DeviceOptions,
+    OutputOptions,
+    open_probe_inputs,
+    print_image_counts,
+)
+
+
+@dataclass(frozen=True)
+class FewshotCommand:
+    """Few-shot linear accuracy (Sec. 4.1 of the paper): what a frozen model knows of your classes.
+
+    A few images of each class are drawn, and a linear map of the model's features is fitted to
+    them by regularised least squares, in closed form; accuracy is that on the test images. Nothing
+    is trained, so it takes seconds once the features are there. Each seed is another draw: the
+    mean is printed, and the standard deviation of a draw.
+
+    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is cut off for test. The penalty is not chosen: each that you give has its own line.
+
+    Example: patchwords fewshot google/vit-base-patch16-224-in21k flowers/ --shots 1 5 10 25
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, a file of weights or a hub id"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    shots: tuple[int, ...] = (1, 5, 10, 25)
+    """images of each class to learn from"""
+    seeds: int = 3
+    """draws for each number of shots"""
+    l2: tuple[float, ...] = (1024.0,)
+    """penalties; a path of them costs little more than one. 2^10 is that of the authors' code"""
+    seed: int = 0
+    """of the first draw, and of the cut into train and test where DATA is not divided"""
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
+
+
+def run_fewshot(config: FewshotCommand) -> int:
+    from patchwords.distributed import is_main_process
+    from patchwords.errors import ConfigError
+    from patchwords.evaluation.probes.fewshot import (
+        build_fewshot_table,
+        draw_probe_shots,
+        extract_drawn_features,
+        require_positive_penalties,
+    )
+
+    if config.seeds < 1:
+        raise ConfigError(f"--seeds {config.seeds}: it is a number of draws, 1 or more")
+    require_positive_penalties(config.l2)
+    config.results.claim()
+    seeds = range(config.seed, config.seed + config.seeds)
+    with open_probe_inputs(
+        config.model, config.data, config.where, config.images, config.cache, config.seed
+    ) as found:
+        shots = draw_probe_shots(found.pair, config.shots, tuple(seeds))
+        max_bad, whole = config.images.max_bad, found.whole_is_kept
+        frozen, draws = extract_drawn_features(found.ask, found.pair, shots, max_bad, whole)
+    if not is_main_process():
+        return 0
+    results = {
+        **found.describe(),
+        "data": config.data,
+        "pool": shots.images,
+        **build_fewshot_table(frozen, draws, config.l2),
+    }
+    config.results.give(
+        results,
+        results["table"],
+        lambda: draw_fewshot_curve(results),
+        lambda: print_fewshot(results, config.results.output),
+    )
+    return 0
+
+
+def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:
+    """Accuracy over the images of each class, a curve for each penalty, with its deviation."""
+    from patchwords.report.figures.plots import Curve, Panel, draw_panels
+
+    curves = []
+    for l2 in dict.fromkeys(row["l2"] for row in results["table"]):
+        rows = [row for row in results["table"] if row["l2"] == l2]
+        rows.sort(key=lambda row: row["shots"])
+        mean = [100 * row["mean"] for row in rows]
+        spread = [100 * (row["std"] or 0.0) for row in rows]
+        curves.append(
+            Curve(
+                f"l2 {l2:g}",
+                [row["shots"] for row in rows],
+                mean,
+                [m - s for m, s in zip(mean, spread, strict=True)],
+                [m + s for m, s in zip(mean, spread, strict=True)],
+            )
+        )
+    ticks = sorted({row["shots"] for row in results["table"]})
+    panel = Panel(
+        "Few-shot linear", "images of each class", "accuracy (%)", curves, log_x=True, x_ticks=ticks
+    )
+    caption = (
+        f"{results['model']} on {results['data']}: {results['test']:,} images of test. Band: one "
+        f"standard deviation over {results['table'][0]['n']} draws."
+    )
+    return draw_panels([panel], caption, "fewshot")
+
+
+def print_fewshot(results: dict[str, Any], folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("shots", "l2", "accuracy", "deviation", "draws"):
+        table.add_column(name, justify="right")
+    for row in results["table"]:
+        deviation = "-" if row["std"] is None else f"{row['std']:.2%}"
+        table.add_row(
+            *(f"{row['shots']}", f"{row['l2']:g}", f"{row['mean']:.2%}", deviation, f"{row['n']}")
+        )
+    console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    say(f"drawn from {results['pool']:,} images of train")
+    print_image_counts(results, say)
+    if folder is not None:
+        say(f"results: {folder}")

@@ -1,0 +1,130 @@
+"""`patchwords knn MODEL DATA`: classes of the nearest training images, by a frozen model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from patchwords.cli.options import (
+    CacheOptions,
+    DataOptions,
+    DeviceOptions,
+    OutputOptions,
+    open_probe_inputs,
+    print_image_counts,
+)
+
+
+@dataclass(frozen=True)
+class KnnCommand:
+    """k nearest neighbours on a frozen model's features, as DINO evaluates: nothing is fitted.
+
+    The k training images whose features have the largest cosine s vote for their classes, with
+    weight exp(s / T). The search is exact. Every k is printed; the one in bold was chosen without
+    the test images: by training images, each judged by the others.
+
+    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is cut off for test.
+
+    Example: patchwords knn runs/pretrained flowers/ --k 10 20 100
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, a file of weights or a hub id"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    k: tuple[int, ...] = ()
+    """numbers of neighbours; none given: 10 20 100, as far as there are images"""
+    temperature: float = 0.07
+    """T: the smaller, the more the nearest count"""
+    seed: int = 0
+    """of the training images that k is chosen by, where there are more than 5,000, and of the cut
+    into train and test where DATA is not divided"""
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
+
+
+def run_knn(config: KnnCommand) -> int:
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluation.probes.cache import extract_probe_features
+    from patchwords.evaluation.probes.knn import (
+        choose_default_ks,
+        evaluate_knn,
+        validate_knn_settings,
+    )
+
+    config.results.claim()
+    with open_probe_inputs(
+        config.model, config.data, config.where, config.images, config.cache, config.seed
+    ) as found:
+        images = len(found.pair.train)
+        validate_knn_settings(config.k or choose_default_ks(images), config.temperature, images)
+        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+    if not is_main_process():
+        return 0
+    device = found.subject.device.torch_device
+    results = {
+        **found.describe(),
+        "data": config.data,
+        **evaluate_knn(frozen, config.k, config.temperature, config.seed, device),
+    }
+    config.results.give(
+        results,
+        results["path"],
+        lambda: draw_knn_curve(results),
+        lambda: print_knn(results, config.results.output),
+    )
+    return 0
+
+
+def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
+    """Accuracy over the number of neighbours, with the interval of each."""
+    from patchwords.report.figures.plots import Curve, Panel, draw_panels
+
+    rows = sorted(results["path"], key=lambda row: row["k"])
+    ks = [row["k"] for row in rows]
+    value, low, high = ([100 * row[name] for row in rows] for name in ("value", "low", "high"))
+    curves = [Curve("test", ks, value, low, high)]
+    if results["chosen"]:
+        curves.append(Curve("train, each by the others", ks, [100 * row["train"] for row in rows]))
+    panel = Panel("k-NN", "k", "accuracy (%)", curves, log_x=True, x_ticks=ks)
+    caption = (
+        f"{results['model']} on {results['data']}: {results['train']:,} images of train vote, "
+        f"{results['test']:,} of test are judged, T = {results['temperature']:g}. Band: 95 % "
+        "interval."
+    )
+    return draw_panels([panel], caption, "knn")
+
+
+def print_knn(results: dict[str, Any], folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("k", "train", "test", "95 % interval"):
+        table.add_column(name, justify="right")
+    for row in results["path"]:
+        chosen = "-" if row["train"] is None else f"{row['train']:.2%}"
+        interval = f"{row['low']:.2%} to {row['high']:.2%}"
+        style = "bold" if results["chosen"] and row["k"] == results["k"] else None
+        table.add_row(str(row["k"]), chosen, f"{row['value']:.2%}", interval, style=style)
+    console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    if results["chosen"]:
+        say(
+            f"k {results['k']} was chosen by {results['judges']:,} images of train, each judged by "
+            "the others"
+        )
+    say(f"{results['train']:,} images of train vote, with T = {results['temperature']:g}")
+    print_image_counts(results, say)
+    if folder is not None:
+        say(f"results: {folder}")

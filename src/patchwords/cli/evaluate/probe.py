@@ -1,0 +1,126 @@
+"""`patchwords probe MODEL DATA`: a linear classifier on the features of a frozen model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from patchwords.cli.options import (
+    CacheOptions,
+    DataOptions,
+    DeviceOptions,
+    OutputOptions,
+    open_probe_inputs,
+    print_image_counts,
+)
+
+
+@dataclass(frozen=True)
+class ProbeCommand:
+    """Linear probe: softmax regression on a frozen model's features, from all training images.
+
+    The penalty is chosen on images that are held back from train, the classifier is then fitted
+    on all of train, and the test images are read once. Features are computed once and kept, so
+    the next probe of the same model and images takes seconds.
+
+    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is cut off for test.
+
+    Example: patchwords probe runs/pretrained flowers/ --output runs/probe
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, a file of weights or a hub id"""
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
+    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    """penalties to choose from; one is taken as it is. The loss is the mean cross-entropy plus
+    l2 / 2 times the squared weights, on features of mean 0 and deviation 1"""
+    dev: float = 0.1
+    """share of the training images of each class that is held back to choose by"""
+    seeds: int = 1
+    """times that it is held back, each time other images; the mean accuracy decides"""
+    seed: int = 0
+    """of what is held back, and of the cut into train and test where DATA is not divided"""
+    results: OutputOptions = field(default_factory=OutputOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+    images: DataOptions = field(default_factory=DataOptions)
+
+
+def run_probe(config: ProbeCommand) -> int:
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluation.probes.cache import extract_probe_features
+    from patchwords.evaluation.probes.linear import ProbeSettings, evaluate_linear_probe
+
+    seeds = tuple(range(config.seed, config.seed + config.seeds))
+    settings = ProbeSettings(config.l2, config.dev, seeds)
+    config.results.claim()
+    with open_probe_inputs(
+        config.model, config.data, config.where, config.images, config.cache, config.seed
+    ) as found:
+        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+    if not is_main_process():
+        return 0
+    settings = replace(settings, device=found.subject.device.torch_device)
+    results = {**found.describe(), "data": config.data, **evaluate_linear_probe(frozen, settings)}
+    config.results.give(
+        results,
+        results["path"],
+        lambda: draw_probe_path(results) if results["chosen"] else {},
+        lambda: print_probe(results, config.results.output),
+    )
+    return 0
+
+
+def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
+    """Accuracy on the dev split over the penalties, and that on test of the one chosen."""
+    from patchwords.report.figures.plots import Curve, Panel, draw_panels
+
+    l2s = [row["l2"] for row in results["path"]]
+    accuracy = results["results"]["accuracy"]
+    curves = [
+        Curve("dev", l2s, [100 * row["dev"] for row in results["path"]]),
+        Curve("test, of the one chosen", [results["l2"]], [100 * accuracy["value"]]),
+    ]
+    panel = Panel("Linear probe", "l2", "accuracy (%)", curves, log_x=True)
+    caption = (
+        f"{results['model']} on {results['data']}: {results['train']:,} images of train, "
+        f"{results['path'][0]['images']:,} held back to choose by, {results['test']:,} of test."
+    )
+    return draw_panels([panel], caption, "probe")
+
+
+def print_probe(results: dict[str, Any], folder: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console()
+    if results["chosen"]:
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in ("l2", "dev accuracy"):
+            table.add_column(name, justify="right")
+        for row in results["path"]:
+            style = "bold" if row["l2"] == results["l2"] else None
+            table.add_row(f"{row['l2']:g}", f"{row['dev']:.2%}", style=style)
+        console.print(table)
+
+    def say(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    accuracy = results["results"]["accuracy"]
+    say(
+        f"accuracy {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
+        f"{accuracy['high']:.2%}), macro F1 {results['results']['macro']['f1']:.3f}, with l2 "
+        f"{results['l2']:g}, from {results['train']:,} images of train"
+    )
+    print_image_counts(results, say)
+    if results["at_end"]:
+        say("beware: the best penalty is at the end of the path; give more of them by --l2")
+    if not results["converged"]:
+        say("beware: L-BFGS was stopped before it reached the minimum; a larger --l2 is easier")
+    if folder is not None:
+        say(f"results: {folder}")

@@ -1,0 +1,128 @@
+"""`patchwords inspect ... --explore PAGE`: from models and photos to a page to play with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from patchwords.cli.inspect.parts import PhotoReader
+    from patchwords.data.dataset import ImageDataset
+    from patchwords.evaluation.predictions import LoadedModel
+    from patchwords.interpret.view import AttentionView
+
+MAX_PHOTO_WEIGHTS = 24_000_000  # on a page, some 20 MB, unless one photo alone has more
+
+
+@dataclass(frozen=True)
+class ExplorerOptions:
+    """A page to play with."""
+
+    explore: Path | None = None
+    """write a page of HTML here, to be opened in a browser: move over a photo and see what each
+    patch attends to, in every layer and head"""
+    beside: tuple[str, ...] = ()
+    """other models on that page, to look at beside SRC"""
+    explore_heads: Literal["auto", "all", "mean"] = "auto"
+    """which heads that page has; auto: all, or for a large model their mean"""
+
+
+def check_explorer_options(config: ExplorerOptions, images: bool, source: str) -> None:
+    """Raise ConfigError for what needs no model to be known as wrong."""
+    from patchwords.errors import ConfigError
+
+    if config.explore is None:
+        if config.beside:
+            raise ConfigError("--beside is for the page of --explore: add --explore PAGE.html")
+        return
+    if not images:
+        raise ConfigError("--explore is about images: name some after SRC")
+    if config.explore.suffix.lower() not in {".html", ".htm"}:
+        raise ConfigError(f"--explore {config.explore} is to be a page: give it the end .html")
+    models = [source, *config.beside]
+    for model in config.beside:
+        if models.count(model) > 1:
+            raise ConfigError(f"--beside {model} is on the page already; name each model once")
+
+
+def write_explorer_page(
+    config: ExplorerOptions, photos: PhotoReader, examples: ImageDataset, count: int
+) -> tuple[Path, str]:
+    """Write the page of `count` photos, or as many as fit; gives its path and a line about it."""
+    import numpy as np
+
+    from patchwords.cli.inspect.parts import PhotoReader
+    from patchwords.data.dataset import subsample_evenly
+    from patchwords.evaluation.predictions import load_model_on_device
+    from patchwords.report.explorer.page import write_explorer
+    from patchwords.report.format import pluralise
+
+    assert config.explore is not None
+    first = photos.subject
+    looking = [photos]
+    for spec in config.beside:
+        subject = load_model_on_device(spec, first.device, first.workers)
+        seen = subject.preprocess
+        if photos.preprocess.image_size != first.preprocess.image_size:  # --image-size is for all
+            seen = replace(seen, image_size=photos.preprocess.image_size)
+        looking.append(PhotoReader(subject, seen, photos.bad))
+    _, once = np.unique(examples.keys, return_index=True)
+    examples = examples.select(np.sort(once))  # a file may have been named twice
+    each = sum(count_photo_weights(some, config.explore_heads) for some in looking)
+    fit = max(1, MAX_PHOTO_WEIGHTS // each)
+    chosen = subsample_evenly(examples, min(count, fit))
+    views = [view for some in looking for view in make_views(some, chosen, config.explore_heads)]
+    page = write_explorer(config.explore, views)
+    shown = pluralise(len(views) // len(looking), "photo")
+    if fit < min(count, len(examples)):
+        shown += f" of {min(count, len(examples))}, so that it stays small"
+    return page, f"{shown}, {page.stat().st_size / 1e6:.1f} MB"
+
+
+def count_photo_weights(photos: PhotoReader, heads: Literal["auto", "all", "mean"]) -> int:
+    """Weights that the page keeps of a photo; raises ConfigError for a model without attention."""
+    import torch
+
+    from patchwords.interpret.view import attention_view_shape
+
+    vit = photos.attending()
+    grid = vit.grid(torch.empty(1, vit.config.channels, *photos.preprocess.image_size))
+    layers, kept, tokens = attention_view_shape(vit.config, grid, heads)
+    return layers * kept * tokens**2
+
+
+def make_views(
+    photos: PhotoReader, examples: ImageDataset, heads: Literal["auto", "all", "mean"]
+) -> list[AttentionView]:
+    """What a model makes of each photo that can be read."""
+    from patchwords.interpret.view import build_attention_view
+
+    subject = photos.subject
+    names = shorten_paths(examples.keys)
+    return [
+        build_attention_view(
+            subject.model,
+            photos.preprocess,
+            pixels.permute(1, 2, 0).numpy(),
+            photo=names[path],
+            name=format_model_title(subject),
+            labels=subject.source.labels,
+            heads=heads,
+        )
+        for paths, batch in photos.batches(examples)
+        for path, pixels in zip(paths, batch, strict=True)
+    ]
+
+
+def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
+    """The names of files, or, where two have one name, the paths as they were given."""
+    names = {path: Path(path).name for path in paths}
+    return names if len(set(names.values())) == len(names) else {path: path for path in paths}
+
+
+def format_model_title(subject: LoadedModel) -> str:
+    """A model as the user named it, and by architecture where that is known."""
+    architecture = subject.source.architecture
+    return f"{subject.name} ({architecture})" if architecture else subject.name

@@ -1,0 +1,379 @@
+"""`patchwords inspect SRC [IMAGES...]`: what a model has learned, and where it looks."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json as jsonlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import Progress
+from torch import Tensor
+
+from patchwords.cli.inspect import parts
+from patchwords.cli.inspect.explorer import ExplorerOptions
+from patchwords.cli.inspect.nearest import NearestOptions, NearestSearch, inspect_nearest
+from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
+from patchwords.cli.options import CacheOptions, DeviceOptions
+from patchwords.data.dataset import ImageDataset, subsample_evenly
+from patchwords.errors import ConfigError
+from patchwords.report.format import format_against_random, pluralise
+
+if TYPE_CHECKING:
+    from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
+
+
+@dataclass(frozen=True)
+class InspectCommand:
+    """See what a model has learned, and where it looks in photos.
+
+    Without images: the filters that meet the pixels and the similarity of positions. With images,
+    for a model that has attention: how far each head looks, single heads, Attention Rollout, what
+    speaks for the answer, how alike tokens grow, and, by deletion and insertion, whether these maps
+    explain the model's answers at all. With --nearest DATA, for any model: the training images
+    that it finds most like each photo. docs/insight.md says what each one is.
+
+    Writes figures (PNG and SVG), results.json and arrays.npz into --output; with --explore a page
+    to play with, which opens in a browser without a server.
+
+    Exit code: 0 done, 2 when an image could not be read.
+
+    Example: patchwords inspect runs/photos new/*.jpg --output insight --explore look.html
+    """
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
+    """a run folder, a model folder, a file or a published name"""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")] = ()
+    """files, folders and patterns, or one other source of images (CSV, parquet, digits, ...)"""
+    output: Path | None = None
+    """write into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; none given: the model's own"""
+    photos: int = 8
+    """so many photos get maps of their own"""
+    distance_images: int = 128
+    """so many are averaged over for attention distance and tokens"""
+    truth_images: int = 32
+    """so many are averaged over for deletion and insertion; 0 leaves these, the slowest, out"""
+    baseline: Literal["mean", "blur"] = "mean"
+    """what stands where a patch is deleted: the image's mean colour, or the image blurred"""
+    layers: tuple[int, ...] = ()
+    """whose heads are shown, from 0; none given: the first, the middle and the last"""
+    heads: tuple[int, ...] = ()
+    """which heads are shown, from 0; none given: all"""
+    query: tuple[int, int] | None = None
+    """row and column, from 0, of the patch that the heads look from; none given: the class token,
+    or, where the model has none, the mean over all patches"""
+    class_name: str | None = None
+    """what the gradient-weighted rollout explains; none given: the model's answer"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    json: bool = False
+    """print results.json"""
+    page: ExplorerOptions = field(default_factory=ExplorerOptions)
+    near: NearestOptions = field(default_factory=NearestOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    where: DeviceOptions = field(default_factory=DeviceOptions)
+
+
+@dataclass(frozen=True)
+class InspectionPlan:
+    """What was asked for, checked before the work."""
+
+    layers: list[int]
+    heads: list[int]
+    asked_class: int | None
+    no_attention: str | None = None  # why nothing can be said of attention
+
+
+def run_inspect(config: InspectCommand) -> int:
+    """Check everything that can be wrong, look, write, say."""
+    import sys
+
+    from patchwords.cli.inspect.explorer import check_explorer_options as refuse_page
+    from patchwords.cli.inspect.explorer import write_explorer_page
+    from patchwords.cli.inspect.nearest import check_nearest_options as refuse_nearest
+    from patchwords.cli.inspect.nearest import open_nearest_search
+    from patchwords.cli.inspect.parts import PhotoReader, open_photos
+    from patchwords.cli.options import claim_output_folder
+    from patchwords.errors import ConfigError
+    from patchwords.evaluation.predictions import load_model_on_device
+    from patchwords.files import check_csv_writable
+
+    if config.output is None and config.page.explore is None:
+        raise ConfigError(
+            "nothing to do: --output FOLDER writes figures and numbers, --explore PAGE.html a page"
+        )
+    refuse_page(config.page, bool(config.images), config.source)
+    refuse_nearest(config.near, config.cache, bool(config.images), config.output is not None)
+    check_inspection_counts(config)
+    examples = open_photos(config.images, config.image_column) if config.images else None
+    search = open_nearest_search(config.near, config.cache, config.source)
+    device = config.where.choose()
+    subject = load_model_on_device(config.source, device, config.where.workers)
+    size = config.image_size
+    if size is not None:
+        from patchwords.training.model_setup import parse_image_size
+
+        size = parse_image_size(size)
+    seen = subject.preprocess if size is None else replace(subject.preprocess, image_size=size)
+    photos = PhotoReader(subject, seen)
+    plan = plan_inspection(config, photos) if examples is not None else None
+    folder = claim_output_folder(config.output, config.overwrite)
+    if config.page.explore is not None:
+        check_csv_writable(config.page.explore, config.overwrite, "--explore")
+    results, said = {}, ""
+    with device.autocast():
+        if folder is not None:
+            found = inspect_model(config, photos, examples, plan, search)
+            write_inspection(folder, found)
+            results = found.results
+        if examples is not None and config.page.explore is not None:
+            page, said = write_explorer_page(config.page, photos, examples, config.photos)
+            results = results | {"page": str(page)}
+    for path, reason in photos.bad.items():
+        print(f"patchwords: {path}: {reason}", file=sys.stderr)
+    if config.json:
+        print(jsonlib.dumps(results))
+        return 2 if photos.bad else 0
+    if folder is not None:
+        print_inspection(results, folder)
+    if said:
+        print(f"page to open in a browser: {config.page.explore} ({said})")
+    return 2 if photos.bad else 0
+
+
+def check_inspection_counts(config: InspectCommand) -> None:
+    from patchwords.errors import ConfigError
+
+    least = {"--photos": 1, "--distance-images": 1, "--truth-images": 0}
+    for flag, value in zip(
+        least, (config.photos, config.distance_images, config.truth_images), strict=True
+    ):
+        if value < least[flag]:
+            raise ConfigError(f"{flag} {value} must be at least {least[flag]}")
+    if config.image_size is not None and len(config.image_size) not in {1, 2}:
+        raise ConfigError(f"--image-size {config.image_size}: one number, or height and width")
+    if config.images:
+        return
+    for flag in list_attention_flags(config):
+        raise ConfigError(f"{flag} is about images: name some after SRC")
+
+
+def list_attention_flags(config: InspectCommand) -> list[str]:
+    """The flags given that only a model with attention has an answer to."""
+    given = {
+        "--query": config.query is not None,
+        "--class-name": config.class_name is not None,
+        "--layers": bool(config.layers),
+        "--heads": bool(config.heads),
+    }
+    return [flag for flag, asked in given.items() if asked]
+
+
+def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPlan:
+    """Raises ConfigError for what this model cannot do with images; nothing is computed.
+
+    Without attention it can find the nearest images, if no more than that is asked for.
+    """
+    import torch
+
+    from patchwords.errors import ConfigError, did_you_mean
+    from patchwords.interpret.attention import check_heads, find_patch_index
+    from patchwords.models.checks import check_layer_indices
+
+    try:
+        vit = photos.attending()
+    except ConfigError as error:
+        alone = config.near.nearest is not None and config.page.explore is None
+        if alone and not list_attention_flags(config):
+            return InspectionPlan([], [], None, str(error))
+        raise
+    height, width = photos.preprocess.image_size
+    grid = vit.grid(torch.empty(1, vit.config.channels, height, width))
+    if config.query is not None:
+        find_patch_index(config.query, grid)
+    count, labels = vit.config.layers, photos.subject.source.labels
+    layers = check_layer_indices(list(config.layers), count) or sorted({0, count // 2, count - 1})
+    heads = check_heads(config.heads, vit.config.heads) or list(range(vit.config.heads))
+    if config.class_name is None:
+        return InspectionPlan(layers, heads, None)
+    if config.class_name not in labels:
+        hint = did_you_mean(config.class_name, labels) if labels else "; it was trained without any"
+        raise ConfigError(f"--class-name {config.class_name!r}: the model has no such class{hint}")
+    return InspectionPlan(layers, heads, labels.index(config.class_name))
+
+
+def write_inspection(folder: Path, found: InspectionPart) -> None:
+    import numpy as np
+
+    from patchwords.files import write_atomically
+
+    text = jsonlib.dumps(found.results, indent=2, ensure_ascii=False)
+    write_atomically(folder / "results.json", text + "\n")
+    arrays = io.BytesIO()
+    np.savez_compressed(arrays, allow_pickle=False, **found.arrays)
+    write_atomically(folder / "arrays.npz", arrays.getvalue())
+    for name, content in found.figures.items():
+        write_atomically(folder / name, content)
+
+
+# All that `patchwords inspect` was asked for, in turn.
+
+
+def inspect_model(
+    config: InspectCommand,
+    photos: PhotoReader,
+    examples: ImageDataset | None,
+    plan: InspectionPlan | None,
+    search: NearestSearch | None = None,
+) -> InspectionPart:
+    """All parts in one."""
+    subject = photos.subject
+    found = [
+        parts.InspectionPart({"model": subject.name, "left_out": {}}),
+        parts.inspect_filters(subject.model),
+    ]
+    try:
+        found.append(parts.inspect_positions(subject.model))
+    except ConfigError as reason:  # of a ResNet, or of a ViT without positions
+        found[0].results["left_out"]["positions"] = str(reason)
+    if examples is not None and search is not None:
+        found.append(inspect_nearest(search, photos, subsample_evenly(examples, config.photos)))
+    if examples is not None and plan is not None:
+        if plan.no_attention is not None:
+            found[0].results["left_out"]["attention"] = plan.no_attention
+        else:
+            found += inspect_images(config, photos, examples, plan)
+    return parts.merge_parts(found)
+
+
+def inspect_images(
+    config: InspectCommand, photos: PhotoReader, examples: ImageDataset, plan: InspectionPlan
+) -> Iterator[InspectionPart]:
+    """The parts that look at images, the quick ones first."""
+    vit, labels = photos.attending(), photos.subject.source.labels
+    names, pixels = photos.all(subsample_evenly(examples, config.photos))
+    images = photos.normalised(pixels)
+    yield parts.inspect_photos(vit, names, pixels, images, labels, plan.asked_class)
+    yield parts.inspect_heads(
+        vit, names[0], pixels[:1], images[:1], plan.layers, plan.heads, config.query
+    )
+
+    def batches(count: int, what: str) -> Iterator[Tensor]:
+        chosen = subsample_evenly(examples, count)
+        with show_inspection_progress(what, len(chosen)) as advance:
+            for some, batch in photos.batches(chosen):
+                yield photos.normalised(batch)
+                advance(len(some))
+
+    many = config.distance_images
+    yield parts.inspect_distance(
+        vit, batches(many, "attention distance"), photos.preprocess.image_size
+    )
+    yield parts.inspect_tokens(vit, batches(many, "tokens"))
+    if labels and config.truth_images:
+        truth = batches(config.truth_images, "deletion and insertion")
+        yield parts.inspect_faithfulness(vit, truth, config.baseline)
+    elif not labels:
+        why = "the model was pre-trained without classes, so there is no answer to explain"
+        yield parts.InspectionPart({"left_out": {"truth": why, "gradient rollout": why}})
+
+
+@contextlib.contextmanager
+def show_inspection_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on stderr, where that is a terminal."""
+    console = Console(stderr=True)
+    with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
+        task = bar.add_task(what, total=total)
+        yield lambda done: bar.advance(task, done)
+
+
+# What `patchwords inspect` says on the screen.
+
+
+def print_inspection(results: dict[str, Any], folder: Path) -> None:
+    from rich.console import Console
+
+    console = Console()
+    for line in format_inspection_lines(results, folder):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def format_inspection_lines(results: dict[str, Any], folder: Path) -> list[str]:
+    """The main numbers, and whether maps explain answers."""
+    filters = results["filters"]
+    said = [
+        f"filters: the first {len(filters['explained'])} principal components hold "
+        f"{sum(filters['explained']):.0%} of the variance of {filters['filters']} filters of the "
+        f"{filters['of']}"
+    ]
+    if "positions" in results:
+        said += [
+            format_positions(table, results)
+            for table in first_and_last(results["positions"]["explained"])
+        ]
+    if "nearest" in results:
+        said.append(format_nearest(results["nearest"]))
+    if "distance" in results:
+        said += format_distance(results["distance"])
+    if "tokens" in results:
+        tokens = results["tokens"]
+        said.append(
+            f"tokens: cosine similarity to the {tokens['to']} {tokens['mean'][0]:.2f} after the "
+            f"first layer, {tokens['mean'][-1]:.2f} after the last"
+        )
+    if "truth" in results:
+        said += format_faithfulness(results["truth"])
+    said += [f"left out: {part}: {why}" for part, why in results["left_out"].items()]
+    return [*said, f"figures and numbers: {folder}"]
+
+
+def first_and_last(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return tables if len(tables) == 1 else [tables[0], tables[-1]]
+
+
+def format_positions(table: dict[str, Any], results: dict[str, Any]) -> str:
+    many = len(results["positions"]["explained"]) > 1
+    return (
+        f"positions{' of layer ' + str(table['layer']) if many else ''}: similarity is explained "
+        f"by rows {table['rows']:.0%}, columns {table['columns']:.0%}, both in sum "
+        f"{table['rows_and_columns']:.0%}, distance {table['distance']:.0%}"
+    )
+
+
+def format_nearest(nearest: dict[str, Any]) -> str:
+    best = [photo["nearest"][0]["similarity"] for photo in nearest["photos"]]
+    images, chance = pluralise(nearest["images"], "image"), nearest["by_chance"]
+    return (
+        f"nearest to {pluralise(len(best), 'photo')} among {images} of {nearest['data']} "
+        f"({nearest['origin']}): cosines {min(best):.3f} to {max(best):.3f}"
+        + ("" if chance is None else f"; two images by chance {chance:.3f}")
+    )
+
+
+def format_distance(distance: dict[str, Any]) -> list[str]:
+    first, last = distance["pixels"][0], distance["pixels"][-1]
+    return [
+        f"attention distance over {pluralise(distance['images'], 'image')}: heads of the first layer "
+        f"{min(first):.3g} to {max(first):.3g} pixels, of the last {min(last):.3g} to "
+        f"{max(last):.3g}; looking everywhere alike would be {distance['uniform']:.3g}"
+    ]
+
+
+def format_faithfulness(truth: dict[str, Any]) -> list[str]:
+    said = [
+        f"do maps explain the answers? over {pluralise(truth['images'], 'image')}, area under "
+        "insertion less deletion, beside random maps:"
+    ]
+    for name, areas in truth["maps"].items():
+        if beside := areas.get("beside_random"):
+            said.append(f"  {name}: {format_against_random(beside)}")
+    return said

@@ -1,0 +1,209 @@
+"""`patchwords inspect SRC IMAGES --nearest DATA`: the training images most like each photo.
+
+Sizes: n photos, N images searched, k nearest, R representation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from patchwords.cli.options import CacheOptions
+
+if TYPE_CHECKING:
+    from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
+    from patchwords.data.dataset import ImageDataset
+    from patchwords.evaluation.predictions import LoadedModel
+    from patchwords.evaluation.probes.cache import FeatureCache
+    from patchwords.evaluation.probes.features import Features
+    from patchwords.report.figures.insight import NearestImage
+
+MAX_NEAREST_IMAGES = 20  # neighbours that a row of the figure has room for
+
+
+@dataclass(frozen=True)
+class NearestOptions:
+    """The nearest training images."""
+
+    nearest: tuple[str, ...] | None = None
+    """training images to look for the nearest among, by the features that patchwords knn uses;
+    without a name: those that the run SRC trained on"""
+    nearest_k: int = 6
+    """so many for each photo, up to 20"""
+    nearest_images: int = 20_000
+    """so many are searched; of more so many are drawn"""
+    nearest_image_column: str | None = None
+    """column that has the images, where --nearest is a CSV or parquet"""
+    nearest_label_column: str | None = None
+    """column that has the labels, where --nearest is a CSV or parquet"""
+
+
+@dataclass(frozen=True)
+class NearestSearch:
+    """Where to look: images that are not read yet."""
+
+    data: str
+    origin: str  # which of its images, in words
+    examples: ImageDataset
+    of: int  # images before some were drawn
+    k: int
+    cache: FeatureCache | None
+
+
+def check_nearest_options(
+    config: NearestOptions, cache: CacheOptions, images: bool, output: bool
+) -> None:
+    """Raise ConfigError for what needs neither model nor data to be known as wrong."""
+    from patchwords.errors import ConfigError
+
+    if config.nearest is None:
+        if config != NearestOptions() or cache != CacheOptions():
+            raise ConfigError("--nearest-... and --cache are for the nearest images: add --nearest")
+        return
+    if not images:
+        raise ConfigError("--nearest is about images: name some after SRC")
+    if not output:
+        raise ConfigError("--nearest writes a figure and numbers: add --output FOLDER")
+    if len(config.nearest) > 1:
+        raise ConfigError(
+            f"--nearest {' '.join(config.nearest)}: name one source of data there, photos after SRC"
+        )
+    if not 1 <= config.nearest_k <= MAX_NEAREST_IMAGES:
+        raise ConfigError(f"--nearest-k {config.nearest_k} must be from 1 to {MAX_NEAREST_IMAGES}")
+    if config.nearest_images < 1:
+        raise ConfigError(f"--nearest-images {config.nearest_images} must be at least 1")
+
+
+def open_nearest_search(
+    config: NearestOptions, cache: CacheOptions, source: str
+) -> NearestSearch | None:
+    """The training images, not read yet; None where nobody wants them.
+
+    Raises DataError for data without any, ConfigError where a model does not say what it is from.
+    """
+    from patchwords.cli.options import DataRequest
+    from patchwords.errors import ConfigError
+    from patchwords.evaluation.probes.knn import subsample_examples
+
+    if config.nearest is None:
+        return None
+    kept, given = cache.open(), config.nearest[0] if config.nearest else None
+    columns = config.nearest_image_column, config.nearest_label_column
+    wanted = DataRequest(source, "--nearest", given, *columns)
+    data = wanted.open()
+    if data is None:
+        raise ConfigError(
+            f"--nearest: {source} does not say which images it was trained on; name them: "
+            "--nearest DATA"
+        )
+    examples, origin = wanted.training(data)
+    few = subsample_examples(examples, config.nearest_images)
+    return NearestSearch(data.source, origin, few, len(examples), config.nearest_k, kept)
+
+
+def inspect_nearest(
+    search: NearestSearch, photos: PhotoReader, examples: ImageDataset
+) -> InspectionPart:
+    """Look for the nearest to these few photos; raises DataError where nothing can be read."""
+    from patchwords.cli.inspect.parts import InspectionPart, pixels_to_rgb
+    from patchwords.evaluation.probes.cache import build_feature_extractor
+    from patchwords.evaluation.probes.knn import find_nearest_images, median_random_similarity
+    from patchwords.report.figures.insight import (
+        PhotoNeighbours,
+        SearchSummary,
+        draw_nearest_images,
+    )
+
+    names, pixels = photos.all(examples)
+    subject = resize_subject(photos)
+    asked = build_feature_extractor(subject, None)(examples).values  # [n, R]
+    found = compute_search_features(search, subject)
+    cosines, rows = find_nearest_images(asked, found.values, search.k, subject.device.torch_device)
+    places = found.indices[rows]  # [n, k], in the examples of the search
+    searched = SearchSummary(
+        search.data,
+        search.origin,
+        images=len(found.values),
+        skipped=len(found.bad),
+        of=search.of,
+        asked=search.k,
+        by_chance=median_random_similarity(found.values),
+    )
+    near = load_neighbours(search.examples, places, cosines, photos)
+    companies = [
+        PhotoNeighbours(name, pixels_to_rgb(colours), row)
+        for name, colours, row in zip(names, pixels.permute(0, 2, 3, 1).numpy(), near, strict=True)
+    ]
+    table = [
+        {"path": company.path, "nearest": [describe_neighbour(one) for one in company.neighbours]}
+        for company in companies
+    ]
+    results = {**asdict(searched), "k": places.shape[1], "photos": table}
+    arrays = {"nearest_similarity": cosines, "nearest_places": places}
+    return InspectionPart({"nearest": results}, arrays, draw_nearest_images(companies, searched))
+
+
+def resize_subject(photos: PhotoReader) -> LoadedModel:
+    """The model, to be asked for features at the size that photos are looked at in."""
+    source = replace(photos.subject.source, preprocess=photos.preprocess)
+    return replace(photos.subject, source=source)
+
+
+def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
+    """Of the images searched, from the cache where they are; DataError where none can be read."""
+    from patchwords.cli.data.doctor import show_progress
+    from patchwords.errors import DataError
+    from patchwords.evaluation.probes.cache import build_feature_extractor
+
+    with show_progress("computing features") as progress:
+        found = build_feature_extractor(subject, search.cache, progress)(search.examples)
+    if not len(found.indices):
+        key, reason = search.examples.keys[found.bad[0][0]], found.bad[0][1]
+        raise DataError(
+            f"{search.data}: none of its training images can be read; the first is {key}: {reason}"
+        )
+    return found
+
+
+def load_neighbours(
+    examples: ImageDataset, places: np.ndarray, cosines: np.ndarray, photos: PhotoReader
+) -> list[list[NearestImage]]:
+    """[n, k] places in the examples -> each with its name, picture and label."""
+    from patchwords.report.figures.insight import NearestImage
+
+    seen = load_neighbour_pictures(examples, np.unique(places), photos)
+
+    def one(place: int, cosine: float) -> NearestImage:
+        label = int(examples.labels[place])
+        name = examples.classes[label] if label >= 0 else None
+        return NearestImage(examples.keys[place], seen.get(place), name, cosine)
+
+    return [
+        [one(*pair) for pair in zip(*row, strict=True)]
+        for row in zip(places.tolist(), cosines.tolist(), strict=True)
+    ]
+
+
+def load_neighbour_pictures(
+    examples: ImageDataset, places: np.ndarray, photos: PhotoReader
+) -> dict[int, np.ndarray]:
+    """[H, W, 3] of each that can still be read, as the model sees it."""
+    from patchwords.cli.inspect.parts import PHOTO_BATCH_SIZE, pixels_to_rgb
+    from patchwords.data.loader import load_eval_batches
+
+    return {
+        int(places[index]): pixels_to_rgb(pixels.permute(1, 2, 0).numpy())
+        for batch in load_eval_batches(examples.select(places), photos.preprocess, PHOTO_BATCH_SIZE)
+        for index, pixels in zip(batch.indices.tolist(), batch.images, strict=True)
+    }
+
+
+def describe_neighbour(neighbour: NearestImage) -> dict[str, Any]:
+    """A neighbour for results.json."""
+    return {
+        "path": neighbour.path,
+        "label": neighbour.label,
+        "similarity": round(neighbour.similarity, 4),
+    }

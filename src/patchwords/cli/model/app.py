@@ -1,0 +1,121 @@
+"""`patchwords app RUN`: a page on this machine to play with a trained model; the same by HTTP."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from patchwords.cli.options import CacheOptions
+from patchwords.device import DeviceName, InferencePrecision
+
+if TYPE_CHECKING:
+    from patchwords.data.dataset import ImageDataset
+
+
+@dataclass(frozen=True)
+class AppCommand:
+    """A page to play with a trained model: drop a photo, see what it says and where it looked.
+
+    RUN is a run folder or a model folder. Paint patches away, shuffle the photo, change its size,
+    and watch the answer move; see the nearest training photos. Programs ask by POST /predict, as
+    /docs of the page explains. Nothing that is dropped there is kept.
+
+    Example: patchwords app runs/photos
+
+    Example: curl --form file=@new.jpg http://127.0.0.1:7860/predict
+    """
+
+    run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
+    """a run folder or a model folder"""
+    data: str | None = None
+    """where to look for the nearest photos; none given: the images that the run trained on"""
+    port: int = 7860
+    """where the page is; 0 is any port that is free"""
+    host: str = "127.0.0.1"
+    """address to listen on; the default is reached from this machine only"""
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: InferencePrecision = "fp32"
+    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    label_column: str | None = None
+    """column of a CSV or parquet that has the labels"""
+    cache: CacheOptions = field(default_factory=CacheOptions)
+
+
+def run_app(config: AppCommand) -> int:
+    """Serve until told to stop."""
+    from patchwords.app.server import require_app_packages
+
+    require_app_packages()
+    from patchwords.app.middleware import LOOPBACK_HOSTS, AppLimits
+    from patchwords.app.neighbours import NeighbourSearch
+    from patchwords.app.server import (
+        create_app,
+        format_socket_url,
+        is_loopback_socket,
+        open_listening_socket,
+        serve_app,
+    )
+    from patchwords.app.service import PredictionService
+    from patchwords.device import choose_device
+    from patchwords.evaluation.predictions import load_model_on_device
+
+    sock = open_listening_socket(config.host, config.port)  # first: to load a model takes a while
+    try:
+        device = choose_device(config.device, config.precision)
+        subject = load_model_on_device(config.run, device, workers=0)
+        subject.source.require_classes(config.run)
+        examples, reason = find_neighbour_photos(config)
+        limits = AppLimits()
+        neighbours = NeighbourSearch(subject, examples, config.cache.open(), reason)
+    except BaseException:
+        sock.close()
+        raise
+    desk = PredictionService(subject, neighbours, limits)
+    local = is_loopback_socket(sock)
+    if not local:
+        print_status(
+            f"warning: whoever reaches {config.host} can use this page; there is no password"
+        )
+    app = create_app(desk, (*LOOPBACK_HOSTS, config.host.lower()) if local else None)
+    neighbours.start()
+    print(f"{config.run} answers at {format_socket_url(sock)}   (Ctrl-C stops it)", flush=True)
+    try:
+        serve_app(app, sock, limits)
+    finally:
+        desk.close()
+    print("stopped", flush=True)
+    return 0
+
+
+def find_neighbour_photos(config: AppCommand) -> tuple[ImageDataset | None, str]:
+    """Where to look for the nearest: (photos, ""), or (None, why there are none).
+
+    Raises DataError for --data that cannot be read; data of the run that are gone are no error.
+    """
+    from patchwords.cli.options import DataRequest
+    from patchwords.errors import PatchwordsError
+
+    wanted = DataRequest(
+        config.run, "--data", config.data, config.image_column, config.label_column
+    )
+    try:
+        data = wanted.open()
+        if data is None:
+            reason = "the model does not say which images it was trained on: name them by --data"
+            return None, reason
+        return wanted.training(data)[0], ""
+    except PatchwordsError as error:
+        if config.data is not None:
+            raise
+        print_status(f"without nearest photos: {error}")
+        return None, str(error)
+
+
+def print_status(line: str) -> None:
+    print(f"patchwords: {line}", file=sys.stderr)

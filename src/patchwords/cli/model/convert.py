@@ -1,0 +1,110 @@
+"""`patchwords convert SRC DST --to FORMAT`: weights from one project's form into another's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from patchwords.weights.convert import WeightsFormat
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from patchwords.weights.pretrained import Pretrained
+
+
+@dataclass(frozen=True)
+class ConvertCommand:
+    """Write weights so that another program opens them, or bring them here.
+
+    Labels and preprocessing go along where the form has a place for them. What the other program
+    would compute in another way is refused, with the reason; nothing is approximated in silence.
+
+    Example: patchwords convert runs/photos photos-hf --to huggingface
+
+    Example: patchwords convert howto-i21k-B/16 b16 --to patchwords
+    """
+
+    source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
+    """a run, a model folder, a file, a hub id (owner/name) or a published name: docs/weights.md"""
+    target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
+    """the folder to write; for google a file NAME.npz"""
+    to: WeightsFormat
+    """patchwords, huggingface (transformers), timm, or google (vision_transformer, big_transfer)"""
+    model: str | None = None
+    """the architecture, where a file of weights does not tell it: vit_small_patch16_224"""
+    labels: Path | None = None
+    """names of the classes, one a line, in place of those that SRC has"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; positions are resized to it"""
+    half: bool = False
+    """store numbers as float16: half the size, three to four digits; not for google"""
+    overwrite: bool = False
+    """write over what is at DST"""
+
+
+def run_convert(config: ConvertCommand) -> int:
+    from dataclasses import replace
+
+    from patchwords.errors import ConfigError
+    from patchwords.weights.convert import check_weights_target, format_open_hint
+    from patchwords.weights.store import FORMAT_WRITERS, from_pretrained
+
+    if config.half and config.to == "google":
+        raise ConfigError("--half: Google's code takes float32 alone; leave --half out")
+    check_weights_target(config.target, config.to, config.overwrite)
+    size = config.image_size
+    source = from_pretrained(
+        config.source,
+        architecture=config.model,
+        image_size=size * 2 if size is not None and len(size) == 1 else size,
+    )
+    if config.to != "patchwords":  # whose config.json alone can say that there are no classes
+        source.require_classes(config.source)
+    if config.labels is not None:
+        source = replace(source, labels=read_labels_file(config.labels, source))
+    if config.half:
+        round_to_float16(source.model, config.source)
+    notes = FORMAT_WRITERS[config.to](source, config.target)
+    for line in (*source.changes, *notes):
+        print(f"note: {line}")
+    print(f"{config.target}: {source.architecture or 'a model'} of {len(source.labels):,} classes")
+    print(format_open_hint(config.target, config.to))
+    return 0
+
+
+def round_to_float16(model: nn.Module, name: str) -> None:
+    """Round the weights to float16, in place. Raises WeightsError where one is too large for it."""
+    import torch
+
+    from patchwords.errors import WeightsError
+
+    most = torch.finfo(torch.float16).max
+    for key, value in model.state_dict().items():
+        if not value.abs().max() <= most:
+            raise WeightsError(f"--half: {key} of {name} exceeds {most:,.0f}: leave --half out")
+    model.half()
+
+
+def read_labels_file(path: Path, source: Pretrained) -> tuple[str, ...]:
+    """One name a line, as many as the model has classes, no two alike. Raises ConfigError."""
+    from patchwords.errors import ConfigError
+
+    try:
+        names = path.read_text(encoding="utf-8").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"--labels {path} cannot be read: {error}") from error
+    names = [name.strip() for name in names]
+    while names and not names[-1]:
+        names.pop()
+    for number, name in enumerate(names, 1):
+        if not name or name in names[: number - 1]:
+            raise ConfigError(f"--labels {path}, line {number}: {name!r} is empty or there twice")
+    if len(names) != len(source.labels):
+        raise ConfigError(
+            f"--labels {path} has {len(names)} names for a model of {len(source.labels)} classes"
+        )
+    return tuple(names)

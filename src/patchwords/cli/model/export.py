@@ -1,0 +1,204 @@
+"""`patchwords export RUN FILE`: a trained model for ONNX Runtime or OpenVINO."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from patchwords.data.dataset import ImageDataset
+    from patchwords.export.write import ExportedFiles
+    from patchwords.weights.pretrained import Pretrained
+
+NUM_COMPARED_PHOTOS = 8  # to compare on, beside noise
+
+
+@dataclass(frozen=True)
+class ExportCommand:
+    """Write a trained model as ONNX or OpenVINO: for programs without PyTorch.
+
+    MODEL is a run folder or a model folder; FILE ends in .onnx, or in .xml for OpenVINO. Before it
+    is put in place it is compared with PyTorch, and refused if a logit differs by 1e-4. The names
+    of the classes and the preprocessing travel inside: patchwords predict FILE needs nothing else.
+
+    Example: patchwords export runs/photos photos.onnx
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder or a model folder"""
+    file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
+    """where to write: NAME.onnx, or NAME.xml for OpenVINO, with NAME.bin beside it"""
+    to: Literal["auto", "onnx", "openvino"] = "auto"
+    """what to write; auto goes by the end of the name"""
+    quantize: Literal["none", "int8"] = "none"
+    """int8 rounds the weights of matrix products: a quarter of the size, slightly other answers"""
+    calibrate: str | None = None
+    """labelled data to measure the accuracy on, in PyTorch and from the file: any DATA"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; positions are resized to it"""
+    opset: int = 20
+    """of ONNX's operators, 18 to 23; older programs need a lower one"""
+    overwrite: bool = False
+    """write over an existing FILE"""
+
+
+def run_export(config: ExportCommand) -> int:
+    from patchwords.export.write import export_model
+
+    check_export_options(config)
+    source = open_export_source(config)
+    examples = select_calibration_images(config, source)
+    written = export_model(
+        source,
+        config.file,
+        int8=config.quantize == "int8",
+        opset=config.opset,
+        overwrite=config.overwrite,
+        photos=load_comparison_photos(source, examples or find_recorded_images(config)),
+    )
+    print_export(config, source, written)
+    if examples is not None:
+        print_accuracy_change(config, source, examples)
+    print_example_program(config, source)
+    return 0
+
+
+def check_export_options(config: ExportCommand) -> None:
+    """Raises before the model is loaded."""
+    from patchwords.errors import ConfigError
+    from patchwords.export.onnx import DEFAULT_OPSET
+    from patchwords.export.write import check_export_target
+
+    engine = check_export_target(config.file, overwrite=config.overwrite, opset=config.opset)
+    if config.to not in ("auto", engine):
+        suffix = {"onnx": ".onnx", "openvino": ".xml"}[config.to]
+        raise ConfigError(f"--to {config.to} writes NAME{suffix}, and {config.file} is none")
+    if engine == "openvino" and config.opset != DEFAULT_OPSET:
+        raise ConfigError(f"--opset {config.opset} is for ONNX: OpenVINO has operators of its own")
+
+
+def open_export_source(config: ExportCommand) -> Pretrained:
+    from patchwords.weights.store import from_pretrained
+
+    size = config.image_size
+    if size is not None and len(size) == 1:
+        size = size * 2
+    source = from_pretrained(config.model, image_size=size)
+    source.require_classes(config.model)
+    for line in source.changes:
+        print(f"note: {line}")
+    return source
+
+
+def select_calibration_images(config: ExportCommand, source: Pretrained) -> ImageDataset | None:
+    """The images of --calibrate that the run was not trained on."""
+    from patchwords.data.open import open_data
+    from patchwords.evaluation.held_out import map_to_model_labels, read_run_splits, select_held_out
+
+    if config.calibrate is None:
+        return None
+    data = open_data(config.calibrate, need_labels=False)
+    examples = select_held_out(data, read_run_splits(Path(config.model))).examples
+    return map_to_model_labels(examples, source.labels, config.calibrate)
+
+
+def find_recorded_images(config: ExportCommand) -> ImageDataset | None:
+    """Images of the data that the run was made of, if they are still where they were."""
+    from patchwords.data.dataset import concatenate_datasets
+    from patchwords.data.open import open_data
+    from patchwords.errors import PatchwordsError
+    from patchwords.training.config import read_config_yaml
+    from patchwords.training.logs.run_folder import RunFolder
+
+    run_folder = RunFolder(Path(config.model))
+    if not run_folder.config.is_file():
+        return None
+    try:
+        data = str(read_config_yaml(run_folder.config)["data"])
+        if data != "digits" and not Path(data).exists():  # nothing is fetched from the network
+            return None
+        return concatenate_datasets(list(open_data(data, need_labels=False).splits.values()))
+    except (PatchwordsError, KeyError):  # noise does without
+        return None
+
+
+def load_comparison_photos(source: Pretrained, examples: ImageDataset | None) -> Tensor | None:
+    """Some of the images, spread over all: uint8 [B, C, H, W]."""
+    import numpy as np
+
+    from patchwords.data.loader import load_eval_batches
+
+    if not examples:
+        return None
+    chosen = np.unique(np.linspace(0, len(examples) - 1, NUM_COMPARED_PHOTOS).astype(int))
+    batch = next(
+        iter(load_eval_batches(examples.select(chosen), source.preprocess, NUM_COMPARED_PHOTOS))
+    )
+    return batch.images if len(batch.indices) else None
+
+
+def print_export(config: ExportCommand, source: Pretrained, written: ExportedFiles) -> None:
+    height, width = source.preprocess.image_size
+    print(
+        f"{' and '.join(map(str, written.files))}: {written.bytes / 1e6:,.1f} MB; images "
+        f"[batch, {source.preprocess.channels}, {height}, {width}] -> logits "
+        f"[batch, {len(source.labels)}]"
+    )
+    scale = f"(logits up to {written.difference.scale:.2g})"
+    if written.quantized is None:
+        print(f"largest difference from PyTorch: {written.difference.largest:.1e} {scale}")
+        return
+    print(
+        f"largest difference from PyTorch: {written.difference.largest:.1e} in float32, "
+        f"{written.quantized.largest:.1e} in int8 {scale}"
+    )
+    if config.calibrate is None:
+        print("what int8 costs in accuracy is not known: --calibrate DATA measures it")
+
+
+def print_accuracy_change(
+    config: ExportCommand, source: Pretrained, examples: ImageDataset
+) -> None:
+    """Both accuracies, and how many images are answered otherwise."""
+    from patchwords.export.runtime import open_exported_model
+
+    before = evaluate_on_cpu(source, source.model, examples)
+    after = evaluate_on_cpu(source, open_exported_model(config.file).model, examples)
+    images = before["evaluation"]["images"]
+    print(f"accuracy on {images:,} held-out images of {config.calibrate}:")
+    for name, found in (("PyTorch", before), (str(config.file), after)):
+        accuracy = found["evaluation"]["accuracy"]
+        print(
+            f"  {name}: {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
+            f"{accuracy['high']:.2%})"
+        )
+    other = int((before["answers"] != after["answers"]).sum())
+    print(f"  {other:,} of {images:,} images are answered otherwise")
+
+
+def evaluate_on_cpu(source: Pretrained, model: nn.Module, examples: ImageDataset) -> dict[str, Any]:
+    from patchwords.data.loader import choose_num_workers
+    from patchwords.device import choose_device
+    from patchwords.evaluation.held_out import evaluate_predictions, predict_examples
+
+    device = choose_device("cpu", "fp32")
+    found = predict_examples(
+        model, examples, source.preprocess, device, choose_num_workers(examples)
+    )
+    return {
+        "evaluation": evaluate_predictions(found, examples, source.labels, max_bad=0.01),
+        "answers": found.probabilities.argmax(1),
+    }
+
+
+def print_example_program(config: ExportCommand, source: Pretrained) -> None:
+    from patchwords.export.example import write_example_program
+
+    print(f"\nUse it: patchwords predict {config.file} photo.jpg")
+    print("or, without patchwords:\n")
+    print(write_example_program(config.file, source.preprocess))

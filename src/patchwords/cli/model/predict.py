@@ -1,0 +1,238 @@
+"""`patchwords predict MODEL IMAGES...`: what a trained model sees in new images."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import tyro
+
+from patchwords.device import DeviceName, InferencePrecision
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from patchwords.data.dataset import ImageDataset
+    from patchwords.export.runtime import ExportedModel
+    from patchwords.weights.pretrained import Pretrained
+
+    Scores = Callable[[Tensor], np.ndarray]  # uint8 [B, C, H, W] -> probabilities [B, classes]
+
+
+@dataclass(frozen=True)
+class PredictCommand:
+    """Name the classes of images, the likeliest first.
+
+    MODEL is a run folder, a model folder, or a file that patchwords export wrote. IMAGES are files,
+    folders (with all that is in them) and patterns such as 'new/*.jpg'. Images that cannot be read
+    are named on stderr and left out.
+
+    Exit code: 0 done, 2 when an image could not be read.
+
+    Example: patchwords predict runs/photos new/ --csv answers.csv
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
+    """a run folder, a model folder, or an exported .onnx or .xml"""
+    images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")]
+    """files, folders and patterns"""
+    top_k: int = 5
+    """how many classes to name per image"""
+    csv: Path | None = None
+    """write the answers here, a row per image and class, instead of a table on the screen"""
+    json: bool = False
+    """print a line of JSON per image"""
+    overwrite: bool = False
+    """write over an existing CSV"""
+    batch_size: int = 32
+    """images at once"""
+    engine: Literal["auto", "torch", "onnx", "openvino"] = "auto"
+    """what computes; auto goes by MODEL: a folder is PyTorch's"""
+    device: DeviceName = "auto"
+    """where to compute; exported files run on the CPU"""
+    precision: InferencePrecision = "fp32"
+    """of matrix products; bf16 is faster where the machine has it, and rounds the scores; int8 more
+    so on a CPU, after patchwords calibrate"""
+    workers: int | None = None
+    """processes that decode images"""
+
+
+class PredictionWriter(Protocol):
+    """Takes answers as they come."""
+
+    def add(self, path: str, answers: list[dict[str, Any]]) -> None: ...
+    def close(self, whole: bool) -> None: ...
+
+
+def run_predict(config: PredictCommand) -> int:
+    """Stream the images through the model; memory does not grow with their number."""
+    import sys
+
+    from patchwords.errors import ConfigError
+    from patchwords.files import check_csv_writable
+
+    for name, value in {"--top-k": config.top_k, "--batch-size": config.batch_size}.items():
+        if value < 1:
+            raise ConfigError(f"{name} {value} must be at least 1")
+    if config.csv is not None:
+        check_csv_writable(config.csv, config.overwrite)
+    from patchwords.data.open import open_images
+
+    source, scores = open_predictor(config)
+    examples = open_images(config.images)
+    sink = choose_writer(config, len(examples))
+    unreadable, whole = 0, False
+    try:
+        for path, answers, reason in stream_predictions(config, source, scores, examples):
+            if reason is None:
+                sink.add(path, answers)
+            else:
+                unreadable += 1
+                print(f"patchwords: {path}: {reason}", file=sys.stderr)
+        whole = True
+    finally:
+        sink.close(whole)
+    return 2 if unreadable else 0
+
+
+def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, Scores]:
+    """What knows the classes and the preprocessing, and the function that computes."""
+    from functools import partial
+
+    from patchwords.device import choose_device
+    from patchwords.errors import ConfigError
+
+    engine = choose_engine(config)
+    if engine == "torch":
+        from patchwords.weights.store import from_pretrained
+
+        device = choose_device(config.device, config.precision)
+        source = from_pretrained(config.model)
+        source.require_classes(config.model)
+        source = source.for_inference(device)
+        return source, partial(source.scores, device=device)
+    from patchwords.export.runtime import open_exported_model
+
+    if config.device == "cuda":
+        raise ConfigError(f"{config.model} runs on the CPU: leave --device out, or give a folder")
+    if config.precision == "int8":
+        raise ConfigError(
+            f"--precision int8 is not for {config.model}: give its run folder, or export it as "
+            "ONNX with --quantize int8"
+        )
+    if engine == "onnx" and config.precision == "bf16":
+        raise ConfigError(f"--precision bf16 is not for {config.model}: ONNX computes as exported")
+    exported = open_exported_model(config.model, choose_device("cpu", config.precision).bf16)
+    return exported, exported.scores
+
+
+def choose_engine(config: PredictCommand) -> str:
+    """What the name of the model says; raises ConfigError where --engine says otherwise."""
+    from patchwords.errors import ConfigError
+    from patchwords.export.runtime import ENGINE_SUFFIXES
+
+    path = Path(config.model)
+    found = "torch" if path.is_dir() else ENGINE_SUFFIXES.get(path.suffix.lower(), "torch")
+    if config.engine in ("auto", found):
+        return found
+    if found == "torch":
+        suffix = next(suffix for suffix, name in ENGINE_SUFFIXES.items() if name == config.engine)
+        raise ConfigError(
+            f"--engine {config.engine} runs an exported file, and {path} is none: make one with "
+            f"patchwords export {path} {path.name}{suffix}"
+        )
+    wants = "a run folder" if config.engine == "torch" else "another file; export writes it"
+    raise ConfigError(f"{path} runs with --engine {found}; --engine {config.engine} takes {wants}")
+
+
+def stream_predictions(
+    config: PredictCommand,
+    source: Pretrained | ExportedModel,
+    scores: Scores,
+    examples: ImageDataset,
+) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
+    """(path, best classes, None) of each image in turn, or (path, [], reason)."""
+    from patchwords.data.loader import choose_num_workers, load_eval_batches
+    from patchwords.weights.pretrained import label_top_k
+
+    workers = config.workers if config.workers is not None else choose_num_workers(examples)
+    for batch in load_eval_batches(examples, source.preprocess, config.batch_size, workers):
+        for index, reason in batch.bad:
+            yield examples.keys[index], [], reason
+        if len(batch.indices):
+            for index, row in zip(batch.indices.tolist(), scores(batch.images), strict=True):
+                yield examples.keys[index], label_top_k(row, source.labels, config.top_k), None
+
+
+def choose_writer(config: PredictCommand, images: int) -> PredictionWriter:
+    if config.csv is not None:
+        return CsvWriter(config.csv, images)
+    return JsonLinesWriter() if config.json else ConsoleWriter(config.top_k)
+
+
+class JsonLinesWriter:
+    """{"path": ..., "predictions": [{"label", "score"}, ...]} a line."""
+
+    def add(self, path: str, answers: list[dict[str, Any]]) -> None:
+        print(jsonlib.dumps({"path": path, "predictions": answers}), flush=True)
+
+    def close(self, whole: bool) -> None:
+        pass
+
+
+class CsvWriter:
+    """path,rank,label,score; in place only when all of it is there. Shows how far it is."""
+
+    def __init__(self, path: Path, images: int) -> None:
+        import csv
+
+        from rich.console import Console
+        from rich.progress import Progress
+
+        from patchwords.files import explain_write_error
+
+        self.path, self.part = path, path.with_name(f".{path.name}.part")
+        try:
+            self.file = open(self.part, "w", newline="", errors="surrogateescape")  # noqa: SIM115
+        except OSError as error:
+            raise explain_write_error(error, path) from error
+        self.rows = csv.writer(self.file, lineterminator="\n")
+        self.rows.writerow(["path", "rank", "label", "score"])
+        console = Console(stderr=True)
+        self.progress = Progress(console=console, disable=not console.is_terminal)
+        self.task = self.progress.add_task(f"to {path}", total=images)
+        self.progress.start()
+        self.answered = 0
+
+    def add(self, path: str, answers: list[dict[str, Any]]) -> None:
+        for rank, best in enumerate(answers, 1):
+            self.rows.writerow([path, rank, best["label"], f"{best['score']:.6f}"])
+        self.answered += 1
+        self.progress.advance(self.task)
+
+    def close(self, whole: bool) -> None:
+        self.progress.stop()
+        self.file.close()
+        if whole:
+            self.part.replace(self.path)
+            print(f"{self.answered:,} images answered: {self.path}")
+        else:
+            self.part.unlink()
+
+
+class ConsoleWriter:
+    """A line per image, wide or narrow as the names need."""
+
+    def __init__(self, top_k: int) -> None:
+        self.top_k = top_k
+
+    def add(self, path: str, answers: list[dict[str, Any]]) -> None:
+        named = "  ".join(f"{best['label']} {best['score']:.1%}" for best in answers)
+        print(f"{path}: {named}", flush=True)
+
+    def close(self, whole: bool) -> None:
+        pass

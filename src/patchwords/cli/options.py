@@ -1,0 +1,399 @@
+"""What the commands that measure a model have in common: where, on which images, into what."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from patchwords.device import DeviceName, InferencePrecision, PrecisionName
+from patchwords.errors import ConfigError
+
+if TYPE_CHECKING:
+    from patchwords.data.dataset import DatasetSplits, ImageDataset
+    from patchwords.device import Device
+    from patchwords.evaluation.predictions import LoadedModel
+    from patchwords.evaluation.probes.cache import FeatureCache, FeatureExtractor
+    from patchwords.evaluation.probes.features import ProbeSplit
+    from patchwords.evaluation.robustness.perturbation import NamedProgress, RobustnessImages
+
+
+@dataclass(frozen=True)
+class InferenceOptions:
+    """What it is computed on, where a model is only asked for its answers."""
+
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: InferencePrecision = "fp32"
+    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
+    workers: int | None = None
+    """processes that decode images; none given: as many as are useful"""
+
+    def choose(self) -> Device:
+        from patchwords.device import choose_device
+
+        return choose_device(self.device, self.precision)
+
+
+@dataclass(frozen=True)
+class DeviceOptions(InferenceOptions):
+    """What it is computed on."""
+
+    precision: PrecisionName = "fp32"
+    """of matrix products; auto: bf16 where it is fast"""
+
+
+@dataclass(frozen=True)
+class DataOptions:
+    """How DATA is read."""
+
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    label_column: str | None = None
+    """column of a CSV or parquet that has the labels"""
+    max_bad: float = 0.01
+    """stop when more than this share of the images cannot be read"""
+
+    def open(self, spec: str, need_labels: bool = True) -> DatasetSplits:
+        from patchwords.data.open import open_data
+
+        return open_data(
+            spec,
+            image_column=self.image_column,
+            label_column=self.label_column,
+            need_labels=need_labels,
+        )
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where results go."""
+
+    output: Path | None = None
+    """write results.json, results.csv and figures into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+
+    def claim(self) -> None:
+        """Make the folder, if there is to be one; before the work, as it may be taken."""
+        claim_output_folder(self.output, self.overwrite)
+
+    def give(
+        self,
+        results: Mapping[str, Any],
+        rows: Sequence[Mapping[str, Any]],
+        draw: Callable[[], Mapping[str, bytes]],
+        show: Callable[[], None],
+    ) -> None:
+        """Write results, rows and figure where there is a folder; print as JSON, or show."""
+        if self.output is not None:
+            write_results(self.output, results, rows, draw())
+        if self.json:
+            print(json.dumps(results))
+        else:
+            show()
+
+
+def claim_output_folder(folder: Path | None, overwrite: bool) -> Path | None:
+    """An empty folder, or, if asked, one that is written over file by file; None for none."""
+    from patchwords.errors import ConfigError
+    from patchwords.files import explain_write_error
+
+    if folder is None:
+        return None
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
+        raise ConfigError(f"--output {folder} exists; add --overwrite, or choose another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain_write_error(error, folder) from error
+    return folder
+
+
+def write_results(
+    folder: Path,
+    results: Mapping[str, Any],
+    rows: Sequence[Mapping[str, Any]],
+    figure: Mapping[str, bytes],
+) -> None:
+    """results.json with everything, results.csv with the rows, and the files of the figure."""
+    from patchwords.files import write_atomically
+
+    text = json.dumps(results, indent=2, ensure_ascii=False)
+    write_atomically(folder / "results.json", text + "\n")
+    write_atomically(folder / "results.csv", format_csv(rows))
+    for name, content in figure.items():
+        write_atomically(folder / name, content)
+
+
+def format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """CSV with a column for every key that a row has, in the order of their first appearance."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    text = io.StringIO()
+    writer = csv.DictWriter(text, names, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+# What the commands that set models side by side share: MODEL [MODEL ...] DATA, and their words.
+
+
+@dataclass(frozen=True)
+class ComparedModels:
+    """The models, and the images that all of them are shown."""
+
+    subjects: list[LoadedModel]
+    data: DatasetSplits
+    chosen: RobustnessImages
+    unrecorded: list[str]  # models whose training images nobody knows
+
+    def describe(self) -> dict[str, Any]:
+        """For results.json."""
+        from patchwords.evaluation.held_out import describe_evaluated_model
+
+        return {
+            "models": [
+                {"name": subject.name, **describe_evaluated_model(subject.source, subject.device)}
+                for subject in self.subjects
+            ],
+            "data": self.data.source,
+            "split": self.chosen.split,
+            "unrecorded": self.unrecorded,
+            "notes": list(self.chosen.notes),
+        }
+
+    def in_words(self) -> list[str]:
+        """What was measured on, for a person."""
+        beware = "beware: what it was trained on is not recorded with"
+        return [
+            f"{len(self.chosen.judged):,} images of {self.chosen.split}, {self.data.source}",
+            *self.chosen.notes,
+            *(f"{beware} {name}" for name in self.unrecorded),
+        ]
+
+
+def split_models_and_data(words: Sequence[str], verb: str) -> tuple[list[str], str]:
+    """The models, and the data behind them; raises ConfigError where one of them is missing."""
+    if len(words) < 2:
+        found = f"found {words[0]!r} alone" if words else "found none"
+        raise ConfigError(
+            f"patchwords {verb} takes MODEL [MODEL ...] DATA, {found}: patchwords {verb} "
+            "runs/vit runs/resnet photos/"
+        )
+    return list(words[:-1]), words[-1]
+
+
+def load_compared_models(
+    models: Sequence[str],
+    data: DatasetSplits,
+    device: Device,
+    images: int | None,
+    *,
+    workers: int | None = None,
+    training: bool = False,
+    need_classes: bool = True,
+) -> ComparedModels:
+    """Load the models, and choose the images that none of their runs was trained on."""
+    from patchwords.evaluation.held_out import read_run_splits
+    from patchwords.evaluation.predictions import load_model_on_device, refuse_duplicate_models
+    from patchwords.evaluation.robustness.perturbation import choose_robustness_images
+
+    refuse_duplicate_models(models)
+    subjects = [load_model_on_device(name, device, workers) for name in models]
+    if need_classes:
+        for subject in subjects:
+            subject.source.require_classes(subject.name)
+    recorded = [read_run_splits(Path(name)) for name in models]
+    chosen = choose_robustness_images(data, recorded, images, training=training)
+    unrecorded = [name for name, record in zip(models, recorded, strict=True) if not record]
+    return ComparedModels(subjects, data, chosen, unrecorded)
+
+
+@contextmanager
+def show_progress_in_turn() -> Iterator[NamedProgress]:
+    """A progress bar (or plain lines) on stderr for one thing after the other."""
+    from patchwords.cli.data.doctor import Report, show_progress
+    from patchwords.distributed import is_main_process
+
+    reports: dict[str, Report] = {}
+    with ExitStack() as stack:
+
+        def tell(what: str, done: int, total: int) -> None:
+            if not is_main_process():
+                return
+            if what not in reports:
+                stack.close()  # the one before
+                reports.clear()
+                reports[what] = stack.enter_context(show_progress(what))
+            reports[what](done, total)
+
+        yield tell
+
+
+# What the probes of a frozen model have in common: its features, kept for the next one.
+
+
+FEATURE_CACHE_FOLDER = "features"  # in the cache folder
+
+
+@dataclass(frozen=True)
+class CacheOptions:
+    """Where features are kept."""
+
+    cache: str | None = None
+    """folder for features, so that they are computed once; `none` keeps nothing. None given:
+    features/ in PATCHWORDS_CACHE, or ~/.cache/patchwords/features"""
+    cache_size: float = 16.0
+    """GiB that the folder may take; what was used longest ago is removed first"""
+
+    def open(self) -> FeatureCache | None:
+        from patchwords.errors import ConfigError
+        from patchwords.evaluation.probes.cache import GIB, FeatureCache
+        from patchwords.files import cache_folder
+
+        if not self.cache_size > 0:
+            raise ConfigError(f"--cache-size {self.cache_size:g}: give GiB, more than 0")
+        if self.cache == "none":
+            return None
+        folder = cache_folder() / FEATURE_CACHE_FOLDER if self.cache is None else Path(self.cache)
+        return FeatureCache(folder.absolute(), int(self.cache_size * GIB))
+
+
+@dataclass(frozen=True)
+class ProbeInputs:
+    """A model and the images to ask it about."""
+
+    subject: LoadedModel
+    pair: ProbeSplit
+    cache: FeatureCache | None
+    ask: FeatureExtractor
+
+    def describe(self) -> dict[str, Any]:
+        """The model, for the results."""
+        from patchwords.models.cost import count_parameters
+
+        return {
+            "model": self.subject.name,
+            "architecture": self.subject.source.architecture,
+            "parameters": count_parameters(self.subject.model.config),
+            "image_size": list(self.subject.preprocess.image_size),
+            "precision": self.subject.device.precision,
+        }
+
+    @property
+    def whole_is_kept(self) -> bool:
+        """Whether the cache has the features of all images to learn from; all processes ask."""
+        from patchwords.distributed import broadcast_from_main, get_world
+
+        if self.cache is None:
+            return False
+        subject = self.subject
+        of = subject.model, self.pair.train, subject.preprocess, subject.device
+        return broadcast_from_main(get_world().is_main and self.cache.holds(*of))
+
+
+@contextmanager
+def open_probe_inputs(
+    model: str, data: str, where: DeviceOptions, images: DataOptions, cache: CacheOptions, seed: int
+) -> Iterator[ProbeInputs]:
+    """For the time that features are asked for; processes that torchrun started can talk."""
+    from patchwords.cli.data.doctor import show_progress
+    from patchwords.data.open import open_data
+    from patchwords.distributed import is_main_process, join_process_group, run_on_all_processes
+    from patchwords.evaluation.held_out import read_run_splits
+    from patchwords.evaluation.predictions import load_model_on_device
+    from patchwords.evaluation.probes.cache import build_feature_extractor
+    from patchwords.evaluation.probes.features import split_for_probe
+
+    device: Device = where.choose()
+    kept = cache.open()
+    silent: Any = nullcontext(None)
+    with (
+        join_process_group(cuda=device.type == "cuda"),
+        show_progress("computing features") if is_main_process() else silent as progress,
+    ):
+        subject = run_on_all_processes(lambda: load_model_on_device(model, device, where.workers))
+        # a class may have one image to learn from, as nothing is held out of it
+        found = run_on_all_processes(
+            lambda: open_data(
+                data,
+                image_column=images.image_column,
+                label_column=images.label_column,
+                unseen_classes=True,
+            )
+        )
+        recorded = read_run_splits(Path(model))
+        pair = run_on_all_processes(lambda: split_for_probe(found, recorded, seed))
+        yield ProbeInputs(subject, pair, kept, build_feature_extractor(subject, kept, progress))
+
+
+def print_image_counts(results: dict[str, Any], say: Callable[[str], None]) -> None:
+    """Which images were learned from and judged, and which could not be read."""
+    say(f"{results['test']:,} images of test; {results['divided']}")
+    if results["skipped"]:
+        first = results["skipped"][0]
+        say(
+            f"{len(results['skipped'])} images cannot be read, the first: {first['path']} "
+            f"({first['reason']})"
+        )
+
+
+# The images that a model was trained on, or that a user names: where to look for the nearest.
+
+
+REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """Which data, in the words of a command."""
+
+    source: str  # the model's, as the user named it
+    flag: str  # that names data, for a message
+    data: str | None = None  # none given: what the run says that it was made from
+    image_column: str | None = None
+    label_column: str | None = None
+
+    def open(self) -> DatasetSplits | None:
+        """The data; None where none are given, and the source says nothing of any.
+
+        Raises DataError for data that cannot be read, or that are the run's and lie elsewhere.
+        """
+        from patchwords.data.open import open_data
+        from patchwords.errors import DataError
+        from patchwords.report.run_data import read_run_data
+        from patchwords.training.logs.run_folder import RunFolder
+
+        data, settings = self.data, {}
+        if data is None:
+            if not RunFolder(Path(self.source)).config.is_file():
+                return None
+            contents = read_run_data(Path(self.source))
+            recorded = contents.environment.get("data") or {}
+            data, settings = recorded.get("source"), contents.config
+            if not data:
+                return None
+            if recorded.get("kind") in REMOTE_KINDS:
+                raise DataError(f"{data} lies elsewhere: say {self.flag} {data} to look there")
+        return open_data(
+            data,
+            image_column=self.image_column or settings.get("image_column"),
+            label_column=self.label_column or settings.get("label_column"),
+            classes=settings.get("classes"),
+            need_labels=False,
+        )
+
+    def training(self, data: DatasetSplits) -> tuple[ImageDataset, str]:
+        """Its images to train on, and which those are; raises DataError where there are none."""
+        from patchwords.evaluation.held_out import read_run_splits
+        from patchwords.evaluation.probes.knn import select_training_images
+
+        return select_training_images(data, read_run_splits(Path(self.source)))

@@ -1,0 +1,369 @@
+"""`patchwords benchmark [MODEL]`: what this machine can do, what to set, how long a run takes."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Table
+from rich.text import Text
+
+from patchwords.benchmark.advice import format_throughput
+from patchwords.cli.train.plan import (
+    CONSOLE_WIDTH,
+    format_bytes,
+    format_days,
+    format_epochs,
+    print_section,
+)
+from patchwords.device import DeviceName, PrecisionName
+from patchwords.distributed import get_world
+from patchwords.errors import ConfigError
+from patchwords.files import format_duration
+from patchwords.report.format import UNKNOWN_VALUE, format_compact, format_count, pluralise
+
+if TYPE_CHECKING:
+    from patchwords.benchmark import BenchmarkEstimate, BenchmarkResult
+    from patchwords.benchmark.workload import BenchmarkWorkload
+    from patchwords.data.dataset import ImageDataset
+
+
+@dataclass(frozen=True)
+class BenchmarkCommand:
+    """Measure this machine with a model: inference, training, input, and where the time goes.
+
+    Then it says which settings to take, by rules that are printed beside, and, for --images or
+    --data, how long a run would last. It takes about a minute; let nothing else run meanwhile.
+    Weights are random, which costs the same. docs/benchmark.md says what each number means.
+
+    Example: patchwords benchmark ViT-S/16 --data photos/ --epochs 20
+    """
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")] = "ViT-S/16"
+    """a model by name; that of the default is the smallest that is worth fine-tuning on photos"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels; none given: that of the model, mostly 224"""
+    batch_size: tuple[int, ...] | None = None
+    """images at a time to try; none given: 1, 8, 32 (inference) and 2, 8, 32 (training), more on a
+    GPU"""
+    start: Literal["weights", "scratch"] = "weights"
+    """what training starts from: it decides the recipe, so the optimizer and the dropout"""
+    data: str | None = None
+    """read these images rather than made ones: a folder, CSV, parquet, tar shards, hf:NAME"""
+    image_column: str | None = None
+    """column of a CSV or parquet that has the images"""
+    images: str | None = None
+    """how many images a run would train on, as 303e6 or imagenet; none given: those of --data"""
+    epochs: float | None = None
+    """passes over them; none given: 20 from weights, 100 from scratch"""
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: PrecisionName = "auto"
+    """of matrix products; auto compares bf16 and fp32 where bf16 is fast"""
+    seconds: float = 60.0
+    """about how long all of it may take"""
+    output: Path | None = None
+    """write results.json and results.csv into this new folder"""
+    overwrite: bool = False
+    """write over what is in --output"""
+    json: bool = False
+    """print everything as JSON"""
+
+
+def run_benchmark(config: BenchmarkCommand) -> int:
+    _check_numbers(config)
+    from patchwords.benchmark import (
+        DEFAULT_EPOCHS,
+        benchmark_machine,
+        count_benchmark_stages,
+        estimate_from_benchmark,
+    )
+    from patchwords.benchmark.machine import count_usable_cores
+    from patchwords.benchmark.workload import build_workload
+    from patchwords.cli.options import claim_output_folder, write_results
+    from patchwords.cli.train.plan import parse_image_count
+
+    wanted = None if config.images is None else parse_image_count(config.images)
+    where = config.device, config.precision
+    # What is refused without looking at the data comes before they are opened, which may take long.
+    subject = build_workload(
+        config.model, config.image_size, config.batch_size, config.start, wanted, where
+    )
+    examples = open_benchmark_images(config)
+    if config.data is not None and wanted is None:
+        wanted = len(examples)
+        subject = build_workload(
+            config.model, config.image_size, config.batch_size, config.start, wanted, where
+        )
+    epochs = DEFAULT_EPOCHS[config.start] if config.epochs is None else config.epochs
+    if wanted is not None and not round(wanted * epochs):
+        raise ConfigError(f"--epochs {epochs:g} of {wanted:,} images are not one image")
+    folder = claim_output_folder(config.output, config.overwrite)
+    cores = count_usable_cores()
+    with BenchmarkProgress(count_benchmark_stages(subject, cores)) as steps:
+        found = benchmark_machine(subject, examples, cores, config.seconds, steps.tell)
+    run = (
+        None if wanted is None else estimate_from_benchmark(subject, found.together, wanted, epochs)
+    )
+    results = summarise_benchmark(config, subject, examples, found, run)
+    if folder is not None:
+        write_results(folder, results, list_speed_rows(results), {})
+    if config.json:
+        print(jsonlib.dumps(results))
+    else:
+        print_benchmark(results, folder)
+    return 0
+
+
+def open_benchmark_images(config: BenchmarkCommand) -> ImageDataset:
+    """The images to train on of --data, or made ones."""
+    if config.data is None:
+        from patchwords.benchmark.loader import make_synthetic_photos
+
+        return make_synthetic_photos()
+    from patchwords.data.dataset import ALL, TRAIN
+    from patchwords.data.open import open_data
+
+    data = open_data(config.data, image_column=config.image_column, need_labels=False)
+    first = next(iter(data.splits.values()))
+    return data.splits.get(TRAIN, data.splits.get(ALL, first))
+
+
+def summarise_benchmark(
+    config: BenchmarkCommand,
+    subject: BenchmarkWorkload,
+    examples: ImageDataset,
+    found: BenchmarkResult,
+    run: BenchmarkEstimate | None,
+) -> dict[str, Any]:
+    """All of it as one table, which is what --json prints."""
+    from patchwords.benchmark import build_finetune_command
+    from patchwords.models.cost import count_forward_macs, count_macs, count_parameters
+    from patchwords.version import __version__
+
+    results = asdict(found)
+    parts, compiling = results.pop("parts"), results.pop("compile")
+    if run is None:  # the recipe's batch is not known
+        results["advice"] = [row for row in results["advice"] if row["name"] != "--grad-accum"]
+        parts = None
+    return {
+        "patchwords": __version__,
+        "model": subject.name,
+        "image_size": list(subject.shape.image_size),
+        "sees": subject.shape.summary,
+        "parameters": count_parameters(subject.shape),
+        "macs_per_image": count_macs(subject.shape),
+        "macs_computed": count_forward_macs(subject.shape),  # what shares of the peak are meant of
+        "start": config.start,
+        "optimizer": subject.training.recipe.optimizer,
+        "data": config.data,
+        "images": len(examples),
+        "image_bytes": float(examples.sizes.mean()),
+        **results,
+        "command": build_finetune_command(subject, found.together, config.start, parts, compiling),
+        "run": run and asdict(run),
+    }
+
+
+def list_speed_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
+    """Every speed in a row of its own, for results.csv."""
+    kinds = {kind: results[kind] for kind in ("inference", "training", "input")}
+    together = {name: value for name, value in results["together"].items() if name != "phases"}
+    kinds["together"] = [together]
+    return [{"kind": kind, **row} for kind, rows in kinds.items() for row in rows]
+
+
+def _check_numbers(config: BenchmarkCommand) -> None:
+    if get_world().size > 1:
+        raise ConfigError("benchmark measures one process: start it without torchrun")
+    for name in ("epochs", "seconds"):
+        value = getattr(config, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            raise ConfigError(f"--{name} {value:g} must be a number greater than 0")
+    if config.image_size is not None and len(config.image_size) not in {1, 2}:
+        raise ConfigError("--image-size takes one number, or height and width")
+    if config.batch_size is not None and not config.batch_size:
+        raise ConfigError("--batch-size lacks a value; leave it out, or say which")
+    for batch in config.batch_size or ():
+        if batch < 1:
+            raise ConfigError(f"--batch-size {batch}: it is a number of images, 1 or more")
+    if config.epochs is not None and config.images is None and config.data is None:
+        raise ConfigError(
+            f"--epochs {config.epochs:g} of what? Give --images with a number, or --data"
+        )
+    if config.image_column is not None and config.data is None:
+        raise ConfigError("--image-column names a column of --data; give that, too")
+
+
+# What a machine does with a model, on a terminal; and how far the measuring is.
+
+
+GIB = 2**30
+BUSY_LOAD = 0.5  # programs that ran just before: from here on, speeds are too low
+
+
+class BenchmarkProgress:
+    """On stderr: a bar on a terminal, a line for each step elsewhere."""
+
+    def __init__(self, total: int) -> None:
+        self.console = Console(stderr=True)
+        self.total, self.done = total, 0
+        self.bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TextColumn("{task.completed:.0f}/{task.total:.0f}"),
+            console=self.console,
+            transient=True,
+            disable=not self.console.is_terminal,
+        )
+        self.task = self.bar.add_task("", total=total)
+
+    def tell(self, what: str) -> None:
+        """What is measured next."""
+        if not self.console.is_terminal:
+            line = f"{self.done + 1}/{self.total} {what}"
+            self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self.bar.update(self.task, completed=self.done, description=what)
+        self.done += 1
+
+    def __enter__(self) -> BenchmarkProgress:
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.bar.stop()
+
+
+def print_benchmark(results: dict[str, Any], folder: Path | None) -> None:
+    """Print the table of `commands.benchmark.summarise`."""
+    console = Console(width=CONSOLE_WIDTH, highlight=False)
+    height, width = results["image_size"]
+    title = f"{results['model']} at {height}x{width} on {results['machine']['name']}"
+    console.print(Text(title, style="bold"))
+    print_section(console, "The machine", machine_rows(results["machine"]))
+    for name, what in {
+        "inference": "Inference, as patchwords predict asks",
+        "training": f"Training step, {results['optimizer']}",
+    }.items():
+        console.print(Text(f"\n{what}", style="bold"))
+        console.print(make_speed_table(results[name]))
+    print_section(console, "Input", input_rows(results))
+    print_section(console, "Where the time of a training goes", phase_rows(results["together"]))
+    print_section(console, "The step by kind of operation", share_rows(results["operations"]))
+    print_section(console, "Advice for predict", advice_rows(results["prediction"]))
+    print_section(console, "Advice for training", advice_rows(results["advice"]))
+    print_unwrapped(console, f"\n  {results['command']}")
+    if results["run"] is not None:
+        print_section(console, "Your run", training_time_rows(results))
+        print_unwrapped(console, f"\n  {results['run']['plan']}")
+    if folder is not None:
+        print_unwrapped(console, f"\nresults: {folder}")
+
+
+def print_unwrapped(console: Console, line: str) -> None:
+    """A line that may be copied whole."""
+    console.print(line, markup=False, soft_wrap=True)
+
+
+def machine_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
+    used = f"{pluralise(found['threads'], 'thread')} on {pluralise(found['cores'], 'core')}"
+    rows = [
+        (
+            f"matrix peak, {precision}",
+            f"{format_compact(peak)}FLOP/s",
+            used if found["device"] == "cpu" else "",
+        )
+        for precision, peak in found["peak_flops_per_second"].items()
+    ]
+    rows.append(
+        ("memory", format_bytes(found["copied_bytes_per_second"]) + "/s", "read and written")
+    )
+    rows.append(("free memory", f"{found['free_bytes'] / GIB:.1f} GiB", "before this"))
+    if found["load"] is not None and found["load"] >= BUSY_LOAD:
+        why = "other programs ran just before: if they still do, all speeds are too low"
+        rows.append(("load", f"{found['load']:.1f}", why))
+    return rows
+
+
+def make_speed_table(rows: list[dict[str, Any]]) -> Table:
+    """A row for each precision and number of images at a time."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("precision", min_width=20, no_wrap=True)
+    for name in ("at a time", "images/s", "of the peak", "memory"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("", style="dim")
+    for row in rows:
+        used, held = row["share_of_peak"], row["memory_bytes"]
+        table.add_row(
+            row["precision"],
+            format_count(row["batch"]),
+            UNKNOWN_VALUE if row["skipped"] else format_throughput(row["images_per_second"]),
+            UNKNOWN_VALUE if used is None else f"{used:.0%}" if used >= 0.1 else f"{used:.1%}",
+            UNKNOWN_VALUE if held is None else f"{held / GIB:.2f} GiB",
+            row["skipped"] or "",
+        )
+    return table
+
+
+def input_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    named = "made JPEGs of 500 x 375 pixels" if results["data"] is None else results["data"]
+    what = f"{named}, {format_bytes(results['image_bytes'])} each"
+    return [
+        (
+            "between the steps" if row["workers"] == 0 else pluralise(row["workers"], "worker"),
+            f"{format_throughput(row['images_per_second'])} images/s",
+            what if place == 0 else "",
+        )
+        for place, row in enumerate(results["input"])
+    ]
+
+
+def phase_rows(together: dict[str, Any]) -> list[tuple[str, str, str]]:
+    how = (
+        f"{together['precision']}, {together['batch']} at a time, "
+        f"{pluralise(together['workers'], 'worker')}; {pluralise(together['steps'], 'step')}"
+    )
+    rows = [
+        ("training and input", f"{format_throughput(together['images_per_second'])} images/s", how)
+    ]
+    return rows + share_rows(together["phases"])
+
+
+def share_rows(table: dict[str, float]) -> list[tuple[str, str, str]]:
+    return [(name, f"{share:.1%}", "") for name, share in table.items()]
+
+
+def advice_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(row["name"], str(row["value"]), row["why"]) for row in rows]
+
+
+def training_time_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """How long, and from which numbers."""
+    found = results["run"]
+    seen = f"{format_count(found['images'])} images x {format_epochs(found['epochs'])}"
+    speed = f"{format_throughput(found['images_per_second'])} images/s, training and input together"
+    steps = f"{format_count(found['steps'])} steps of {format_count(found['batch'])}"
+    return [
+        ("training", format_long_duration(found["seconds"]), f"{seen} / {speed}"),
+        ("steps", steps, "evaluation and checkpoints are not counted"),
+    ]
+
+
+def format_long_duration(seconds: float) -> str:
+    """
+    >>> format_long_duration(90), format_long_duration(200_000)
+    ('1 min 30 s', '2.3 days')
+    """
+    return format_days(seconds) if seconds >= 86_400 else format_duration(seconds)

@@ -1,0 +1,108 @@
+"""`patchwords finetune DATA`: from a folder of images to a model and an honest report."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+from patchwords.training.config import FinetuneConfig
+
+if TYPE_CHECKING:
+    from patchwords.training.logs.display import Display
+    from patchwords.training.run import TrainingRun
+
+
+@dataclass(frozen=True)
+class FinetuneCommand(FinetuneConfig):
+    """Train a Vision Transformer on your images, measure it on held-out ones, write a report.
+
+    DATA is a folder with one folder of images per class (or train/ val/ test/ of such), a CSV
+    (path,label), a parquet file or folder, tar shards, hf:NAME from the hub, or digits.
+
+    With --weights it starts from a trained model, by the paper's Table 4 (SGD, cosine); without,
+    from scratch by Table 3 (Adam), which needs many images to do well. What you do not set is
+    chosen for the size of your data and shown before the first step.
+
+    The run folder gets model/ (for `patchwords predict` and from_pretrained), report.html,
+    predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C stops after writing a
+    checkpoint; the same command with --resume goes on exactly.
+
+    Example: patchwords finetune photos/ --model ViT-S/16 --image-size 128 --output runs/photos
+    """
+
+    data: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
+    ] = ""  # the images
+    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
+    json: bool = False  # print the results as JSON, and progress to stderr
+
+
+def parse_finetune(words: Sequence[str]) -> FinetuneCommand:
+    from patchwords.cli.config_files import parse_with_files
+
+    return parse_with_files(FinetuneCommand, words, "patchwords finetune")
+
+
+def run_finetune(config: FinetuneCommand) -> int:
+    """Train, measure on the held-out split, report."""
+    config.check()
+    from rich.console import Console
+
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluation.held_out import evaluate_classifier
+    from patchwords.evaluation.probes.fewshot import measure_fewshot
+    from patchwords.training.finetune import finetune_model as train
+    from patchwords.training.logs.display import Display
+
+    display = Display(Console(stderr=config.json, quiet=not is_main_process()))
+    job = train(config, evaluate_classifier, display, measure_fewshot)
+    if is_main_process():  # of several processes, the main one measures and reports
+        report_classifier(job, display, config.json)
+    return 0
+
+
+def report_classifier(job: TrainingRun, display: Display, json: bool) -> None:
+    """Measure a classifier that has ended training, write the report, and say what came of it."""
+    from patchwords.cli.inspect.report import write_training_insight
+    from patchwords.errors import Interrupted
+    from patchwords.evaluation.held_out import evaluate_finished_run
+    from patchwords.report.page import write_report
+
+    try:
+        split, examples, evaluation = evaluate_finished_run(job)
+        write_training_insight(job, examples)
+        page = write_report(job.folder.path, examples)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"stopped before the report was written; go on with: {job.going_on}"
+        ) from error
+    if json:
+        print(jsonlib.dumps(summarise_finetune(job, evaluation, page)))
+        return
+    accuracy = evaluation["accuracy"]
+    display.say(
+        f"{split}: accuracy {accuracy['value']:.1%} on {evaluation['images']:,} held-out images "
+        f"(95 % interval {accuracy['low']:.1%} to {accuracy['high']:.1%})"
+    )
+    display.say(f"model:   {job.folder.model}")
+    display.say(f"report:  {page}")
+
+
+def summarise_finetune(job: TrainingRun, evaluation: dict[str, Any], page: Path) -> dict[str, Any]:
+    """What --json prints."""
+    return {
+        "run": str(job.folder.path),
+        "model": str(job.folder.model),
+        "report": str(page),
+        "steps": job.state.step,
+        "seconds": round(job.state.seconds, 2),
+        "split": evaluation["split"],
+        "images": evaluation["images"],
+        "accuracy": evaluation["accuracy"],
+        "loss": evaluation["loss"],
+    }

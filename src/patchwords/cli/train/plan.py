@@ -1,0 +1,519 @@
+"""`patchwords plan`: what a training costs, before it is paid for."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.models.cost import count_macs, count_parameters
+from patchwords.models.zoo import resolve_model
+from patchwords.planning.estimate import (
+    GIB,
+    JPEGS_PER_CORE_SECOND,
+    HardwareSetup,
+    MemoryFit,
+    TrainingWorkload,
+    estimate_decoding_cores,
+    estimate_time,
+    find_fitting_layout,
+    fit_in_memory,
+    list_layouts,
+)
+from patchwords.planning.hardware import get_peak_flops
+from patchwords.planning.memory import USABLE_MEMORY_SHARE
+from patchwords.report.format import format_compact, format_count, pluralise
+
+if TYPE_CHECKING:
+    from patchwords.planning.estimate import HardwareSetup, TrainingWorkload
+
+
+# The paper's data sets (Section 4.1): images, in ImageNet-21k's case the exact number.
+DATA_SET_SIZES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_000_000}
+
+
+@dataclass(frozen=True)
+class PlanCommand:
+    """Say what a training costs before it is paid for: compute, memory, days, data.
+
+    Everything is arithmetic on the model's shape and the hardware's datasheet; nothing is run, and
+    no GPU is needed. Each number comes with its formula, docs/planning.md has the assumptions.
+
+    Example: patchwords plan --model ViT-H/14 --images jft --epochs 14 --gpus 64 --gpu h100
+    """
+
+    model: str = "ViT-B/16"
+    """the model, by name; `patchwords models` lists them"""
+    image_size: tuple[int, ...] | None = None
+    """one number, or height and width, in pixels"""
+    classes: int = 1000
+    """outputs of the head"""
+    images: str = "imagenet"
+    """images in the data set, as 303e6; or imagenet (1.28 M), imagenet21k (14.2 M), jft (303 M)"""
+    epochs: float = 300
+    """passes over the images; the paper has 300 for ImageNet, 7 or 14 for JFT"""
+    batch_size: int = 4096
+    """images per update, over all devices"""
+    gpu: str | None = None
+    """the hardware: h100, a100-80gb, 4090, mi300x, tpu-v3 and others: without it, all are named"""
+    gpus: int = 1
+    """how many of them"""
+    utilisation: float = 0.4
+    """share of the hardware's peak that is reached; 0.4 is an assumption"""
+    measured: float | None = None
+    """images a second that one device trained on in a short run, in place of --utilisation"""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """ddp: every device holds all weights; fsdp: weights, gradients and state are shared out"""
+    checkpoint_activations: bool = False
+    """keep only the input of each block, and compute the rest again: less memory, more time"""
+    micro_batch: int | None = None
+    """images at a time on one device; none given: as many as fit"""
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    """what keeps state for the weights: adamw two numbers each, sgd with momentum one"""
+    ema: bool = False
+    """keep a running average of the weights, too"""
+    precision: Literal["auto", "bf16", "fp32"] = "auto"
+    """of matrix products; auto: bf16 where the hardware has it"""
+    image_kb: float = 110
+    """size of one image file in kB; ImageNet's are about 110"""
+    price_per_hour: float | None = None
+    """of one device, in any currency: adds what all of it costs"""
+    json: bool = False
+    """print JSON"""
+
+
+def run_plan(config: PlanCommand) -> int:
+
+    training, machine = check_plan(config)
+    estimate = estimate_plan(config, training, machine)
+    if config.json:
+        print(jsonlib.dumps(estimate, indent=1))
+    else:
+        print_plan(estimate)
+    return 0
+
+
+def check_plan(config: PlanCommand) -> tuple[TrainingWorkload, HardwareSetup]:
+    """The training and the machine that are asked for; raises ConfigError by the flag's name."""
+    from patchwords.models.zoo import resolve_model
+    from patchwords.planning.estimate import HardwareSetup, TrainingWorkload
+    from patchwords.planning.hardware import HARDWARE, choose_hardware_precision, find_hardware
+    from patchwords.planning.memory import OptimizerSpec, ParallelLayout
+
+    _check_numbers(config)
+    if config.gpu is None and config.measured is None:
+        raise ConfigError(
+            f"which hardware? Give --gpu with one of {', '.join(HARDWARE)}; or --measured with "
+            "the images a second of a short run"
+        )
+    if config.parallel == "fsdp" and config.gpus == 1:
+        raise ConfigError("--parallel fsdp shares weights out over devices; --gpus 1 is only one")
+    if config.gpus > config.batch_size:
+        raise ConfigError(
+            f"--gpus {config.gpus} for batches of {config.batch_size}: a device would have no "
+            f"image; up to {config.batch_size} can take part"
+        )
+    settings: dict[str, Any] = {"num_classes": config.classes}
+    if config.image_size is not None:
+        size = config.image_size
+        settings["image_size"] = size * 2 if len(size) == 1 else size
+    hardware = None if config.gpu is None else find_hardware(config.gpu)
+    update = OptimizerSpec(
+        config.optimizer, config.ema, choose_hardware_precision(hardware, config.precision)
+    )
+    shape = resolve_model(config.model).config.with_settings(**settings)
+    layout = ParallelLayout(config.gpus, config.parallel, config.checkpoint_activations)
+    training = TrainingWorkload(
+        shape, parse_image_count(config.images), config.epochs, config.batch_size, update
+    )
+    if not training.seen:
+        raise ConfigError(
+            f"--epochs {config.epochs:g} of {training.images:,} images are not one image"
+        )
+    if config.micro_batch is not None and config.micro_batch * config.gpus > config.batch_size:
+        raise ConfigError(
+            f"--micro-batch {config.micro_batch} on {config.gpus} devices is more than the batch "
+            f"of {config.batch_size}; up to {config.batch_size // config.gpus} would do"
+        )
+    return training, HardwareSetup(hardware, layout, config.utilisation, config.measured)
+
+
+def parse_image_count(text: str) -> int:
+    """'303e6', '1,281,167' or a data set of the paper, as a number of images.
+
+    >>> parse_image_count("303e6"), parse_image_count("ImageNet-21k")
+    (303000000, 14197122)
+    """
+    name = text.strip().lower().replace("-", "").replace("_", "")
+    if name in DATA_SET_SIZES:
+        return DATA_SET_SIZES[name]
+    try:
+        number = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        near = did_you_mean(name, DATA_SET_SIZES)
+        raise ConfigError(
+            f"--images {text!r}: expected a number, as 303e6, or a data set{near}"
+        ) from None
+    if not math.isfinite(number) or number < 1 or number != int(number):
+        raise ConfigError(f"--images {text} must be a whole number from 1 up, as 303e6")
+    return int(number)
+
+
+def _check_numbers(config: PlanCommand) -> None:
+    flags = ("classes", "epochs", "batch_size", "gpus", "micro_batch", "utilisation", "measured")
+    for name in (*flags, "image_kb", "price_per_hour"):
+        value = getattr(config, name)
+        if value is not None and not (value > 0 and math.isfinite(value)):
+            flag = f"--{name.replace('_', '-')}"
+            raise ConfigError(f"{flag} {value:g} must be a number greater than 0")
+    if config.utilisation > 1:
+        raise ConfigError(f"--utilisation {config.utilisation:g} is a share of the peak, up to 1")
+    if config.image_size is not None and len(config.image_size) not in {1, 2}:
+        raise ConfigError("--image-size takes one number, or height and width")
+
+
+# Every number of a plan in one table, which is what `--json` prints: the unit is in each name.
+
+
+def estimate_plan(
+    config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
+) -> dict[str, Any]:
+    """The whole plan; raises ConfigError where the hardware has no peak in this precision."""
+    return {
+        "model": resolve_model(config.model).name,
+        **_work(training, machine),
+        **_hardware(training, machine),
+        **_time(config, training, machine),
+        **_memory(training, machine, config.micro_batch),
+    }
+
+
+def _work(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
+    shape = training.config
+    return {
+        "image_size": list(shape.image_size),
+        "sees": shape.summary,
+        "parameters": count_parameters(shape),
+        "macs_per_image": count_macs(shape),
+        "images": training.images,
+        "epochs": training.epochs,
+        "images_seen": training.seen,
+        "batch_size": training.batch,
+        "steps": training.steps,
+        "training_exaflops": training.flops() / 1e18,
+        "computed_exaflops": training.flops(machine.layout.checkpointing) / 1e18,
+        "checkpoint_gb": training.checkpoint_bytes / 1e9,
+    }
+
+
+def _hardware(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
+    hardware, precision = machine.hardware, training.update.precision
+    return {
+        "devices": machine.layout.devices,
+        "hardware": hardware and hardware.name,
+        "hardware_memory_gib": hardware and hardware.memory,
+        "hardware_usable_bytes": hardware and int(USABLE_MEMORY_SHARE * hardware.memory * GIB),
+        "hardware_peak_tflops": hardware and get_peak_flops(hardware, precision) / 1e12,
+        "hardware_source": hardware and hardware.source,
+        "precision": precision,
+    }
+
+
+def _time(
+    config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
+) -> dict[str, Any]:
+    """How long, and what the data and the money have to be for that."""
+    spent = estimate_time(training, machine)
+    price = config.price_per_hour
+    return {
+        "utilisation": spent.utilisation,
+        "utilisation_is": "measured" if machine.measured else "assumed",
+        "images_per_second": spent.images_per_second,
+        "seconds": spent.seconds,
+        "days": spent.seconds / 86_400,
+        "device_days": spent.device_days,
+        "price_per_device_hour": price,
+        "price": price and price * spent.device_days * 24,
+        "image_kb": config.image_kb,
+        "data_gb": training.images * config.image_kb / 1e6,
+        "read_mb_per_second": spent.images_per_second * config.image_kb / 1e3,
+        "decoded_images_per_second_and_core": list(JPEGS_PER_CORE_SECOND),
+        "decoding_cores": list(estimate_decoding_cores(spent.images_per_second)),
+    }
+
+
+def _memory(
+    training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None
+) -> dict[str, Any]:
+    """The layouts side by side, and, where the one asked for does not fit, one that does."""
+    found = {
+        layout: fit_in_memory(training, replace(machine, layout=layout), micro_batch)
+        for layout in list_layouts(machine.layout)
+    }
+    would_fit = None
+    if found[machine.layout].fits is False:
+        would_fit = find_fitting_layout(training, machine, micro_batch)
+    return {
+        "memory": [_layout(one, layout == machine.layout) for layout, one in found.items()],
+        "would_fit": would_fit
+        and {
+            "devices": would_fit.devices,
+            "parallel": would_fit.parallel,
+            "checkpoint_activations": would_fit.checkpointing,
+        },
+    }
+
+
+def _layout(one: MemoryFit, chosen: bool) -> dict[str, Any]:
+    held = one.footprint
+    return {
+        "parallel": one.layout.parallel if one.layout.devices > 1 else None,
+        "checkpoint_activations": one.layout.checkpointing,
+        "chosen": chosen,
+        "weights_bytes": held.weights,
+        "gradients_bytes": held.gradients,
+        "buckets_bytes": held.buckets,
+        "state_bytes": held.state,
+        "average_bytes": held.average,
+        "weights_at_work_bytes": held.weights_at_work,
+        "activations_bytes": held.activations(one.micro_batch),
+        "total_bytes": one.total_bytes,
+        "fits": one.fits,
+        "most_images": one.most_images,
+        "micro_batch": one.micro_batch,
+        "parts": one.parts,
+    }
+
+
+# A plan on a terminal: four sections, a formula beside each number.
+
+
+CONSOLE_WIDTH = 100
+BYTES_PER_GIB = 2**30
+
+# Rows of the table of memory: what is in a device, under its name in the estimate.
+MEMORY_PARTS = {
+    "weights": "weights_bytes",
+    "gradients": "gradients_bytes",
+    "gradient buckets": "buckets_bytes",
+    "optimizer's state": "state_bytes",
+    "average of the weights": "average_bytes",
+    "weights at work": "weights_at_work_bytes",
+    "activations": "activations_bytes",
+}
+
+
+def print_plan(plan: dict[str, Any]) -> None:
+    """Print the estimate of `commands.plan.calculate`."""
+    console = Console(width=CONSOLE_WIDTH, highlight=False)
+    height, width = plan["image_size"]
+    hardware = plan["hardware"] or "a device of measured speed"
+    console.print(
+        Text(
+            f"{plan['model']} at {height}x{width} on {plan['devices']:,} x {hardware}: "
+            f"{format_days(plan['seconds'])}",
+            style="bold",
+        )
+    )
+    print_section(console, "Work", compute_rows(plan))
+    console.print(Text("\nMemory of a device, GiB", style="bold"))
+    console.print(make_memory_table(plan))
+    for line in list_memory_notes(plan):
+        console.print(line)
+    print_section(console, "Time", time_rows(plan))
+    print_section(console, "Data and disk", data_rows(plan))
+
+
+def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:
+    """A title, and rows of name, number, formula."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(min_width=20, no_wrap=True)
+    table.add_column(justify="right", min_width=16, no_wrap=True)
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(Text(f"\n{title}", style="bold"))
+    console.print(table)
+
+
+def compute_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
+    rows = [
+        ("parameters", format_count(plan["parameters"]), ""),
+        ("MACs per image", f"{plan['macs_per_image'] / 1e9:,.3f} G", plan["sees"]),
+        (
+            "images seen",
+            format_count(plan["images_seen"]),
+            f"{format_count(plan['images'])} images x {format_epochs(plan['epochs'])}",
+        ),
+        (
+            "steps",
+            format_count(plan["steps"]),
+            f"images seen / batch of {format_count(plan['batch_size'])}",
+        ),
+        (
+            "compute",
+            format_exaflops(plan["training_exaflops"]),
+            "6 x MACs x images seen (Table 6's unit)",
+        ),
+    ]
+    if plan["computed_exaflops"] != plan["training_exaflops"]:
+        again = "8 x MACs x images seen: one more forward pass"
+        rows.append(("with checkpointing", format_exaflops(plan["computed_exaflops"]), again))
+    return rows
+
+
+def make_memory_table(plan: dict[str, Any]) -> Table:
+    """A column for each layout, the one asked for marked."""
+    table = Table(box=None, pad_edge=False)
+    table.add_column("", min_width=20, no_wrap=True)
+    rows = plan["memory"]
+    for row in rows:
+        style = "bold" if row["chosen"] else ""
+        table.add_column(format_layout(row), justify="right", no_wrap=True, style=style)
+    for title, name in MEMORY_PARTS.items():
+        if any(row[name] for row in rows):
+            table.add_row(title, *(format_gib(row[name]) for row in rows))
+    table.add_row("together", *(format_gib(row["total_bytes"]) for row in rows))
+    if plan["hardware"]:
+        table.add_row("fits", *(Text(*format_fit(row)) for row in rows))
+        table.add_row("most images at a time", *(format_count(row["most_images"]) for row in rows))
+    table.add_row("images at a time", *(format_count(row["micro_batch"]) for row in rows))
+    table.add_row("parts of a batch", *(format_count(row["parts"]) for row in rows))
+    return table
+
+
+def format_layout(row: dict[str, Any]) -> str:
+    checkpointed = ", checkpointed" if row["checkpoint_activations"] else ""
+    return f"{row['parallel'] or 'one device'}{checkpointed}{' *' if row['chosen'] else ''}"
+
+
+def format_fit(row: dict[str, Any]) -> tuple[str, str]:
+    return ("yes", "green") if row["fits"] else ("no", "bold red")
+
+
+def list_memory_notes(plan: dict[str, Any]) -> list[Text]:
+    """What the numbers rest on, and what to do where they are too large."""
+    shares = "* as asked for; a device's share of a batch = images at a time x parts"
+    if plan["hardware"]:
+        free = f"fits: within 90 % of {plan['hardware_memory_gib']} GiB. "
+    else:
+        free = "Without --gpu it is not known what fits: see --micro-batch. "
+    notes = [Text(free + shares, style="dim")]
+    if any(row["chosen"] and row["fits"] is False for row in plan["memory"]):
+        notes.append(
+            Text(f"It does not fit. {suggest_layout(plan['would_fit'])}", style="bold red")
+        )
+    return notes
+
+
+def suggest_layout(would_fit: dict[str, Any] | None) -> str:
+    """
+    >>> suggest_layout({"devices": 8, "parallel": "fsdp", "checkpoint_activations": True})
+    'This would: --gpus 8 --parallel fsdp --checkpoint-activations'
+    """
+    if would_fit is None:
+        return "Take devices with more memory, a smaller model or smaller images"
+    flags = f"--gpus {would_fit['devices']}"
+    if would_fit["devices"] > 1:
+        flags += f" --parallel {would_fit['parallel']}"
+    if would_fit["checkpoint_activations"]:
+        flags += " --checkpoint-activations"
+    return f"This would: {flags}"
+
+
+def time_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
+    each = 8 if plan["computed_exaflops"] != plan["training_exaflops"] else 6
+    measured = plan["utilisation_is"] == "measured"
+    if measured:
+        how = f"{format_count(plan['devices'])} x the measured speed"
+    else:
+        how = (
+            f"{format_count(plan['devices'])} x {plan['hardware_peak_tflops']:,.5g} TFLOP/s "
+            f"({plan['precision']}) x {plan['utilisation']:g} / ({each} x MACs)"
+        )
+    rows = [("images a second", format_count(plan["images_per_second"]), how)]
+    if not measured:
+        rows.append(("utilisation", f"{plan['utilisation']:g}", "an assumption: see --measured"))
+    elif plan["utilisation"]:
+        reached = f"of {plan['hardware_peak_tflops']:,.5g} TFLOP/s ({plan['precision']})"
+        rows.append(("utilisation", f"{plan['utilisation']:.3f}", reached))
+    rows.append(("time", format_days(plan["seconds"]), "images seen / images a second"))
+    rows.append(("device-days", f"{plan['device_days']:,.4g}", "time x devices"))
+    if plan["price"]:
+        how = f"device-hours x {plan['price_per_device_hour']:g}"
+        rows.append(("price", f"{plan['price']:,.0f}", how))
+    return rows
+
+
+def data_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
+    low, high = plan["decoding_cores"]
+    slow, fast = plan["decoded_images_per_second_and_core"]
+    each = round(plan["checkpoint_gb"] * 1e9 / plan["parameters"])
+    average = ", average" if plan["memory"][0]["average_bytes"] else ""
+    return [
+        (
+            "size of the data",
+            format_bytes(plan["data_gb"] * 1e9),
+            f"images x {plan['image_kb']:g} kB",
+        ),
+        (
+            "read",
+            f"{format_count(plan['read_mb_per_second'])} MB/s",
+            "images a second x size of one",
+        ),
+        (
+            "CPU cores to decode",
+            format_count(low) if low == high else f"{format_count(low)} to {format_count(high)}",
+            f"{format_count(fast)} to {format_count(slow)} photos a second each",
+        ),
+        (
+            "a checkpoint",
+            format_bytes(plan["checkpoint_gb"] * 1e9),
+            f"{each} bytes a parameter: weights, optimizer's state{average}",
+        ),
+    ]
+
+
+def format_gib(size: int) -> str:
+    """
+    >>> format_gib(3 * BYTES_PER_GIB), format_gib(5_000_000), format_gib(0)
+    ('3.00', '0.005', '-')
+    """
+    if not size:
+        return "-"
+    return (
+        f"{size / BYTES_PER_GIB:,.2f}"
+        if size >= BYTES_PER_GIB / 100
+        else f"{size / BYTES_PER_GIB:.3f}"
+    )
+
+
+def format_bytes(size: float) -> str:
+    """Decimal, as files and disks are counted."""
+    return f"{format_compact(size)}B"
+
+
+def format_exaflops(number: float) -> str:
+    return f"{number:,.0f} exaFLOPs" if number >= 100 else f"{number:.3g} exaFLOPs"
+
+
+def format_epochs(epochs: float) -> str:
+    return pluralise(int(epochs), "epoch") if epochs == int(epochs) else f"{epochs:g} epochs"
+
+
+def format_days(seconds: float) -> str:
+    """
+    >>> format_days(86_400 * 3), format_days(7200 * 3), format_days(30)
+    ('3.0 days', '6.0 hours', '1 minute')
+    """
+    if seconds >= 86_400:
+        return f"{seconds / 86_400:,.1f} days"
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    return pluralise(max(1, round(seconds / 60)), "minute")

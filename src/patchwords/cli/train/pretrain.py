@@ -1,0 +1,105 @@
+"""`patchwords pretrain DATA`: a model for others to start from, by classes or by hidden patches."""
+
+from __future__ import annotations
+
+import json as jsonlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import tyro
+
+from patchwords.training.config import PretrainConfig
+
+if TYPE_CHECKING:
+    from patchwords.training.logs.display import Display
+    from patchwords.training.run import TrainingRun
+
+
+@dataclass(frozen=True)
+class PretrainCommand(PretrainConfig):
+    """Pre-train a model on many images; patchwords finetune --weights RUN starts from it.
+
+    DATA is as for patchwords finetune. With --objective masked (Sec. 4.6 of the paper) it needs
+    no labels: half of the patches of each image are hidden, and their colours predicted. With
+    --objective supervised it learns the classes, with the tanh layer of Sec. 3.1 in the head.
+
+    What you do not set comes from Table 3, or from Appendix B.1.2 for masks, fitted to the size
+    of your data. Few images are held out: validation, up to 5,000; a test split only where DATA
+    has one. Everything else, the run folder too, is as for patchwords finetune.
+
+    Example: patchwords pretrain photos/ --objective masked --model ViT-S/16 --output runs/masked
+    """
+
+    data: Annotated[
+        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
+    ] = ""  # the images
+    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
+    json: bool = False  # print the results as JSON, and progress to stderr
+
+
+def parse_pretrain(words: Sequence[str]) -> PretrainCommand:
+    from patchwords.cli.config_files import parse_with_files
+
+    return parse_with_files(PretrainCommand, words, "patchwords pretrain")
+
+
+def run_pretrain(config: PretrainCommand) -> int:
+    """Train, measure on held-out images, report."""
+    config.check()
+    from rich.console import Console
+
+    from patchwords.cli.train.finetune import report_classifier
+    from patchwords.distributed import is_main_process
+    from patchwords.evaluation.pretraining import choose_evaluator
+    from patchwords.evaluation.probes.fewshot import measure_fewshot
+    from patchwords.training.logs.display import Display
+    from patchwords.training.pretrain import pretrain_model as train
+
+    display = Display(Console(stderr=config.json, quiet=not is_main_process()))
+    job = train(config, choose_evaluator, display, measure_fewshot)
+    if not is_main_process():  # of several processes, the main one measures and reports
+        return 0
+    if config.learn.objective == "masked":
+        report_masked_model(job, display, config.json)
+    else:
+        report_classifier(job, display, config.json)
+    return 0
+
+
+def report_masked_model(job: TrainingRun, display: Display, json: bool) -> None:
+    """Measure what has learned by masks, write the report, and say what came of it."""
+    from patchwords.cli.inspect.report import write_training_insight
+    from patchwords.errors import Interrupted
+    from patchwords.evaluation.held_out import choose_final_split
+    from patchwords.evaluation.pretraining import evaluate_masked_run
+    from patchwords.report.page import write_report
+
+    try:
+        evaluation = evaluate_masked_run(job)
+        write_training_insight(job, choose_final_split(job.data)[1])
+        page = write_report(job.folder.path)
+    except KeyboardInterrupt as error:
+        raise Interrupted(
+            f"stopped before the report was written; go on with: {job.going_on}"
+        ) from error
+    if json:
+        summary = {
+            "run": str(job.folder.path),
+            "model": str(job.folder.model),
+            "report": str(page),
+            "steps": job.state.step,
+            "seconds": round(job.state.seconds, 2),
+            **{name: evaluation[name] for name in ("split", "images", "loss", "accuracy")},
+            "baseline": evaluation["baseline"],
+        }
+        print(jsonlib.dumps(summary))
+        return
+    display.say(
+        f"{evaluation['split']}: {evaluation['accuracy']:.1%} of the hidden colours right on "
+        f"{evaluation['images']:,} held-out images, loss {evaluation['loss']:.3f} (always "
+        f"answering the commonest colour: {evaluation['baseline']:.1%})"
+    )
+    display.say(f"model:   {job.folder.model}")
+    display.say(f"report:  {page}")

@@ -1,0 +1,292 @@
+"""`patchwords study NAME`: a table or figure of the paper, measured again here."""
+
+from __future__ import annotations
+
+import json as jsonlib
+import shlex
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from patchwords.device import DeviceName, PrecisionName
+from patchwords.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from patchwords.planning.hardware import Hardware
+    from patchwords.studies.budget import TrialCost
+    from patchwords.studies.runner import StudyRequest
+    from patchwords.studies.study import ScaleName, Study
+
+
+@dataclass(frozen=True)
+class StudyCommand:
+    """Measure a table or figure of the paper again, and say which of its claims hold here.
+
+    `patchwords studies` lists what there is. A study is a grid of trainings; the folder gets
+    page.html and page.md with the paper's numbers beside yours and a verdict on each claim,
+    results.json, results.csv and the figure. Verdicts follow a rule that is fixed before the run.
+
+    The same command goes on where one was stopped or killed. Several processes share the grid, by
+    --jobs or by starting the command several times with the same --output.
+
+    Example: patchwords study position-embeddings --data cifar10/ --output runs/positions
+
+    Example: patchwords study head-type --scale full --plan
+    """
+
+    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
+    """the study"""
+    scale: Literal["mini", "full"] = "mini"
+    """mini: small models on small data, within an hour; full: the paper's own setting"""
+    data: str | None = None
+    """what is trained on; `patchwords studies` says what a study needs"""
+    transfer: str | None = None
+    """what the frozen models are judged on, where a study does that"""
+    output: Path | None = None
+    """folder to write, or to go on in"""
+    seeds: int | None = None
+    """trainings of each cell; none given: three for mini, one for full"""
+    budget: float | None = None
+    """minutes that it may take: seeds are left out first, then steps, and the page says so"""
+    jobs: int | None = None
+    """processes that share the cells; none given: one for each core, or one on a GPU"""
+    device: DeviceName = "auto"
+    """where to compute"""
+    precision: PrecisionName = "auto"
+    """of matrix products; auto: bf16 where it is fast"""
+    plan: bool = False
+    """only say what each cell costs"""
+    gpu: str = "h100"
+    """for --plan: the hardware whose days are told"""
+    json: bool = False
+    """print the results, or the plan, as JSON, and progress to stderr"""
+
+
+def run_study(config: StudyCommand) -> int:
+    from patchwords.studies.registry import load_study
+
+    study = load_study(config.name)
+    if config.plan:
+        print_study_plan(study, config)
+        return 0
+    if config.output is None:
+        raise ConfigError(f"say where the results go: --output FOLDER, such as runs/{config.name}")
+    from rich.console import Console
+
+    from patchwords.studies.runner import StudyRequest
+    from patchwords.studies.runner import execute_study as carry_out
+
+    console = Console(stderr=config.json)
+
+    def tell(line: str) -> None:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    asked = StudyRequest(
+        study,
+        config.scale,
+        config.output,
+        config.data,
+        config.transfer,
+        config.seeds,
+        config.budget,
+        config.jobs,
+        config.device,
+        config.precision,
+    )
+    results = carry_out(asked, tell, format_study_command(config))
+    write_study(asked, results, format_study_command(config))
+    if config.json:
+        print(jsonlib.dumps(results))
+    else:
+        print_study(results, config.output, tell)
+    return 0
+
+
+def format_study_command(config: StudyCommand) -> str:
+    """What was asked for, as it can be said again."""
+    words = ["patchwords", "study", config.name, "--scale", config.scale]
+    for name in ("data", "transfer", "output", "seeds", "budget", "jobs"):
+        value = getattr(config, name)
+        if value is not None:
+            words += [f"--{name}", f"{value:g}" if isinstance(value, float) else str(value)]
+    for name in ("device", "precision"):
+        if getattr(config, name) != "auto":
+            words += [f"--{name}", getattr(config, name)]
+    return shlex.join(words)
+
+
+def write_study(asked: StudyRequest, results: dict[str, Any], command: str) -> None:
+    """results.json and results.csv, the figure, and the two pages."""
+    from patchwords.cli.options import write_results
+    from patchwords.files import write_atomically
+    from patchwords.studies.page import build_page_blocks, render_html_page, render_markdown_page
+
+    figures = {**asked.study.draw(results), **asked.study.draw_kept(asked.output, results)}
+    write_results(asked.output, results, results["cells"], figures)
+    pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
+    pieces = build_page_blocks(asked.study, results, pictures, command)
+    write_atomically(
+        asked.output / "page.html", render_html_page(asked.study.title, pieces, figures)
+    )
+    write_atomically(asked.output / "page.md", render_markdown_page(asked.study.title, pieces))
+
+
+def print_study(results: dict[str, Any], folder: Path, tell: Any) -> None:
+    """The verdicts, and where the rest is."""
+    from patchwords.studies.page import format_difference
+
+    for claim in results["claims"]:
+        tell(f"{claim['verdict']}: {claim['text']}: {format_difference(claim)}")
+    tell(f"page:    {folder / 'page.html'}")
+
+
+# `patchwords studies`: what can be measured again, what it asks, needs and costs.
+
+
+@dataclass(frozen=True)
+class StudiesCommand:
+    """List the studies of the paper's tables and figures: what each asks, needs and costs.
+
+    Example: patchwords studies
+    """
+
+    json: bool = False
+    """print JSON"""
+
+
+def run_studies(config: StudiesCommand) -> int:
+    from rich.console import Console
+
+    from patchwords.studies.registry import STUDIES, load_study
+
+    rows = [study_to_dict(load_study(name)) for name in STUDIES]
+    if config.json:
+        print(jsonlib.dumps(rows, indent=1))
+        return 0
+    console = Console(highlight=False)
+    for row in rows:
+        console.print(f"[bold]{row['name']}[/bold]  {row['source']}")
+        console.print(f"  {row['question']}", markup=False, soft_wrap=True)
+        for scale, about in row["scales"].items():
+            console.print(f"  {scale}: {format_scale_cost(about)}", markup=False, soft_wrap=True)
+    console.print(
+        "\npatchwords study NAME --data DATA --output FOLDER; --plan says what cells cost"
+    )
+    return 0
+
+
+def study_to_dict(study: Study) -> dict[str, Any]:
+    """A study, for JSON."""
+    from patchwords.studies.study import SCALES
+
+    return {
+        "name": study.name,
+        "title": study.title,
+        "source": study.source,
+        "question": study.question,
+        "claims": [claim.text for claim in study.claims],
+        "scales": {name: scale_to_dict(study, name) for name in SCALES},
+    }
+
+
+def scale_to_dict(study: Study, name: ScaleName) -> dict[str, Any]:
+    scale, costs = study.scales[name], estimate_study_costs(study, name)
+    return {
+        "needs": scale.data and scale.data.what,
+        "transfer": scale.transfer and scale.transfer.what,
+        "tuned": scale.tuned,
+        "pretrainings": len(scale.encoders),
+        "cells": len(scale.grid),
+        "seeds": scale.seeds,
+        "training_flops": scale.seeds * sum(cost.flops for cost in costs),
+        "time": scale.time,
+    }
+
+
+def format_scale_cost(about: dict[str, Any]) -> str:
+    from patchwords.report.format import pluralise
+    from patchwords.studies.page import format_flops
+
+    first = f"{about['pretrainings']} pre-trainings and " if about["pretrainings"] else ""
+    cost = format_flops(about["training_flops"]) if about["training_flops"] else "no training"
+    return (
+        f"{first}{about['cells']} cells x {pluralise(about['seeds'], 'seed')}, {cost}, "
+        f"{about['time']}; {format_data_needs(about)}"
+    )
+
+
+def format_data_needs(about: dict[str, Any]) -> str:
+    """Which images it takes, and what for."""
+    if not about["needs"]:
+        return "needs no images"
+    if not about["transfer"]:
+        return f"needs {about['needs']}"
+    use = "trains its cells" if about["tuned"] else "is judged"
+    return f"needs {about['needs']}; {use} on {about['transfer']}"
+
+
+def estimate_study_costs(
+    study: Study, name: ScaleName, hardware: Hardware | None = None
+) -> list[TrialCost]:
+    """Of every pre-training and cell, with one seed."""
+    from patchwords.studies.budget import estimate_trial_cost
+    from patchwords.studies.study import StudyContext
+
+    scale = study.scales[name]
+    bench = StudyContext(Path("."), scale, "data", "transfer")
+    return [
+        estimate_trial_cost(cell, bench, hardware)
+        for cell in (*scale.pretrainings(1), *scale.cells(1))
+    ]
+
+
+def print_study_plan(study: Study, config: StudyCommand) -> None:
+    """A line for each cell, and the sum over cells and seeds."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from patchwords.planning.hardware import find_hardware
+    from patchwords.report.format import format_compact
+    from patchwords.studies.budget import ASSUMED_UTILISATION
+    from patchwords.studies.page import format_flops
+
+    hardware = find_hardware(config.gpu)
+    scale = study.scales[config.scale]
+    seeds = config.seeds or scale.seeds
+    costs = estimate_study_costs(study, config.scale, hardware)
+    days = seeds * sum(cost.device_days or 0.0 for cost in costs)
+    if config.json:
+        rows = [asdict(cost) for cost in costs]
+        total = {"seeds": seeds, "hardware": hardware.name, "device_days": days}
+        print(jsonlib.dumps({"cells": rows, **total}, indent=1))
+        return
+    costs = [cost for cost in costs if cost.images]  # what only measures costs little
+    if not costs:
+        print(f"{study.name} trains nothing; {config.scale} takes {scale.time}")
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in ("cell", "parameters", "MACs", "images", "steps", "compute", "device-days"):
+        table.add_column(column, justify="left" if column == "cell" else "right", no_wrap=True)
+    for cost in costs:
+        table.add_row(
+            cost.name,
+            f"{cost.parameters:,}",
+            format_compact(cost.macs),
+            format_compact(cost.images),
+            f"{cost.steps:,}",
+            format_flops(cost.flops),
+            f"{cost.device_days:.3g}",
+        )
+    console: Console = Console(highlight=False)
+    console.print(table)
+    total_flops = seeds * sum(cost.flops for cost in costs)
+    for line in (
+        f"{len(costs)} trainings x {seeds}: {format_flops(total_flops)}, {days:.3g} device-days on "
+        f"{hardware.name} at {ASSUMED_UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
+        format_data_needs(scale_to_dict(study, config.scale)),
+    ):
+        console.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,224 @@
+"""Which images a model may be judged on, and the judgement.
+
+A model's own training images would flatter it (the published flower_photos replication counted
+them in), so a run's splits.csv is asked first: an image that was trained on, by its path and
+length, is left out however the data are divided today.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from patchwords.data.dataset import (
+    ALL,
+    TEST,
+    TRAIN,
+    UNUSED,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    concatenate_datasets,
+)
+from patchwords.data.loader import check_bad_image_share, load_eval_batches
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.distributed import all_reduce_means, get_world, run_on_all_processes
+from patchwords.errors import DataError, did_you_mean
+from patchwords.evaluation.metrics import compute_classification_metrics, mean_cross_entropy
+from patchwords.evaluation.predictions import Predictions, predict_probabilities, write_predictions
+from patchwords.models.cost import count_macs, count_parameters
+from patchwords.training.logs.run_folder import write_json
+from patchwords.training.run import TrainingRun
+from patchwords.weights.pretrained import Pretrained
+
+EVAL_BATCH_SIZE = 64
+HELD_OUT = "held-out"
+NEW_IMAGES = "new"  # images that no run has divided
+RecordedSplits = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
+
+
+def evaluate_classifier(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
+) -> dict[str, Any]:
+    """Loss and accuracy, for the curves during training; each process measures its share."""
+    share = examples if get_world().size == 1 else examples.select(get_process_indices(examples))
+    predictions = run_on_all_processes(
+        lambda: predict_examples(model, share, preprocess, device, workers)
+    )
+    labels, probabilities = predictions.labels, predictions.probabilities
+    means = {"loss": 0.0, "accuracy": 0.0}
+    if len(labels):
+        means["loss"] = mean_cross_entropy(labels, probabilities)
+        means["accuracy"] = float((probabilities.argmax(1) == labels).mean())
+    means, images = all_reduce_means(means, len(labels))
+    if not images:
+        raise DataError("none of the validation images can be read; patchwords doctor says why")
+    return {**means, "images": images}
+
+
+def get_process_indices(examples: ImageDataset) -> range:
+    """The places of the examples that this process measures: every one, if it is alone."""
+    return range(get_world().rank, len(examples), get_world().size)
+
+
+def predict_examples(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
+) -> Predictions:
+    """Probabilities of every readable image of the examples."""
+    batches = load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
+    return predict_probabilities(model, batches, preprocess, device.torch_device, device.precision)
+
+
+def evaluate_predictions(
+    predictions: Predictions, examples: ImageDataset, classes: Sequence[str], max_bad: float
+) -> dict[str, Any]:
+    """The metrics of the images that could be read; the others are named, and must be few."""
+    bad = [(examples.keys[index], reason) for index, reason in predictions.bad]
+    check_bad_image_share(bad, len(examples), "images", max_bad)
+    result = compute_classification_metrics(predictions.labels, predictions.probabilities, classes)
+    return {**result, "skipped": [{"path": path, "reason": reason} for path, reason in bad]}
+
+
+@dataclass(frozen=True)
+class HeldOutSelection:
+    """The images to judge by, and what was left out."""
+
+    split: str  # what to call it in a report
+    examples: ImageDataset
+    trained_on: int  # images of the data that the run trained on
+
+
+def select_held_out(
+    data: DatasetSplits, recorded: dict[tuple[str, int], str], split: str = HELD_OUT
+) -> HeldOutSelection:
+    """Images of a split of the data, as the run divided them, else as the data say.
+
+    Args:
+        recorded: (path, bytes) -> split of the run (`read_splits`), empty where there is no run.
+        split: "held-out" is test, and images that are new to the run; without either, validation.
+    """
+    everything = concatenate_datasets(list(data.splits.values()))
+    declared = [name for name, part in data.splits.items() for _ in range(len(part))]
+    names = [
+        recorded.get(
+            place, NEW_IMAGES if declared_name in {ALL, TRAIN} and recorded else declared_name
+        )
+        for place, declared_name in zip(
+            zip(everything.keys, everything.sizes.tolist(), strict=True), declared, strict=True
+        )
+    ]
+    names = [NEW_IMAGES if name == ALL else name for name in names]
+    found = Counter(names)
+    wanted = {split}
+    if split == ALL:
+        wanted = set(names)
+    elif split == HELD_OUT:
+        wanted = {TEST, NEW_IMAGES} if found[TEST] or found[NEW_IMAGES] else {VALIDATION}
+    chosen = np.array([i for i, name in enumerate(names) if name in wanted], dtype=np.int64)
+    if not len(chosen):
+        there = ", ".join(f"{count:,} {name}" for name, count in found.items())
+        raise DataError(f"{data.source}: no images of split {split!r}; there are {there}")
+    called = "+".join(sorted(wanted & found.keys(), reverse=True))
+    return HeldOutSelection(called, everything.select(chosen), found[TRAIN])
+
+
+def map_to_model_labels(examples: ImageDataset, labels: Sequence[str], source: str) -> ImageDataset:
+    """The examples with labels that are positions in the model's, matched by name."""
+    place = {name: i for i, name in enumerate(labels)}
+    present = [examples.classes[i] for i in np.flatnonzero(examples.count_per_class())]
+    for name in present:
+        if name not in place:
+            raise DataError(
+                f"{source}: class {name!r} is not one of the model's{did_you_mean(name, labels)}"
+            )
+    # an image without a label has -1, which finds the last
+    table = np.array([*(place.get(name, -1) for name in examples.classes), -1], dtype=np.int64)
+    return replace(examples, classes=tuple(labels), labels=table[examples.labels])
+
+
+def choose_final_split(data: DatasetSplits) -> tuple[str, ImageDataset]:
+    """What a run's report is about: test where there is one, else validation."""
+    for name in (TEST, VALIDATION):
+        if name in data.splits and len(data.splits[name]):
+            return name, data.splits[name]
+    raise DataError(f"{data.source}: nothing was held out; --test and --validation are both 0")
+
+
+def read_run_splits(model: Path) -> dict[tuple[str, int], str]:
+    """The splits.csv of the run that a model is of: its run folder, or model/ in it; or nothing."""
+    from patchwords.data.splits import read_splits
+
+    for folder in (model, model.resolve().parent):
+        if (folder / "splits.csv").is_file():
+            return read_splits(folder / "splits.csv")
+    return {}
+
+
+def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int], str]:
+    """What any of the runs trained on was trained on, what any validated on is not a test."""
+    order = {TRAIN: 0, VALIDATION: 1, TEST: 2, UNUSED: 3}
+    known: dict[tuple[str, int], str] = {}
+    for record in recorded:
+        for place, split in record.items():
+            known[place] = min(split, known.get(place, split), key=order.__getitem__)
+    return known
+
+
+# The last word on a run: its held-out images, read once, after training has ended.
+
+
+def evaluate_finished_run(job: TrainingRun) -> tuple[str, ImageDataset, dict[str, Any]]:
+    """Judge the model that a run ended with; writes evaluation.json and predictions.csv.
+
+    -> (split, its examples, evaluation). In float32, whatever training used: the model that is
+    saved will be asked in float32 too.
+    """
+    split, examples = choose_final_split(job.data)
+    source = Pretrained(job.start.model, job.start.preprocess, job.data.classes, job.start.name)
+    device = Device(job.device.torch_device, bf16=False)
+    predictions = predict_examples(source.model, examples, source.preprocess, device, job.workers)
+    evaluation = {
+        "split": split,
+        "selected": split == VALIDATION and job.config.recipe.early_stop is not None,
+        "trained_on": False,
+        "of": None,
+        **describe_evaluated_model(source, device),
+        **evaluate_predictions(
+            predictions, examples, source.labels, job.config.data_settings.max_bad
+        ),
+    }
+    write_evaluation(job.folder.path, examples, predictions, evaluation)
+    return split, examples, evaluation
+
+
+def describe_evaluated_model(source: Pretrained, device: Device) -> dict[str, Any]:
+    """What was asked, for evaluation.json."""
+    config = source.model.config
+    return {
+        "model": source.architecture,
+        "parameters": count_parameters(config),
+        "macs": count_macs(config),
+        "image_size": list(source.preprocess.image_size),
+        "precision": device.precision,
+        "classes": list(source.labels),
+    }
+
+
+def write_evaluation(
+    folder: Path, examples: ImageDataset, predictions: Predictions, evaluation: dict[str, Any]
+) -> None:
+    """Write predictions.csv, and evaluation.json, which says beside the metrics:
+
+    `selected`: the split also chose something (when to stop), so that its numbers flatter;
+    `trained_on`: the model was trained on some of the images (None: nobody knows);
+    `of`: where the model came from, if the folder is not its own run.
+    """
+    write_predictions(folder / "predictions.csv", examples, predictions, evaluation["classes"])
+    write_json(folder / "evaluation.json", evaluation)

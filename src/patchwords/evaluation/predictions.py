@@ -1,0 +1,337 @@
+"""Run a classifier over a split: batches in, probabilities out; and write them down.
+
+Sizes: B batch, C channels, H W image, n images that could be read. Nothing here draws a random
+number, and every module gets its training mode back, so evaluation leaves training untouched.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from patchwords.data.dataset import ImageDataset
+from patchwords.data.loader import choose_num_workers
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device, choose_device
+from patchwords.errors import ConfigError, DataError, did_you_mean
+from patchwords.files import write_atomically
+from patchwords.models.build import Model
+from patchwords.models.inference.packed import pack_for_inference
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.store import from_pretrained
+
+if TYPE_CHECKING:
+    from patchwords.data.loader import ImageBatch
+    from patchwords.data.preprocess import Preprocess
+
+
+PREDICTION_PRECISIONS = ("fp32", "bf16", "int8")
+MAX_PROBABILITY_COLUMNS = 100  # with more classes, predictions.csv leaves out the column per class
+
+
+@dataclass(frozen=True)
+class Predictions:
+    """What a model says of the images that could be read, and which could not be."""
+
+    indices: np.ndarray  # [n] int64, position in the examples
+    labels: np.ndarray  # [n] int64, -1 = no label
+    probabilities: np.ndarray  # [n, classes] float32
+    bad: list[tuple[int, str]]  # (position in the examples, reason)
+
+
+def predict_probabilities(
+    model: torch.nn.Module,
+    batches: Iterable[ImageBatch],
+    preprocess: Preprocess,
+    device: torch.device | str = "cpu",
+    precision: str = "fp32",
+) -> Predictions:
+    """Probabilities of every readable image, in the order of the batches.
+
+    With int8 the model is one that has been made for it (`Pretrained.for_inference`).
+    """
+    if precision not in PREDICTION_PRECISIONS:
+        raise ConfigError(
+            f"unknown precision {precision!r}{did_you_mean(precision, PREDICTION_PRECISIONS)}"
+        )
+    device = torch.device(device)
+    chosen = choose_device(device.type, precision)  # type: ignore[arg-type]
+    fast = model if chosen.int8 else pack_for_inference(cast(Model, model), chosen.bf16)
+
+    def ask(images: Tensor) -> Tensor:
+        return fast(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
+
+    with eval_mode(model), chosen.autocast():
+        return Predictions(*collect_outputs(ask, batches, device))
+
+
+def collect_outputs(
+    ask: Callable[[Tensor], Tensor], batches: Iterable[ImageBatch], device: torch.device
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, str]]]:
+    """What `ask` makes of every readable image, uint8 [B, C, H, W] -> [B, V], batch by batch.
+
+    -> positions in the examples [n], labels [n], values [n, V], and which images could not be read.
+    """
+    indices, labels, values = [], [], []
+    bad: list[tuple[int, str]] = []
+    with torch.inference_mode():
+        for batch in batches:
+            bad += batch.bad
+            if not len(batch.indices):  # nothing in it could be read
+                continue
+            values.append(ask(batch.images.to(device, non_blocking=True)).cpu().numpy())
+            indices.append(batch.indices.numpy())
+            labels.append(batch.labels.numpy())
+    nothing = np.empty(0, dtype=np.int64)
+    return (
+        np.concatenate([nothing, *indices]),
+        np.concatenate([nothing, *labels]),
+        np.concatenate(values or [np.empty((0, 0), dtype=np.float32)]),
+        bad,
+    )
+
+
+@contextmanager
+def eval_mode(model: torch.nn.Module) -> Iterator[None]:
+    """eval() for a while; afterwards each module is as it was (a frozen part may stay in eval)."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+def write_predictions(
+    path: Path | str, examples: ImageDataset, predictions: Predictions, classes: Sequence[str]
+) -> None:
+    """predictions.csv: path, label, prediction, probability, correct and a column p:<class> each.
+
+    An image without a label has neither label nor correct.
+    """
+    columns = [f"p:{name}" for name in classes] if len(classes) <= MAX_PROBABILITY_COLUMNS else []
+    file = io.StringIO(newline="")
+    rows = csv.writer(file, lineterminator="\n")
+    rows.writerow(["path", "label", "prediction", "probability", "correct", *columns])
+    for index, label, row in zip(
+        predictions.indices.tolist(),
+        predictions.labels.tolist(),
+        predictions.probabilities,
+        strict=True,
+    ):
+        best = int(row.argmax())
+        rows.writerow(
+            [
+                examples.keys[index],
+                classes[label] if label >= 0 else "",
+                classes[best],
+                f"{row[best]:.6f}",
+                ("true" if best == label else "false") if label >= 0 else "",
+                *(f"{p:.6f}" for p in (row if columns else ())),
+            ]
+        )
+    # a file name that is not UTF-8 is written as the bytes that it is
+    write_atomically(Path(path), file.getvalue().encode("utf-8", "surrogateescape"))
+
+
+# What a model says of labelled images, in a form that two models can be compared in.
+
+
+MAX_LISTED_CLASSES = 4  # classes that an error names
+
+
+@dataclass(frozen=True)
+class LabelledPredictions:
+    """Sizes: n images."""
+
+    name: str  # of the model, for a person
+    classes: tuple[str, ...]
+    keys: Sequence[str]  # [n] what names the images
+    labels: np.ndarray  # [n] int64, position in classes
+    predicted: np.ndarray  # [n] int64, position in classes
+    probability: np.ndarray  # [n] float64, that the model gives its answer
+    trained_on: bool | None = None  # was the model trained on some of them? None: nobody knows
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @property
+    def right(self) -> np.ndarray:
+        """bool [n]"""
+        return self.predicted == self.labels
+
+    def select(self, chosen: Sequence[int]) -> LabelledPredictions:
+        """Those at these positions, in this order."""
+        places = np.asarray(chosen, dtype=np.int64)
+        return replace(
+            self,
+            keys=[self.keys[i] for i in places.tolist()],
+            labels=self.labels[places],
+            predicted=self.predicted[places],
+            probability=self.probability[places],
+        )
+
+
+def read_labelled_predictions(folder: Path) -> LabelledPredictions:
+    """Those that a run or an evaluation left: predictions.csv, and the classes of evaluation.json.
+
+    Raises DataError where one of the files is missing, damaged or does not fit the other.
+    """
+    for name in ("predictions.csv", "evaluation.json"):
+        if not (folder / name).is_file():
+            raise DataError(
+                f"{folder} has no {name}, so its answers are not known: name the DATA to ask its "
+                "model about, or the --output of patchwords evaluate"
+            )
+    try:
+        evaluation = json.loads((folder / "evaluation.json").read_text(encoding="utf-8"))
+        path = folder / "predictions.csv"
+        with path.open(newline="", encoding="utf-8", errors="surrogateescape") as file:
+            rows = [
+                (row["path"], row["label"], row["prediction"], float(row["probability"]))
+                for row in csv.DictReader(file)
+            ]
+        return parse_labelled_predictions(str(folder), evaluation, rows)
+    except KeyError as error:
+        raise DataError(f"{folder}: its results have no {error}; evaluate anew") from error
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(f"{folder}: its results are damaged: {error}") from error
+
+
+def parse_labelled_predictions(
+    name: str, evaluation: Mapping[str, Any], rows: Sequence[tuple[str, str, str, float]]
+) -> LabelledPredictions:
+    """From the rows of predictions.csv, as (path, label, prediction, probability).
+
+    Raises DataError where a row has a class that evaluation.json has not.
+    """
+    classes = tuple(row["class"] for row in evaluation["per_class"])
+    place = {name: i for i, name in enumerate(classes)}
+    try:
+        return LabelledPredictions(
+            name=name,
+            classes=classes,
+            keys=[row[0] for row in rows],
+            labels=np.array([place[row[1]] for row in rows], dtype=np.int64),
+            predicted=np.array([place[row[2]] for row in rows], dtype=np.int64),
+            probability=np.array([row[3] for row in rows], dtype=np.float64),
+            trained_on=evaluation.get("trained_on"),
+        )
+    except KeyError as error:
+        raise DataError(
+            f"{name}: predictions.csv and evaluation.json do not fit: there is no {error}; "
+            "evaluate anew"
+        ) from error
+
+
+def match_predictions(
+    a: LabelledPredictions, b: LabelledPredictions
+) -> tuple[LabelledPredictions, LabelledPredictions]:
+    """The images that both were asked about, in the order of `a` and with its classes.
+
+    Raises DataError where the sets of classes differ, where an image has two labels, or where no
+    image is common.
+    """
+    require_same_classes(a.name, a.classes, b.name, b.classes)
+    place = {key: i for i, key in enumerate(b.keys)}
+    common = [(i, place[key]) for i, key in enumerate(a.keys) if key in place]
+    if not common:
+        raise DataError(
+            f"{a.name} and {b.name} have no image in common: {len(a):,} such as "
+            f"{next(iter(a.keys), 'none')!r}, and {len(b):,} such as {next(iter(b.keys), 'none')!r}"
+        )
+    of_a, of_b = zip(*common, strict=True)
+    first, second = a.select(of_a), reorder_classes(b.select(of_b), a.classes)
+    other = np.flatnonzero(first.labels != second.labels)
+    if len(other):
+        i = int(other[0])
+        raise DataError(
+            f"{first.keys[i]!r} is {a.classes[first.labels[i]]!r} for {a.name} and "
+            f"{a.classes[second.labels[i]]!r} for {b.name} ({len(other):,} such images): they were "
+            "not asked about the same data"
+        )
+    return first, second
+
+
+def reorder_classes(answers: LabelledPredictions, classes: Sequence[str]) -> LabelledPredictions:
+    """The same with the classes in another order."""
+    place = {name: i for i, name in enumerate(classes)}
+    table = np.array([place[name] for name in answers.classes], dtype=np.int64)
+    return replace(
+        answers,
+        classes=tuple(classes),
+        labels=table[answers.labels],
+        predicted=table[answers.predicted],
+    )
+
+
+def require_same_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str]) -> None:
+    """Raise DataError unless both know the same classes, whatever their order."""
+    alone = {a: sorted(set(of_a) - set(of_b)), b: sorted(set(of_b) - set(of_a))}
+    if not any(alone.values()):
+        return
+    lacking = "; ".join(
+        f"only {name} knows {', '.join(map(repr, names[:MAX_LISTED_CLASSES]))}"
+        + (
+            f" and {len(names) - MAX_LISTED_CLASSES:,} more"
+            if len(names) > MAX_LISTED_CLASSES
+            else ""
+        )
+        for name, names in alone.items()
+        if names
+    )
+    single = [names[0] for names in alone.values() if len(names) == 1]
+    hint = did_you_mean(single[0], single[1:]) if len(single) == 2 else ""
+    raise DataError(f"the models answer with other classes: {lacking}{hint}")
+
+
+# A trained model that an evaluator asks, and where.
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """What was loaded, the device that it is on, and who decodes its images."""
+
+    name: str  # as the user named it
+    source: Pretrained
+    device: Device
+    workers: int | None = None  # none given: as many as are useful
+
+    @property
+    def model(self) -> Model:
+        return self.source.model
+
+    @property
+    def preprocess(self) -> Preprocess:
+        return self.source.preprocess
+
+    def workers_for(self, examples: ImageDataset) -> int:
+        """Processes that decode these images."""
+        if self.workers is not None:
+            return self.workers
+        return choose_num_workers(examples, self.device.type == "cuda")
+
+
+def load_model_on_device(spec: str, device: Device, workers: int | None = None) -> LoadedModel:
+    """What `from_pretrained` knows by this name, on the device, in evaluation mode."""
+    source = from_pretrained(spec)
+    source.model.to(device.torch_device).eval()
+    return LoadedModel(spec, source, device, workers)
+
+
+def refuse_duplicate_models(names: Sequence[str]) -> None:
+    """Raise ConfigError where one of several models to be compared is named again."""
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{name} is named twice: a model need not be compared with itself")

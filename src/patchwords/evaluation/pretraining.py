@@ -1,0 +1,312 @@
+"""Held-out images by the objective of pre-training, for the curves and for the report.
+
+The corruption of a held-out image is a function of (seed, image): the same at every evaluation,
+so that two of them differ by the weights alone.
+Sizes: B batch, C channels, H W image, R corrupted patches of an image.
+"""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from patchwords.data.dataset import ImageDataset
+from patchwords.data.loader import ImageBatch, check_bad_image_share, load_eval_batches
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.distributed import all_reduce_sum, run_on_all_processes
+from patchwords.errors import DataError
+from patchwords.evaluation.held_out import (
+    EVAL_BATCH_SIZE,
+    choose_final_split,
+    describe_evaluated_model,
+    evaluate_classifier,
+    get_process_indices,
+)
+from patchwords.evaluation.predictions import eval_mode
+from patchwords.files import explain_write_error, write_atomically
+from patchwords.models.pretraining.masked import MaskedViT, PatchCorruption, gather_patches
+from patchwords.models.vit import ViT
+from patchwords.training.config import PretrainConfig
+from patchwords.training.finetune import EvaluateFn
+from patchwords.training.logs.run_folder import write_json
+from patchwords.training.objectives.losses import sigmoid_loss
+from patchwords.training.objectives.masked import (
+    MaskedPatchLoss,
+    build_mask_sampler,
+    build_masked_patch_loss,
+    count_corrupted_patches,
+    patchify,
+    unpatchify,
+)
+from patchwords.training.plan import require_setting
+from patchwords.training.run import TrainingRun
+from patchwords.weights.pretrained import Pretrained
+
+
+def choose_evaluator(config: PretrainConfig) -> EvaluateFn:
+    """What measures a run of this config while it trains."""
+    if config.learn.objective == "masked":
+        return partial(evaluate_masked_prediction, config)
+    return evaluate_sigmoid_classifier if config.learn.loss == "sigmoid" else evaluate_classifier
+
+
+def evaluate_sigmoid_classifier(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
+) -> dict[str, Any]:
+    """Loss and accuracy as `held_out.measure` has them, but the loss that sigmoids train on."""
+    share = examples.select(get_process_indices(examples))
+    return reduce_metric_sums(
+        run_on_all_processes(lambda: sum_sigmoid_metrics(model, share, preprocess, device, workers))
+    )
+
+
+def sum_sigmoid_metrics(
+    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
+) -> tuple[float, float, int]:
+    """(loss, right, images)"""
+    loss, right, images = 0.0, 0, 0
+    with eval_mode(model), torch.inference_mode(), device.autocast():
+        for batch in skip_unreadable_batches(
+            load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
+        ):
+            labels = batch.labels.to(device.torch_device)
+            logits = model(preprocess.normalise(batch.images.to(device.torch_device)))
+            loss += float(sigmoid_loss(logits, labels).sum())
+            right += int((logits.argmax(-1) == labels).sum())
+            images += len(labels)
+    return loss, right, images
+
+
+def evaluate_masked_prediction(
+    config: PretrainConfig,
+    learner: nn.Module,
+    examples: ImageDataset,
+    preprocess: Preprocess,
+    device: Device,
+    workers: int,
+) -> dict[str, Any]:
+    """Loss and accuracy of the colours of corrupted patches."""
+    places = get_process_indices(examples)
+    share = examples.select(places)
+    seen = run_on_all_processes(
+        lambda: list(
+            iterate_masked_metrics(config, learner, share, preprocess, device, workers, places)
+        )
+    )
+    return reduce_metric_sums(
+        (
+            sum(answer.loss for answer in seen),
+            sum(answer.right for answer in seen),
+            sum(answer.images for answer in seen),
+        )
+    )
+
+
+def reduce_metric_sums(sums: tuple[float, float, int]) -> dict[str, Any]:
+    """(loss, right, images) of this process's share -> the row of all shares."""
+    loss, right, images = all_reduce_sum(torch.tensor(sums, dtype=torch.float64)).tolist()
+    return average_metric_sums(loss, right, int(images))
+
+
+def average_metric_sums(loss: float, right: float, images: int) -> dict[str, Any]:
+    """Sums over images -> a row of metrics.jsonl."""
+    if not images:
+        raise DataError("none of the validation images can be read; patchwords doctor says why")
+    return {"loss": loss / images, "accuracy": right / images, "images": images}
+
+
+@dataclass(frozen=True)
+class MaskedBatchMetrics:
+    """Of one batch."""
+
+    loss: float  # sum over the images
+    right: float
+    images: int
+    colours: Counter[int]  # how often each class was to be predicted
+    bad: list[tuple[int, str]]
+
+
+def iterate_masked_metrics(
+    config: PretrainConfig,
+    learner: nn.Module,
+    examples: ImageDataset,
+    preprocess: Preprocess,
+    device: Device,
+    workers: int,
+    places: range | None = None,
+) -> Iterator[MaskedBatchMetrics]:
+    """The objective on every batch of the examples.
+
+    `places` are theirs among all that are held out, where they are a share of them: by these
+    their patches are drawn.
+    """
+    places = range(len(examples)) if places is None else places
+    objective = build_masked_objective(config, learner, preprocess)
+    with eval_mode(learner), torch.inference_mode(), device.autocast():
+        for batch in load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers):
+            if not len(batch.indices):
+                yield MaskedBatchMetrics(0.0, 0.0, 0, Counter(), batch.bad)
+                continue
+            images = batch.images.to(device.torch_device)
+            drawn = make_held_out_corruption(
+                config, learner, [places[index] for index in batch.indices.tolist()]
+            )
+            corruption = drawn.to(device.torch_device)
+            losses, right = objective(images, corruption)
+            wanted = objective.target.wanted(objective.hidden(images, corruption))
+            colours = Counter(objective.target.colours(wanted).flatten().tolist())
+            yield MaskedBatchMetrics(
+                float(losses.sum()), float(right), len(losses), colours, batch.bad
+            )
+
+
+def build_masked_objective(
+    config: PretrainConfig, learner: nn.Module, preprocess: Preprocess
+) -> MaskedPatchLoss:
+    assert isinstance(learner, MaskedViT)
+    return build_masked_patch_loss(config, learner.vit.config, preprocess, learner)
+
+
+def make_held_out_corruption(
+    config: PretrainConfig, learner: nn.Module, indices: Iterable[int]
+) -> PatchCorruption:
+    """The corruption of held-out images, by their places among the examples."""
+    assert isinstance(learner, MaskedViT)
+    draw = build_mask_sampler(config, learner.vit.config)
+    return draw(("held out", index) for index in indices)
+
+
+def skip_unreadable_batches(batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
+    """Those with an image in them."""
+    return (batch for batch in batches if len(batch.indices))
+
+
+# The last word on masked patch prediction: its held-out images, and pictures of some of them.
+#
+# Sizes: B images, C channels, H W image, P patch size, N patches, R corrupted patches of an image.
+
+
+NUM_PICTURES = 8
+PANEL_NAMES = ("image", "given", "predicted")
+MAX_PICTURE_SIDE = 240  # pixels of the longer side at most
+CHECKER_BRIGHT, CHECKER_DARK = 150, 105  # the chequers that stand for the mask embedding
+
+
+def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
+    """Judge the model that a run ended with; writes masked.json and masked/*.png.
+
+    In float32, whatever training used.
+    """
+    config = job.config
+    assert isinstance(config, PretrainConfig)
+    split, examples = choose_final_split(job.data)
+    device = Device(job.device.torch_device, bf16=False)
+    preprocess, learner = job.start.preprocess, job.state.model
+    seen = list(iterate_masked_metrics(config, learner, examples, preprocess, device, job.workers))
+    bad = [(examples.keys[index], reason) for answer in seen for index, reason in answer.bad]
+    check_bad_image_share(bad, len(examples), "images", config.data_settings.max_bad)
+    colours = sum((answer.colours for answer in seen), Counter[int]())
+    source = Pretrained(job.start.model, preprocess, (), job.start.name)
+    assert isinstance(source.model, ViT)
+    patches, ratio = source.model.config.patches, require_setting(config.learn.mask_ratio)
+    measured = average_metric_sums(
+        sum(answer.loss for answer in seen),
+        sum(answer.right for answer in seen),
+        sum(answer.images for answer in seen),
+    )
+    result = {
+        "split": split,
+        **describe_evaluated_model(source, device),
+        "target": config.learn.target,
+        "mask_ratio": ratio,
+        "patches": patches,
+        "corrupted": count_corrupted_patches(patches, ratio),
+        **measured,
+        "baseline": max(colours.values()) / colours.total(),
+        "pictures": write_reconstruction_pictures(job, examples, device),
+        "skipped": [{"path": path, "reason": reason} for path, reason in bad],
+    }
+    write_json(job.folder.path / "masked.json", result)
+    return result
+
+
+def write_reconstruction_pictures(
+    job: TrainingRun, examples: ImageDataset, device: Device
+) -> list[dict[str, Any]]:
+    """Write pictures of images spread over the examples; -> path, files and accuracy of each."""
+    config, learner, preprocess = job.config, job.state.model, job.start.preprocess
+    assert isinstance(config, PretrainConfig)
+    objective = build_masked_objective(config, learner, preprocess)
+    create_folder(job.folder.path / "masked")
+    spread = np.unique(np.linspace(0, len(examples) - 1, NUM_PICTURES).astype(np.int64)).tolist()
+    rows: list[dict[str, Any]] = []
+    with eval_mode(learner), torch.inference_mode():
+        for batch in load_eval_batches(examples.select(spread), preprocess, 1):
+            if not len(batch.indices):  # it cannot be read, and is named elsewhere
+                continue
+            index = spread[int(batch.indices[0])]
+            corruption = make_held_out_corruption(config, learner, [index]).to(device.torch_device)
+            images = batch.images.to(device.torch_device)
+            row: dict[str, Any] = {"path": examples.keys[index]}
+            row["accuracy"] = float(objective(images, corruption)[1])
+            for name, picture in zip(
+                PANEL_NAMES, build_reconstruction_panels(objective, images, corruption), strict=True
+            ):
+                row[name] = f"masked/{len(rows)}-{name}.png"
+                write_atomically(job.folder.path / row[name], encode_picture_png(picture[0]))
+            rows.append(row)
+    return rows
+
+
+def build_reconstruction_panels(
+    objective: MaskedPatchLoss, images: Tensor, corruption: PatchCorruption
+) -> tuple[Tensor, Tensor, Tensor]:
+    """uint8 [B, C, H, W] -> the same, what the encoder was given of it, and with what it predicts
+
+    The mask embedding has no colour: chequers stand for it.
+    """
+    size, rows = objective.patch_size, images.shape[2] // objective.patch_size
+    patches = patchify(images, size)  # [B, N, C, P, P]
+    shape = patches.shape[2:]
+    given = gather_patches(patches.flatten(2), corruption.sources).unflatten(2, shape)
+    given = torch.where(corruption.masked[..., None, None, None], make_checkerboard(given), given)
+    predicted = patches.clone()
+    painted = objective.target.paint(objective.forward(images, corruption).float())
+    batch = torch.arange(len(images), device=images.device)[:, None]  # [B, 1], beside [B, R]
+    predicted[batch, corruption.places] = painted
+    return images, unpatchify(given, rows), unpatchify(predicted, rows)
+
+
+def make_checkerboard(patches: Tensor) -> Tensor:
+    """[..., P, P] -> uint8 [P, P]: 2 x 2 fields of two greys"""
+    size = patches.shape[-1]
+    half = torch.arange(size, device=patches.device) * 2 // size  # [P]
+    return torch.where(half[:, None] == half, CHECKER_BRIGHT, CHECKER_DARK).to(torch.uint8)
+
+
+def encode_picture_png(picture: Tensor) -> bytes:
+    """uint8 [C, H, W] -> a file, no larger than a page has use for"""
+    pixels = picture.permute(1, 2, 0).cpu().numpy()  # [H, W, C]
+    image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
+    image.thumbnail((MAX_PICTURE_SIDE, MAX_PICTURE_SIDE))
+    file = io.BytesIO()
+    image.save(file, "PNG")
+    return file.getvalue()
+
+
+def create_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise explain_write_error(error, folder) from error

@@ -1,0 +1,288 @@
+"""Few-shot linear evaluation (Sec. 4.1): least squares on what a frozen model makes of images.
+
+A few images of each class are drawn; their features are brought to mean 0 and deviation 1, a
+large constant is appended (so that the bias is hardly shrunk), and a linear map to targets in
+{-1, 1}^K is fitted with an L2 penalty, in closed form and in float64. The paper does not print
+its penalty: 2^10, the constant, the epsilon and the three draws are those of big_vision
+(evaluators/fewshot_lsr.py, configs/common_fewshot.py).
+
+Sizes: N drawn images, n images to judge by, D features, K classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from patchwords.data.dataset import ImageDataset
+from patchwords.data.preprocess import Preprocess
+from patchwords.data.splits import draw_shots
+from patchwords.device import Device
+from patchwords.errors import ConfigError, DataError
+from patchwords.evaluation.probes.cache import (
+    FeatureExtractor,
+    ProbeFeatures,
+    extract_probe_features,
+    require_finite_features,
+)
+from patchwords.evaluation.probes.features import (
+    ProbeSplit,
+    extract_example_features,
+    limit_train_images,
+)
+from patchwords.evaluation.statistics import compute_seed_statistics
+
+DEFAULT_SHOTS = (1, 5, 10, 25)
+FEWSHOT_SEEDS = (0, 1, 2)
+DEFAULT_L2 = 2.0**10
+BIAS_FEATURE = 100.0  # the last feature, for the bias
+STD_EPSILON = 1e-5  # added to the deviation
+MAX_SCORE_ELEMENTS = 2**24  # numbers at a time while judging: 128 MiB, however many the classes
+
+
+@dataclass(frozen=True)
+class FewShotScore:
+    """The accuracy of one fit."""
+
+    shots: int  # images of each class
+    seed: int  # of the draw
+    l2: float
+    accuracy: float
+
+
+@dataclass(frozen=True)
+class RidgeClassifier:
+    """A fitted classifier."""
+
+    classes: np.ndarray  # [K] labels, rising
+    mean: np.ndarray  # [D]
+    deviation: np.ndarray  # [D]
+    weights: np.ndarray  # [D + 1, K]
+
+    def scores(self, features: np.ndarray) -> np.ndarray:
+        """[n, D] -> [n, K], nearer to 1 for the class, to -1 for the others"""
+        return standardise_features(features, self.mean, self.deviation) @ self.weights
+
+    def predict(self, features: np.ndarray) -> np.ndarray:
+        """[n, D] -> [n] labels"""
+        size = max(1, MAX_SCORE_ELEMENTS // max(self.weights.shape))
+        best = [
+            self.scores(features[start : start + size]).argmax(1)
+            for start in range(0, len(features), size)
+        ]
+        return self.classes[np.concatenate(best)]
+
+
+def evaluate_fewshot(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    shots: Sequence[int] = DEFAULT_SHOTS,
+    seeds: Sequence[int] = FEWSHOT_SEEDS,
+    l2s: Sequence[float] = (DEFAULT_L2,),
+) -> list[FewShotScore]:
+    """Accuracy on the test images for each number of shots, draw and penalty, in this order.
+
+    Args:
+        train_features: [N, D] of all images that may be drawn; train_labels: int [N].
+        test_features: [n, D]; test_labels: int [n].
+        seeds: one draw each.
+        l2s: penalties; all of them together cost little more than one.
+
+    Raises DataError where a class has fewer images than shots, labels are missing or features are
+    not finite, ConfigError for a penalty that is not positive.
+    """
+    draws = draw_all_shots(train_labels, shots, seeds)
+    return score_shot_draws(train_features, train_labels, draws, test_features, test_labels, l2s)
+
+
+ShotDraws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of what was drawn
+
+
+def draw_all_shots(
+    labels: np.ndarray,
+    shots: Sequence[int],
+    seeds: Sequence[int],
+    classes: Sequence[str] | None = None,
+) -> ShotDraws:
+    """Every draw, before the first fit: raises DataError where a class has too few images."""
+    for name, values in (("shots", shots), ("seeds", seeds)):
+        if not values or len({*values}) < len(values):
+            given = " ".join(map(str, values)) or "none"
+            raise ConfigError(f"{name} {given}: give one or more, and none of them twice")
+    draw_shots(labels, max(shots), 0, classes)
+    return {(n, seed): draw_shots(labels, n, seed, classes) for n in shots for seed in seeds}
+
+
+def score_shot_draws(
+    train_features: np.ndarray,
+    train_labels: np.ndarray,
+    draws: ShotDraws,
+    test_features: np.ndarray,
+    test_labels: np.ndarray,
+    l2s: Sequence[float] = (DEFAULT_L2,),
+) -> list[FewShotScore]:
+    """As `evaluate_fewshot`, of draws that were made."""
+    if not len(test_labels) or np.min(test_labels) < 0:
+        raise DataError("few-shot evaluation needs images to judge by, each with a label")
+    require_finite_features(test_features)
+    scores = []
+    for (count, seed), drawn in draws.items():
+        fits = fit_ridge_classifiers(train_features[drawn], train_labels[drawn], l2s)
+        for l2, linear in zip(l2s, fits, strict=True):
+            right = linear.predict(test_features) == test_labels
+            scores.append(FewShotScore(count, seed, l2, float(right.mean())))
+    return scores
+
+
+def fit_ridge_classifiers(
+    features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (DEFAULT_L2,)
+) -> Iterator[RidgeClassifier]:
+    """[N, D] and int [N] -> a classifier for each penalty, from one eigendecomposition.
+
+    With X the features and Y the targets it is (X'X + l2)^-1 X'Y, or, where there are fewer
+    images than features, the same as X'(XX' + l2)^-1 Y. Y, which has N x K numbers, is never
+    written out: a product with 2 onehot - 1 is twice the sum over each class less the sum of all.
+    """
+    require_positive_penalties(l2s)
+    require_finite_features(features)
+    order = np.argsort(labels, kind="stable")
+    classes, starts = np.unique(labels[order], return_index=True)
+    # the features and the constant, made white where they stand: N x D is large enough once
+    x = np.full((len(features), features.shape[1] + 1), BIAS_FEATURE)  # [N, D + 1]
+    x[:, :-1] = features[order]
+    white = x[:, :-1]
+    mean = white.mean(0)
+    white -= mean
+    deviation = np.sqrt(np.einsum("nd,nd->d", white, white) / len(x)) + STD_EPSILON
+    white /= deviation
+
+    def onto_targets(rows: np.ndarray) -> np.ndarray:
+        """[N, ...] -> [..., K], rows' Y"""
+        return 2.0 * np.add.reduceat(rows, starts).T - rows.sum(0)[:, None]
+
+    if len(x) >= x.shape[1]:
+        eigenvalues, q = np.linalg.eigh(x.T @ x)
+        left, right = q, q.T @ onto_targets(x)
+    else:
+        eigenvalues, q = np.linalg.eigh(x @ x.T)
+        left, right = x.T @ q, onto_targets(q)
+    for l2 in l2s:
+        yield RidgeClassifier(classes, mean, deviation, (left / (eigenvalues + l2)) @ right)
+
+
+def require_positive_penalties(l2s: Sequence[float]) -> None:
+    """Raise ConfigError for one that is not positive."""
+    if any(not 0 < l2 < np.inf for l2 in l2s):
+        raise ConfigError(f"l2 {min(l2s):g}: the penalty must be greater than 0; 1024 is usual")
+
+
+def standardise_features(
+    features: np.ndarray, mean: np.ndarray, deviation: np.ndarray
+) -> np.ndarray:
+    """[n, D] -> float64 [n, D + 1], the constant last"""
+    x = np.full((len(features), features.shape[1] + 1), BIAS_FEATURE)
+    np.subtract(features, mean, out=x[:, :-1])
+    x[:, :-1] /= deviation
+    return x
+
+
+def measure_fewshot(
+    model: nn.Module,
+    drawn: ImageDataset,
+    held_out: ImageDataset,
+    preprocess: Preprocess,
+    device: Device,
+    workers: int,
+) -> dict[str, Any]:
+    """Accuracy on the held-out images after learning from the drawn ones: a metric of training.
+
+    Images that cannot be read are left out of both.
+    """
+    train, test = (
+        extract_example_features(model, examples, preprocess, device, workers)
+        for examples in (drawn, held_out)
+    )
+    if not len(train.labels) or not len(test.labels):
+        raise DataError("none of the few-shot images can be read; patchwords doctor says why")
+    [linear] = fit_ridge_classifiers(train.values, train.labels)
+    right = linear.predict(test.values) == test.labels
+    return {"accuracy": float(right.mean()), "images": len(right)}
+
+
+# Few-shot accuracy of a model on a data set: by images of each class and penalty, over draws.
+#
+# Only images that are drawn need features, unless all have been computed before. An image that was
+# drawn and cannot be read is left out of the fit, and no other takes its place: so the draws depend
+# on the data alone. Nothing is chosen by the test images: every penalty that was asked for is shown.
+
+
+@dataclass(frozen=True)
+class DrawnShots:
+    """What is drawn from the images to learn from."""
+
+    draws: ShotDraws  # positions in the images to learn from
+    images: int  # that may be drawn
+
+    @property
+    def wanted(self) -> np.ndarray:
+        """Positions of the images that are in any draw, rising."""
+        return np.unique(np.concatenate([*self.draws.values()]))
+
+    def among(self, positions: np.ndarray) -> ShotDraws:
+        """The draws as places in a list of positions; what is not in it is left out."""
+        place = np.full(self.images, -1, dtype=np.int64)
+        place[positions] = np.arange(len(positions))
+        found = {key: place[drawn] for key, drawn in self.draws.items()}
+        return {key: places[places >= 0] for key, places in found.items()}
+
+
+def draw_probe_shots(
+    pair: ProbeSplit, shots: Sequence[int] = DEFAULT_SHOTS, seeds: Sequence[int] = FEWSHOT_SEEDS
+) -> DrawnShots:
+    """A draw for each number of images of a class and each seed; raises DataError for too few."""
+    train = pair.train
+    return DrawnShots(draw_all_shots(train.labels, shots, seeds, train.classes), len(train))
+
+
+def extract_drawn_features(
+    ask: FeatureExtractor,
+    pair: ProbeSplit,
+    shots: DrawnShots,
+    max_bad: float = 0.01,
+    whole: bool = False,
+) -> tuple[ProbeFeatures, ShotDraws]:
+    """Features of what is drawn, or with `whole` of all that may be; -> and the draws in them."""
+    wanted = np.arange(shots.images) if whole else shots.wanted
+    frozen = extract_probe_features(
+        ask, pair if whole else limit_train_images(pair, wanted), max_bad
+    )
+    return frozen, shots.among(wanted[frozen.train.indices])
+
+
+def build_fewshot_table(
+    frozen: ProbeFeatures, draws: ShotDraws, l2s: Sequence[float] = (DEFAULT_L2,)
+) -> dict[str, Any]:
+    """A row for each number of shots and penalty, over the seeds -> plain values for a report.
+
+    `std` is that of a single draw (n - 1 in the denominator); of one seed there is none.
+    """
+    train, test = frozen.train, frozen.test
+    scores = score_shot_draws(train.values, train.labels, draws, test.values, test.labels, l2s)
+    found: dict[tuple[int, float], list[FewShotScore]] = {}
+    for score in scores:
+        found.setdefault((score.shots, score.l2), []).append(score)
+    rows = []
+    for (count, l2), some in found.items():
+        summary = compute_seed_statistics([score.accuracy for score in some])
+        rows.append({"shots": count, "l2": l2, **asdict(summary)})
+    return {
+        **frozen.describe(),
+        "table": rows,
+        "scores": [asdict(score) for score in scores],
+    }

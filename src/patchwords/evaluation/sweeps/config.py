@@ -1,0 +1,134 @@
+"""Every setting of a sweep over learning rates: those of fine-tuning, and the grid.
+
+Nothing here imports torch: help must be quick.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.evaluation.sweeps.vtab_tasks import VTAB_TASK_NAMES
+from patchwords.training.config import DataSettings, FinetuneConfig, RecipeSettings
+
+
+@dataclass(frozen=True)
+class SweepDataSettings(DataSettings):
+    """Which images, and which of them are held out."""
+
+    # Table 4's shares are of the whole training set, however large: 1 % of ImageNet is 12,812.
+    most_validation: int | None = None  # images of the dev split at most; none given: no limit
+
+
+@dataclass(frozen=True)
+class SweepGrid:
+    """What is tried, and on what it is judged."""
+
+    lrs: tuple[float, ...] | None = None  # learning rates; none given: Table 4's grid
+    dev: float | None = None  # share of the training images to choose by; none given: Table 4's
+    seeds: int = 1  # final runs, with seeds from --seed on: their spread is reported
+
+
+@dataclass(frozen=True)
+class SweepConfig(FinetuneConfig):
+    """All settings of a sweep; `sweep_plan.decide` replaces the `None`s that the runs share."""
+
+    verb: ClassVar[str] = "sweep"
+
+    output: str | None = None  # folder to write; none given: runs/DATA-sweep
+    grid: SweepGrid = field(default_factory=SweepGrid)
+    data_settings: SweepDataSettings = field(default_factory=SweepDataSettings)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict the protocol, by name."""
+        super().check()
+        grid, recipe = self.grid, self.recipe
+        if recipe.lr is not None:
+            raise ConfigError(
+                f"--lr {recipe.lr:g}: a sweep chooses the learning rate; say which to try by --lrs"
+            )
+        if recipe.early_stop is not None:
+            raise ConfigError(
+                "--early-stop needs validation images, and the final run trains on all of them"
+            )
+        if self.data_settings.validation != DataSettings.validation:
+            raise ConfigError(
+                f"--validation {self.data_settings.validation:g}: a sweep holds out one part of "
+                "the training images, to choose by; give its share by --dev"
+            )
+        if grid.dev is not None and not 0 < grid.dev < 1:
+            raise ConfigError(f"--dev {grid.dev:g} is a share: above 0 and less than 1")
+        if grid.seeds < 1:
+            raise ConfigError(f"--seeds {grid.seeds}: there is at least one final run")
+        if grid.lrs is not None:
+            _check_learning_rates(grid.lrs)
+
+
+def _check_learning_rates(rates: tuple[float, ...]) -> None:
+    for rate in rates:
+        if not 0 < rate < float("inf"):
+            raise ConfigError(f"--lrs {rate:g}: a learning rate is a number above 0")
+    names = {f"{rate:g}" for rate in rates}  # of their folders
+    if len(names) < len(rates):
+        raise ConfigError("--lrs names a rate twice")
+    if len(rates) < 2:
+        raise ConfigError(
+            "--lrs: a sweep compares two rates or more; to train with one: patchwords finetune --lr"
+        )
+
+
+# Every setting of a VTAB-1k run: those of fine-tuning, which the paper fixes, and which tasks.
+#
+# Nothing here imports torch: help must be quick.
+
+
+VTAB_RECIPE = "paper-finetune-vtab"
+
+
+@dataclass(frozen=True)
+class VtabRecipeSettings(RecipeSettings):
+    """How long and how to train; the paper has one protocol for all tasks."""
+
+    recipe: str | None = VTAB_RECIPE  # a published one, by name: see `patchwords recipes`
+
+
+@dataclass(frozen=True)
+class VtabTaskSettings:
+    """Which of the 19 tasks."""
+
+    tasks: tuple[str, ...] | None = None  # by name; none given: all whose data are in ROOT
+
+
+@dataclass(frozen=True)
+class VtabConfig(FinetuneConfig):
+    """All settings of a VTAB-1k run."""
+
+    verb: ClassVar[str] = "vtab"
+
+    output: str | None = None  # folder to write; none given: runs/ROOT-vtab
+    choice: VtabTaskSettings = field(default_factory=VtabTaskSettings)
+    recipe: VtabRecipeSettings = field(default_factory=VtabRecipeSettings)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict the protocol, by name."""
+        super().check()
+        if self.weights is None:
+            raise ConfigError("VTAB-1k measures transfer: say from which --weights")
+        if self.recipe.early_stop is not None:
+            raise ConfigError(
+                "--early-stop needs validation images, and VTAB-1k trains on all 1,000"
+            )
+        for name in ("validation", "test", "train_images"):
+            value = getattr(self.data_settings, name)
+            if value != getattr(DataSettings, name):
+                flag = f"--{name.replace('_', '-')}"
+                raise ConfigError(f"{flag} {value:g}: the splits of VTAB-1k are fixed")
+        if self.choice.tasks == ():
+            raise ConfigError("--tasks lacks a value; leave it out, or say which")
+        for name in self.choice.tasks or ():
+            if name not in VTAB_TASK_NAMES:
+                raise ConfigError(
+                    f"--tasks: VTAB-1k has no task {name!r}"
+                    f"{did_you_mean(name, VTAB_TASK_NAMES) or '; it has ' + ', '.join(VTAB_TASK_NAMES)}"
+                )

@@ -1,1 +1,0 @@
-"""What a ViT has learned and where it looks: arrays in, arrays out; drawing is in report/."""

@@ -1,0 +1,130 @@
+"""Multihead self-attention: Appendix A, Eqs. 5-8, with the biases of the authors' code.
+
+Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+# Which kernel computes attention: a rule for each device, measured, beside the plain form.
+#
+# Sizes: B batch, K heads, F queries, T tokens (keys), Dh head width.
+#
+# On a CPU in bfloat16, batched products with a softmax between them take half the time of torch's
+# fused kernel, which turns bfloat16 into float32 on the way; in float32, and on a GPU, the fused
+# kernel is ahead (docs/performance.md). Like that one, `WrittenOutAttention` keeps no F x T matrix for the
+# backward pass, which computes it again, and only holds that of a few images at a time.
+
+
+ATTENTION_CHUNK_BYTES = (
+    4 << 20
+)  # of the F x T matrices that are in work at once: they stay in the caches
+
+
+def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """q [B, K, F, Dh], k and v [B, K, T, Dh], bias [B, K, F, T] -> [B, K, F, Dh]; Eqs. 6-7"""
+    if bias is None and uses_written_out_attention(q):
+        y: Tensor = WrittenOutAttention.apply(q, k, v)
+        return y
+    return scaled_dot_product_attention(q, k, v, bias)
+
+
+def uses_written_out_attention(q: Tensor) -> bool:
+    return q.device.type == "cpu" and q.dtype == torch.bfloat16
+
+
+def reference_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
+    """What both kernels compute, as Eqs. 6-7 are written."""
+    logits = q @ k.mT * q.shape[-1] ** -0.5  # [B, K, F, T]
+    if bias is not None:
+        logits = logits + bias
+    return logits.softmax(-1) @ v
+
+
+class WrittenOutAttention(torch.autograd.Function):
+    """`reference_attention` for a CPU's batched products, forward and backward, in the type of q."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        batch, heads, queries, width = q.shape
+        # Scaled before the product: it has fewer numbers. One pair of image and head after another.
+        q, k, v = (x.reshape(batch * heads, -1, width) for x in (q * width**-0.5, k, v))
+        ctx.save_for_backward(q, k, v)
+        y = torch.empty_like(q)  # [B*K, F, Dh]
+        for some in list_attention_chunks(q, k):
+            torch.bmm(compute_attention_weights(q[some], k[some]), v[some], out=y[some])
+        return y.view(batch, heads, queries, width)
+
+    @staticmethod
+    def backward(ctx: Any, dy: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = ctx.saved_tensors
+        shape, width = dy.shape[:2], dy.shape[-1]
+        dy = dy.reshape(q.shape)
+        dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
+        for some in list_attention_chunks(q, k):
+            a = compute_attention_weights(q[some], k[some])  # [n, F, T]
+            torch.bmm(a.mT, dy[some], out=dv[some])
+            da = torch.bmm(dy[some], v[some].mT)
+            dlogits = torch._softmax_backward_data(da, a, -1, a.dtype)
+            torch.bmm(dlogits, k[some], out=dq[some])
+            torch.bmm(dlogits.mT, q[some], out=dk[some])
+        dq *= width**-0.5
+        return tuple(x.unflatten(0, shape) for x in (dq, dk, dv))
+
+
+def compute_attention_weights(q: Tensor, k: Tensor) -> Tensor:
+    """Scaled q [n, F, Dh], k [n, T, Dh] -> [n, F, T], rows that sum to 1"""
+    return torch.bmm(q, k.mT).softmax(-1)
+
+
+def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
+    """So few pairs of image and head at a time that their matrices fit into the caches."""
+    matrix = q.shape[1] * k.shape[1] * q.element_size()
+    step = max(1, ATTENTION_CHUNK_BYTES // matrix)
+    return [slice(start, start + step) for start in range(0, len(q), step)]
+
+
+class Attention(nn.Module):
+    """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh.
+
+    `relative` gives logits by the offsets of tokens: see relative.py.
+    """
+
+    def __init__(self, width: int, heads: int, relative: nn.Module | None = None) -> None:
+        super().__init__()
+        self.heads = heads
+        self.scale = (width // heads) ** -0.5
+        self.qkv = nn.Linear(width, 3 * width)
+        self.out = nn.Linear(width, width)
+        self.relative = relative
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """[B, T, D] -> q, k, v, each [B, K, T, Dh]; Eq. 5"""
+        qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, K, Dh]
+        q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        return q, k, v
+
+    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; with `first` = F only what the first F tokens see, [B, F, D]"""
+        q, k, v = self.project(x)
+        q = q[:, :, :first]
+        # The kernels scale q k^T but not what is added to it.
+        bias = None if self.relative is None else self.relative(q * self.scale, grid)
+        y = attend(q, k, v, bias)  # [B, K, T, Dh]  Eqs. 6-7
+        return self.out(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
+
+    def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
+
+        `forward` need not make this matrix, and keeps none, so it is computed anew.
+        """
+        q, k, _ = self.project(x)
+        logits = q @ k.mT * self.scale
+        if self.relative is not None:
+            logits = logits + self.relative(q * self.scale, grid)
+        return logits.softmax(-1)

@@ -1,0 +1,40 @@
+"""The two families behind one door: a config knows its model, a saved table its config."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from patchwords.models.checks import check_choice
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import ResNetConfig
+from patchwords.models.resnet.resnet import ResNet
+from patchwords.models.vit import ViT
+
+ModelConfig = ViTConfig | ResNetConfig
+Model = ViT | ResNet
+
+CONFIG_CLASSES: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
+
+
+def build_model(config: ModelConfig) -> Model:
+    """The model of a config, its weights not yet set: see `create_model` and `weights.load`."""
+    return ViT(config) if isinstance(config, ViTConfig) else ResNet(config)
+
+
+def get_model_family(config: ModelConfig) -> str:
+    """The key of FAMILIES: "vit", hybrids among them, or "resnet"."""
+    return next(name for name, kind in CONFIG_CLASSES.items() if isinstance(config, kind))
+
+
+def config_to_dict(config: ModelConfig) -> dict[str, Any]:
+    """Plain values with the family's name first; `config_from_dict` takes them back."""
+    return {"family": get_model_family(config), **config.to_dict()}
+
+
+def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
+    """The config of `config_to_dict`; a table without a family is a ViT's. Raises ConfigError."""
+    settings = dict(values)
+    family = settings.pop("family", "vit")
+    check_choice("family", family, tuple(CONFIG_CLASSES))
+    return CONFIG_CLASSES[family].from_dict(settings)

@@ -1,0 +1,253 @@
+"""What a Vision Transformer is made of: Table 1 of the paper, and the choices it leaves open.
+
+Sizes: H W image, P patch size, C channels, N = H/P * W/P patches, T tokens (N + 1 with the class
+token), D width, K heads, Dh = D/K head width, M MLP width, L depth.
+
+Two numerics are in use and they differ in the fourth digit of the logits: the authors' code has
+the tanh approximation of GELU and a LayerNorm epsilon of 1e-6 (the defaults here), timm has the
+exact GELU and 1e-6, Hugging Face the exact GELU and 1e-12.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal
+
+from patchwords.errors import ConfigError
+from patchwords.models.checks import (
+    check_choice,
+    check_count,
+    check_known_settings,
+    check_number,
+    check_patch_grid,
+    check_positive,
+    to_height_width,
+)
+from patchwords.models.resnet.config import TRUNK_SETTINGS, TrunkConfig
+
+Classifier = Literal["token", "gap", "map"]
+Position = Literal["1d", "2d", "relative", "sincos2d", "none"]
+PositionAt = Literal["stem", "every", "shared"]
+PositionResize = Literal["bilinear-corners", "bicubic-antialias", "bicubic"]
+Mixer = Literal["attention", "axial", "local", "pooling", "mlp", "identity"]
+
+VIT_CHOICES = {
+    "classifier": ("token", "gap", "map"),
+    "gelu": ("tanh", "erf"),
+    "position": ("1d", "2d", "relative", "sincos2d", "none"),
+    "position_at": ("stem", "every", "shared"),
+    "resize": ("bilinear-corners", "bicubic-antialias", "bicubic"),
+    "mixer": ("attention", "axial", "local", "pooling", "mlp", "identity"),
+}
+COUNT_FIELDS = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "num_classes")
+
+# Where positions can enter: the cells of Table 8. The sine table is the same at every layer.
+POSITION_AT_CHOICES = {
+    "1d": ("stem", "every", "shared"),
+    "2d": ("stem", "every", "shared"),
+    "sincos2d": ("stem", "shared"),
+    "relative": ("stem",),
+    "none": ("stem",),
+}
+MIXERS_WITH_HEADS = ("attention", "axial", "local")  # those that weigh tokens by queries and keys
+DEFAULT_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
+
+
+@dataclass(frozen=True)
+class ViTConfig:
+    """The shape and the numerics of a ViT; it is checked when made, and goes through JSON.
+
+    With a `trunk` it is a hybrid: patches are cut from the ResNet's feature map, not the image.
+    """
+
+    patch_size: int = 16  # P, pixels; in a hybrid, places of the feature map
+    width: int = 768  # D
+    depth: int = 12  # L, blocks
+    heads: int = 12  # K
+    mlp_width: int = 3072  # M
+    image_size: tuple[int, int] = (224, 224)  # (H, W) that the position table is made for
+    channels: int = 3  # C
+    num_classes: int = 1000
+    classifier: Classifier = "token"  # class token, mean, attention pooling
+    representation_size: int | None = None  # R, width of the head's tanh layer (Sec. 3.1)
+    gelu: Literal["tanh", "erf"] = "tanh"  # tanh: the authors' code; erf: timm, Hugging Face
+    norm_eps: float = 1e-6  # of every LayerNorm
+    dropout: float = 0.0  # probability, at the places of Appendix B.1
+    drop_path: float = 0.0  # probability at the last block, linear from 0 at the first
+    position: Position = "1d"  # learned by index, by row and column, by offset; or fixed (Table 8)
+    position_at: PositionAt = "stem"  # once, or at every block with its own or one shared table
+    resize: PositionResize = "bilinear-corners"  # of positions to other grids
+    mixer: Mixer = "attention"  # how tokens see one another
+    window: int | None = None  # side of local attention's neighbourhood; odd
+    head_bias: float = 0.0  # initial value of the classifier's bias
+    trunk: TrunkConfig | None = None  # the ResNet of a hybrid
+
+    def __post_init__(self) -> None:
+        for name in COUNT_FIELDS:
+            check_count(name, getattr(self, name))
+        if self.representation_size is not None:
+            check_count("representation_size", self.representation_size)
+        for name, choices in VIT_CHOICES.items():
+            check_choice(name, getattr(self, name), choices)
+        for name in ("dropout", "drop_path"):
+            rate = check_number(name, getattr(self, name))
+            if not 0 <= rate < 1:
+                raise ConfigError(f"{name} {rate} is not a probability: 0 <= {name} < 1")
+        check_number("head_bias", self.head_bias)
+        check_positive("norm_eps", self.norm_eps)
+        if self.width % self.heads:
+            raise ConfigError(
+                f"width {self.width} does not split into {self.heads} heads; "
+                f"{_nearest_divisors(self.width, self.heads)} heads would do"
+            )
+        object.__setattr__(self, "image_size", to_height_width(self.image_size))
+        check_patch_grid(self.image_size, self.patch_size, self.trunk.stride if self.trunk else 1)
+        self._check_position()
+        self._check_mixer()
+
+    def _check_position(self) -> None:
+        places = POSITION_AT_CHOICES[self.position]
+        if self.position_at not in places:
+            raise ConfigError(
+                f"position {self.position!r} has no position_at {self.position_at!r} (Table 8): "
+                f"choose {' or '.join(places)}"
+            )
+        parts = {"2d": 2, "sincos2d": 4}.get(self.position, 1)
+        if self.width % parts:
+            raise ConfigError(
+                f"position {self.position!r} cuts the width into {parts} parts: {self.width} does "
+                f"not divide, {self.width // parts * parts} or {-(-self.width // parts) * parts} "
+                "would"
+            )
+        if self.position == "relative" and self.mixer not in MIXERS_WITH_HEADS:
+            raise ConfigError(
+                f"position 'relative' acts on the weights of attention, and mixer {self.mixer!r} "
+                "has none: choose another position"
+            )
+        if self.position == "relative" and self.mixer == "local" and self.head_width % 2:
+            raise ConfigError(
+                f"position 'relative' of mixer 'local' is half by row, half by column: heads of "
+                f"width {self.head_width} ({self.width} / {self.heads}) do not halve, an even "
+                "width / heads would do"
+            )
+
+    def _check_mixer(self) -> None:
+        if self.classifier == "token" and self.mixer != "attention":
+            raise ConfigError(
+                f"mixer {self.mixer!r} works on the grid of patches, where a class token has no "
+                "place: choose classifier gap or map"
+            )
+        if self.mixer != "local":
+            if self.window is not None:
+                raise ConfigError(f"window {self.window} needs mixer 'local', not {self.mixer!r}")
+            return
+        if self.window is None:
+            object.__setattr__(self, "window", DEFAULT_WINDOW)
+        check_window(self.window or DEFAULT_WINDOW, self.grid)
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image between two neighbouring patches: P, times that of a trunk."""
+        return self.patch_size * (self.trunk.stride if self.trunk else 1)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        """(rows, columns) of patches at `image_size`."""
+        return self.grid_of(self.image_size)
+
+    def grid_of(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(rows, columns) of patches of an image that the patches divide."""
+        height, width = self.trunk.grid(image_size) if self.trunk else image_size
+        return height // self.patch_size, width // self.patch_size
+
+    @property
+    def patches(self) -> int:
+        """N"""
+        return self.grid[0] * self.grid[1]
+
+    @property
+    def prefix(self) -> int:
+        """Tokens before the patches: the class token, which gap and map do without."""
+        return int(self.classifier == "token")
+
+    @property
+    def tokens(self) -> int:
+        """T"""
+        return self.patches + self.prefix
+
+    @property
+    def read(self) -> int | None:
+        """How many tokens of the last block the classifier needs, from the front; None: all."""
+        return 1 if self.classifier == "token" and self.mixer == "attention" else None
+
+    @property
+    def head_width(self) -> int:
+        """Dh"""
+        return self.width // self.heads
+
+    @property
+    def layers(self) -> int:
+        """Blocks in a row: L, or 2L where each is a pair for rows and columns (Appendix D.6)."""
+        return self.depth * (2 if self.mixer == "axial" else 1)
+
+    @property
+    def summary(self) -> str:
+        """What the encoder sees, in a few words."""
+        return f"{self.tokens:,} tokens"
+
+    def with_settings(self, **settings: Any) -> ViTConfig:
+        """The same model with these fields, or fields of its trunk, changed.
+
+        An `image_size` may be one number; a `mixer` that has no place for a class token brings
+        the classifier `gap` with it, unless another one is asked for.
+
+        >>> ViTConfig().with_settings(image_size=384).grid
+        (24, 24)
+        """
+        known = [*VIT_SETTINGS, *(TRUNK_SETTINGS if self.trunk else ())]
+        check_known_settings(settings, known, "a hybrid" if self.trunk else "a ViT")
+        own = {name: value for name, value in settings.items() if name in VIT_SETTINGS}
+        of_trunk = {name: value for name, value in settings.items() if name in TRUNK_SETTINGS}
+        if of_trunk and self.trunk:
+            own["trunk"] = replace(own.get("trunk", self.trunk), **of_trunk)
+        if own.get("mixer", "attention") != "attention" and self.classifier == "token":
+            own.setdefault("classifier", "gap")
+        return replace(self, **own)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values that JSON can hold; `from_dict` takes them back."""
+        values = asdict(self) | {"image_size": list(self.image_size)}
+        if self.trunk:
+            values["trunk"]["units"] = list(self.trunk.units)
+        return values
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ViTConfig:
+        """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
+        check_known_settings(values, VIT_SETTINGS, "a ViT")
+        trunk = values.get("trunk")
+        return cls(**{**values, "trunk": TrunkConfig.from_dict(trunk) if trunk else None})
+
+
+VIT_SETTINGS = tuple(field.name for field in fields(ViTConfig))
+
+
+def check_window(window: int, grid: tuple[int, int]) -> None:
+    """Raises where local attention's neighbourhood is even or does not fit into the grid."""
+    check_count("window", window)
+    largest = min(grid) - 1 + min(grid) % 2
+    if window % 2 and window <= largest:
+        return
+    would_do = [str(side) for side in range(1, largest + 1, 2)][-3:]
+    raise ConfigError(
+        f"window {window} has no place in a grid of {grid[0]}x{grid[1]} patches: it must be odd "
+        f"and fit in; {' or '.join(would_do)} would do"
+    )
+
+
+def _nearest_divisors(width: int, heads: int) -> str:
+    divisors = [n for n in range(1, width + 1) if width % n == 0]
+    fewer = [n for n in divisors if n < heads][-1:]
+    more = [n for n in divisors if n > heads][:1]
+    return " or ".join(map(str, fewer + more))

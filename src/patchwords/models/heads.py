@@ -1,0 +1,94 @@
+"""From tokens to logits: Eq. 4 and its alternatives.
+
+Sizes: B batch, T tokens, D width, K heads, M MLP width, R representation.
+
+- token: the class token, as in the paper;
+- gap: the mean of all tokens (Appendix D.3); there is no class token then;
+- map: attention pooling by a learned query, as in big_vision's models/vit.py.
+The representation layer is the tanh layer of pre-training (Sec. 3.1).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+
+from patchwords.models.config import ViTConfig
+from patchwords.models.layers import MLP
+
+
+class CrossAttention(nn.Module):
+    """One learned query looks at all tokens."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.query = nn.Linear(width, width)
+        self.key_value = nn.Linear(width, 2 * width)  # rows: (k, v), then heads, then Dh
+        self.out = nn.Linear(width, width)
+
+    def forward(self, probe: Tensor, x: Tensor) -> Tensor:
+        """[1, 1, D], [B, T, D] -> [B, 1, D]"""
+        q = self.query(probe).expand(x.shape[0], -1, -1)  # [B, 1, D]
+        q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, K, 1, Dh]
+        k, v = (
+            self.key_value(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
+        )  # [B, K, T, Dh]
+        y = scaled_dot_product_attention(q, k, v)  # [B, K, 1, Dh]
+        return self.out(y.transpose(1, 2).flatten(2))
+
+
+class MapPool(nn.Module):
+    """Multihead attention pooling; no dropout, as in its source."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.probe = nn.Parameter(torch.empty(1, 1, config.width))
+        self.attention = CrossAttention(config.width, config.heads)
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = MLP(config.width, config.mlp_width, config.gelu, dropout=0.0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, D]"""
+        x = self.attention(self.probe, x)  # [B, 1, D]
+        x = x + self.mlp(self.norm(x))
+        return x[:, 0]
+
+
+class ClassifierHead(nn.Module):
+    """Pooling, the tanh layer if there is one, and the classifier."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.classifier = config.classifier
+        self.pool = MapPool(config) if config.classifier == "map" else None
+        size = config.representation_size
+        self.representation = nn.Linear(config.width, size) if size else None
+        self.linear = nn.Linear(size or config.width, config.num_classes)
+
+    def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
+        return self.classify(self.pooled(features), pre_logits)
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """[B, T, D] -> [B, D]; only "map" learns how"""
+        if self.pool is not None:
+            return self.pool(features)
+        return features.mean(dim=1) if self.classifier == "gap" else features[:, 0]  # Eq. 4
+
+    def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, D] -> [B, classes], or with `pre_logits` [B, R or D]"""
+        if self.representation is not None:
+            y = self.representation(y).tanh()
+        return y if pre_logits else self.linear(y)
+
+
+def make_zero_classifier(old: nn.Linear, width: int, num_classes: int) -> nn.Linear:
+    """A classifier that gives zeros, where and in the precision in which the old one was."""
+    new = nn.utils.skip_init(
+        nn.Linear, width, num_classes, device=old.weight.device, dtype=old.weight.dtype
+    )
+    nn.init.zeros_(new.weight)
+    nn.init.zeros_(new.bias)
+    return new

@@ -1,0 +1,61 @@
+"""The multilayer perceptron of a block: two dense layers with a GELU between them (Sec. 3.1).
+
+Sizes: B batch, T tokens, D width, M MLP width.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+# Dropout whose mask a CPU draws several times faster than torch's.
+#
+# torch draws a number of double precision for each value, one after the other, which takes a third
+# of the training step of a small ViT on a CPU. Whether a value is dropped needs far less chance: 16
+# bits of it, of which one draw of torch's generator holds four. On a GPU, and where torch compiles
+# the model, torch's own dropout is as fast as can be, and is used.
+
+
+DROPOUT_LEVELS = 1 << 16  # a probability is rounded to 1/65,536, and what is kept is scaled by that
+INT64_MIN = torch.iinfo(torch.int64).min  # from here up, a draw gives all 64 bits
+
+
+class Dropout(nn.Dropout):
+    """In training, values are zero with probability p, and the others scaled by 1 / (1 - p)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Any shape, kept"""
+        if not self.training or self.p == 0:
+            return x
+        if x.device.type != "cpu" or torch.compiler.is_compiling():
+            return super().forward(x)
+        return x * sample_dropout_mask(x, self.p)
+
+
+def sample_dropout_mask(like: Tensor, p: float) -> Tensor:
+    """Of the shape and type of `like`: 0 with probability p, else 1 / (1 - p)."""
+    dropped = round(p * DROPOUT_LEVELS)  # of the 65,536 values that 16 bits can have
+    draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(INT64_MIN, None)
+    bits = draws.view(torch.int16)[: like.numel()].view(like.shape)  # -32,768 .. 32,767
+    keep = (bits >= dropped - DROPOUT_LEVELS // 2).to(like.dtype)
+    return keep.mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
+
+
+GELU_APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
+
+
+class MLP(nn.Module):
+    """Acts on each token by itself."""
+
+    def __init__(self, width: int, mlp_width: int, gelu: str, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, mlp_width)
+        self.gelu = nn.GELU(GELU_APPROXIMATE[gelu])
+        self.dropout1 = Dropout(dropout)
+        self.fc2 = nn.Linear(mlp_width, width)
+        self.dropout2 = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        x = self.dropout1(self.gelu(self.fc1(x)))  # [B, T, M]
+        return self.dropout2(self.fc2(x))

@@ -1,0 +1,141 @@
+"""Position embeddings: Table 8 (Appendix D.4), and what becomes of them on other grids (Sec. 3.2).
+
+Sizes: n tables, h w grid of patches, N = h*w, T = N + prefix tokens, D width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from patchwords.errors import ConfigError
+from patchwords.models.config import ViTConfig
+from patchwords.models.mixers import check_token_mlp_grid
+from patchwords.models.mixers.axial import get_layer_axis, get_line_grid
+from patchwords.models.relative import (
+    resize_position_grid,
+    resize_position_line,
+    resize_relative_table,
+)
+
+SINCOS_TEMPERATURE = 10_000  # of the sine table, over 2 pi, in patches
+
+
+class PositionEmbedding(nn.Module):
+    """What is added to the tokens to say where they stand. Relative positions are in attention."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        tables = config.layers if config.position_at == "every" else 1
+        width = config.width
+        self.table: nn.Parameter | None = None
+        self.rows: nn.Parameter | None = None
+        self.columns: nn.Parameter | None = None
+        self.class_token: nn.Parameter | None = None
+        if config.position == "1d":
+            self.table = nn.Parameter(torch.zeros(tables, config.tokens, width))
+        if config.position == "2d":
+            self.rows = nn.Parameter(torch.zeros(tables, config.grid[0], width // 2))
+            self.columns = nn.Parameter(torch.zeros(tables, config.grid[1], width // 2))
+            if config.prefix:
+                self.class_token = nn.Parameter(torch.zeros(tables, 1, width))
+
+    def forward(self, grid: tuple[int, int], like: Tensor | None = None) -> Tensor | None:
+        """-> [1 or layers, T, D] for this grid of patches, or None
+
+        The sine table, which has no parameters, takes type and device of `like`.
+        """
+        config = self.config
+        if self.table is not None:
+            return resize_positions(self.table, config.grid, grid, config.prefix, config.resize)
+        if self.rows is not None and self.columns is not None:
+            rows = resize_position_line(self.rows, grid[0], config.resize)
+            columns = resize_position_line(self.columns, grid[1], config.resize)
+            patches = concat_axis_embeddings(rows, columns)
+            if self.class_token is None:
+                return patches
+            return torch.cat([self.class_token, patches], dim=1)
+        if config.position == "sincos2d":
+            patches = posemb_sincos_2d(grid, config.width, torch.empty(0) if like is None else like)
+            return torch.cat([patches.new_zeros(1, config.prefix, config.width), patches], dim=1)
+        return None
+
+
+def concat_axis_embeddings(rows: Tensor, columns: Tensor) -> Tensor:
+    """[n, h, D/2], [n, w, D/2] -> [n, N, D]; the half of the column (X) comes first"""
+    shape = (rows.shape[0], rows.shape[1], columns.shape[1], rows.shape[2])  # [n, h, w, D/2]
+    y, x = rows[:, :, None].expand(shape), columns[:, None].expand(shape)
+    return torch.cat([x, y], dim=-1).flatten(1, 2)
+
+
+def posemb_sincos_2d(grid: tuple[int, int], width: int, like: Tensor) -> Tensor:
+    """-> [1, N, D]: sin and cos of x, then of y; posemb_sincos_2d of big_vision's models/vit.py
+
+    D/4 frequencies fall from 1 to 1/10,000 radians per patch. Computed in float32 at least.
+    """
+    dtype = torch.promote_types(like.dtype, torch.float32)
+    steps = torch.arange(width // 4, dtype=dtype, device=like.device)
+    frequencies = SINCOS_TEMPERATURE ** -(
+        steps / max(width // 4 - 1, 1)
+    )  # [D/4]; a single one is 1
+    halves = []
+    for side in grid:
+        angles = torch.arange(side, dtype=dtype, device=like.device)[:, None] * frequencies
+        halves.append(torch.cat([angles.sin(), angles.cos()], dim=-1)[None])  # [1, side, D/2]
+    return concat_axis_embeddings(*halves).to(like.dtype)
+
+
+def resize_positions(
+    table: Tensor,
+    old_grid: tuple[int, int],
+    new_grid: tuple[int, int],
+    prefix: int = 1,
+    method: str = "bilinear-corners",
+) -> Tensor:
+    """[n, prefix + h*w, D] -> [n, prefix + h'*w', D]; the prefix rows (class token) are kept.
+
+    Equal grids give the table itself.
+    """
+    if table.shape[1] != prefix + old_grid[0] * old_grid[1]:
+        raise ConfigError(
+            f"a position table of {table.shape[1]} rows is not {prefix} + "
+            f"{old_grid[0]}x{old_grid[1]}: name the grid that it was made for"
+        )
+    if old_grid == new_grid:
+        return table
+    patches = resize_position_grid(table[:, prefix:].unflatten(1, old_grid), new_grid, method)
+    return torch.cat([table[:, :prefix], patches.flatten(1, 2)], dim=1)
+
+
+def resize_position_parameters(
+    weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
+) -> dict[str, Tensor]:
+    """A ViT's state dict on the grid of `old` -> one on the grid of `new`, by `old.resize`.
+
+    The configs may differ in nothing else that shapes positions. The model then gives what it
+    gave when it resized at every call. Raises ConfigError where a token MLP would have to change.
+    """
+    if old.mixer == "mlp":
+        check_token_mlp_grid(old, new.grid)
+    return {name: _resize_parameter(name, value, old, new.grid) for name, value in weights.items()}
+
+
+def _resize_parameter(name: str, value: Tensor, old: ViTConfig, grid: tuple[int, int]) -> Tensor:
+    """Other parameters than those of positions come back as they are."""
+    if name == "positions.table":
+        return resize_positions(value, old.grid, grid, old.prefix, old.resize)
+    if name == "positions.rows":
+        return resize_position_line(value, grid[0], old.resize)
+    if name == "positions.columns":
+        return resize_position_line(value, grid[1], old.resize)
+    if not name.endswith(".attention.relative.table"):
+        return value
+    if old.mixer != "axial":
+        return resize_relative_table(value, old.grid, grid, old.resize)
+    axis = get_layer_axis(int(name.split(".")[2]))  # encoder.blocks.LAYER.attention
+    return resize_relative_table(
+        value, get_line_grid(axis, old.grid), get_line_grid(axis, grid), old.resize
+    )

@@ -1,0 +1,120 @@
+"""ResNet (BiT): the paper's baseline (Sec. 4.1), with GroupNorm and standardised convolutions.
+
+Sizes: B batch, C channels of the image, H W image, C' channels and h w size of a feature map.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+
+from torch import Tensor, nn
+from torch.nn.functional import relu
+
+from patchwords.errors import ConfigError
+from patchwords.models.checks import check_images, check_layer_boundary, check_layer_indices
+from patchwords.models.heads import make_zero_classifier
+from patchwords.models.resnet.config import ResNetConfig
+from patchwords.models.resnet.trunk import Trunk, make_group_norm
+
+
+class ResNet(nn.Module):
+    """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
+
+    def __init__(self, config: ResNetConfig) -> None:
+        super().__init__()
+        self.config = config
+        trunk = config.trunk
+        self.trunk = Trunk(trunk, config.channels, config.image_size)
+        self.norm = make_group_norm(trunk, trunk.channels) if trunk.form == "pre" else None
+        self.head = AveragePoolHead(trunk.channels, config.num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, classes]"""
+        return self.forward_head(self.forward_features(images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C', h, w], after the final GroupNorm and ReLU"""
+        check_images(images, self.config.channels)
+        return self.finish(self.trunk(images))
+
+    def represent(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, C'], what the classifier sees"""
+        return self.forward_head(self.forward_features(images), pre_logits=True)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, C', h, w] -> [B, classes], or with `pre_logits` what the classifier sees, [B, C']"""
+        return self.head(features, pre_logits)
+
+    def forward_intermediates(
+        self, images: Tensor, layers: Sequence[int] | None = None
+    ) -> dict[int, Tensor]:
+        """[B, C, H, W] -> {unit: [B, c, h', w']}, outputs of residual units.
+
+        Units count through all stages from 0, or from the end if negative, and are keys as they
+        were asked for (all of them by default). Nothing is computed after the deepest one.
+        """
+        count = self.config.layers
+        asked = range(count) if layers is None else layers
+        wanted = set(check_layer_indices(list(asked), count))
+        check_images(images, self.config.channels)
+        outputs: dict[int, Tensor] = {}
+        x = self.trunk.root(images)
+        for index, unit in enumerate(self.trunk.units()):
+            if index > max(wanted, default=-1):
+                break
+            x = unit(x)
+            if index in wanted:
+                outputs[index] = x
+        return {layer: outputs[layer % count] for layer in asked}
+
+    def forward_until(self, images: Tensor, layer: int) -> Tensor:
+        """[B, C, H, W] -> [B, c, h', w'], what enters unit `layer`; after the last for `layers`"""
+        if check_layer_boundary(layer, self.config.layers) == 0:
+            check_images(images, self.config.channels)
+            return self.trunk.root(images)
+        return self.forward_intermediates(images, [layer - 1])[layer - 1]
+
+    def forward_from(self, x: Tensor, layer: int) -> Tensor:
+        """[B, c, h', w'], as `forward_until` gives it for this unit -> [B, classes]"""
+        check_layer_boundary(layer, self.config.layers)
+        for unit in islice(self.trunk.units(), layer, None):
+            x = unit(x)
+        return self.forward_head(self.finish(x))
+
+    def finish(self, features: Tensor) -> Tensor:
+        """[B, C', h, w] kept: the final norm. Units of form "post" end in a ReLU, and have none."""
+        return features if self.norm is None else relu(self.norm(features))
+
+    def attention(
+        self, images: Tensor, layers: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Raises ConfigError: a ResNet weighs no tokens. It is here because a ViT has it."""
+        raise ConfigError("a ResNet has no attention among tokens to look at: a ViT has")
+
+    def reset_head(self, num_classes: int) -> None:
+        """A new classifier, all zero (Sec. 3.2)."""
+        self.config = self.config.with_settings(num_classes=num_classes, head_bias=0.0)
+        self.head.linear = make_zero_classifier(
+            self.head.linear, self.config.trunk.channels, num_classes
+        )
+
+
+class AveragePoolHead(nn.Module):
+    """The mean over space and the classifier."""
+
+    def __init__(self, channels: int, num_classes: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(channels, num_classes)
+
+    def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, C', h, w] -> [B, classes], or with `pre_logits` [B, C']"""
+        return self.classify(self.pooled(features), pre_logits)
+
+    def pooled(self, features: Tensor) -> Tensor:
+        """[B, C', h, w] -> [B, C']"""
+        return features.mean(dim=(2, 3))
+
+    def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, C'] -> [B, classes], or with `pre_logits` as it is"""
+        return y if pre_logits else self.linear(y)

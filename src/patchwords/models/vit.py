@@ -1,0 +1,273 @@
+"""The Vision Transformer: Eqs. 1-4 of "An Image is Worth 16x16 Words" (arXiv 2010.11929).
+
+Sizes: B batch, C channels, H W image, P patch size, N = H/P * W/P patches, T tokens (N + 1 with
+the class token, else N), D width, K heads, L depth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from patchwords.errors import ConfigError
+from patchwords.models.attention import Attention
+from patchwords.models.checks import (
+    check_images,
+    check_layer_boundary,
+    check_layer_indices,
+    check_patch_grid,
+)
+from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
+from patchwords.models.heads import ClassifierHead, make_zero_classifier
+from patchwords.models.layers import MLP, Dropout
+from patchwords.models.mixers import build_mixer
+from patchwords.models.position import PositionEmbedding
+from patchwords.models.resnet.trunk import Trunk
+
+# The Transformer encoder: Eqs. 2-3, LayerNorm before each branch and after the last block.
+#
+# Sizes: B batch, T tokens, D width, L depth.
+#
+# Dropout stands where Appendix B.1 puts it: after every dense layer except the projections to q, k
+# and v (and after adding positions, in vit.py); attention weights are never dropped. Stochastic
+# depth is not of the paper but of its sequel (AugReg, arXiv 2106.10270, Sec. 3).
+
+
+class DropPath(nn.Module):
+    """Stochastic depth: in training, a sample's whole branch is zero with probability `rate`.
+
+    What is kept is scaled by 1 / (1 - rate), so the expectation is that of evaluation.
+    """
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        if not self.training or self.rate == 0:
+            return x
+        keep = 1 - self.rate
+        return x * x.new_empty(x.shape[0], 1, 1).bernoulli_(keep).div_(keep)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class Block(nn.Module):
+    """One layer of the encoder. `attention` may be another mixer of tokens: see mixers.py."""
+
+    def __init__(self, config: ViTConfig, layer: int) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.attention = build_mixer(config, layer)
+        self.dropout = Dropout(config.dropout)
+        self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
+        self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
+        self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
+
+    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+        """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens.
+
+        With `first` = F the others are seen but not computed any further: [B, F, D].
+        """
+        only = () if first is None else (first,)  # other mixers than attention have no such part
+        y = self.attention(self.norm1(x), grid, *only)
+        x = x[:, :first] + self.drop_path(self.dropout(y))  # Eq. 2
+        return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
+
+    def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
+        """[B, T, D], the input of the block -> [B, K, T, T]"""
+        attention = cast(Attention, self.attention)
+        return attention.weights(self.norm1(x), grid)
+
+
+class Encoder(nn.Module):
+    """L blocks and the final LayerNorm; 2L where blocks come in pairs (Appendix D.6).
+
+    Eq. 4 normalises the class token only; normalising every token gives it the same value.
+    """
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.at_every_layer = config.position_at != "stem"
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+
+    def forward(
+        self,
+        x: Tensor,
+        grid: tuple[int, int],
+        tables: Tensor | None = None,
+        start: int = 0,
+        first: int | None = None,
+    ) -> Tensor:
+        """[B, T, D], what enters block `start`, and positions [1 or layers, T, D] -> [B, T, D]
+
+        With `first` = F the last block ends with the first F tokens, if that is all that is asked
+        for: [B, F, D].
+        """
+        last = len(self.blocks) - 1
+        for layer, block in enumerate(self.blocks[start:], start):
+            x = self.add_positions(layer, x, tables)
+            x = block(x, grid, first if layer == last else None)
+        return self.norm(x)
+
+    def add_positions(self, layer: int, x: Tensor, tables: Tensor | None) -> Tensor:
+        """What enters a layer: positions again, if each has its own or all share one (App. D.4).
+
+        The first layer's came in with the tokens (Eq. 1).
+        """
+        if tables is None or layer == 0 or not self.at_every_layer:
+            return x
+        return x + tables[layer % tables.shape[0]]
+
+
+class ViT(nn.Module):
+    """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
+
+    def __init__(self, config: ViTConfig) -> None:
+        super().__init__()
+        self.config = config
+        size, width, trunk = config.patch_size, config.width, config.trunk
+        self.trunk = Trunk(trunk, config.channels, config.image_size) if trunk else None
+        channels = trunk.channels if trunk else config.channels
+        self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
+        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None
+        self.positions = PositionEmbedding(config)
+        self.dropout = Dropout(config.dropout)
+        self.encoder = Encoder(config)
+        self.head = ClassifierHead(config)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, classes]"""
+        # Where the class token alone is read, the last block computes no other: a twelfth of a
+        # base model, saved.
+        return self.forward_head(self.encode(images, self.config.read))
+
+    def tokens(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
+        grid = self.grid(images)
+        return self.enter(self.embed_patches(images), self.positions(grid, images))
+
+    def forward_features(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
+        return self.encode(images)
+
+    def encode(self, images: Tensor, first: int | None = None) -> Tensor:
+        """`forward_features`, or only its first F tokens, [B, F, D]"""
+        grid = self.grid(images)
+        # On another grid the tables are resized at every call, and never kept: that takes 0.02 to
+        # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
+        # optimizer's step, which torch does not count as a write.
+        tables = self.positions(grid, images)  # [1 or layers, T, D], or None
+        x = self.enter(self.embed_patches(images), tables)
+        return self.encoder(x, grid, tables, first=first)
+
+    def represent(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, R or D], what the classifier sees"""
+        return self.forward_head(self.encode(images, self.config.read), pre_logits=True)
+
+    def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
+        """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
+        return self.head(features, pre_logits)
+
+    def forward_intermediates(
+        self, images: Tensor, layers: Sequence[int] | None = None
+    ) -> dict[int, Tensor]:
+        """[B, C, H, W] -> {layer: [B, T, D]}, outputs of blocks, before the final LayerNorm.
+
+        Layers count from 0, or from the end if negative, and are keys as they were asked for
+        (all of them by default). Nothing is computed after the deepest one.
+        """
+        count = self.config.layers
+        asked = range(count) if layers is None else layers
+        wanted = set(check_layer_indices(list(asked), count))
+        grid = self.grid(images)
+        tables = self.positions(grid, images)
+        x = self.enter(self.embed_patches(images), tables)
+        outputs: dict[int, Tensor] = {}
+        for layer in range(max(wanted, default=-1) + 1):
+            x = self.encoder.blocks[layer](self.encoder.add_positions(layer, x, tables), grid)
+            if layer in wanted:
+                outputs[layer] = x
+        return {layer: outputs[layer % count] for layer in asked}
+
+    def forward_until(self, images: Tensor, layer: int) -> Tensor:
+        """[B, C, H, W] -> [B, T, D], what enters block `layer`; after the last for `layers`"""
+        if check_layer_boundary(layer, self.config.layers) == 0:
+            return self.tokens(images)
+        return self.forward_intermediates(images, [layer - 1])[layer - 1]
+
+    def forward_from(self, x: Tensor, layer: int, grid: tuple[int, int] | None = None) -> Tensor:
+        """[B, T, D], as `forward_until` gives it for this block -> [B, classes]
+
+        `grid` is (rows, columns) of the patches, by default that of the config's image size.
+        """
+        grid = grid or self.config.grid
+        start = check_layer_boundary(layer, self.config.layers)
+        return self.forward_head(
+            self.encoder(x, grid, self.positions(grid, x), start, self.config.read)
+        )
+
+    def attention(
+        self, images: Tensor, layers: Sequence[int] | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        """[B, C, H, W] -> (layer, [B, K, T, T]) of the layers asked for, or of all, by depth.
+
+        Rows are queries and sum to 1; layers count from 0. One layer is in memory at a time, if
+        the caller keeps none and has gradients off. Raises ConfigError for a mixer without heads.
+        """
+        count = self.config.layers
+        if self.config.mixer not in MIXERS_WITH_HEADS:
+            raise ConfigError(f"mixer {self.config.mixer!r} has no attention to look at")
+        wanted = set(check_layer_indices(list(range(count) if layers is None else layers), count))
+        deepest = max(wanted, default=-1)
+        grid = self.grid(images)
+        tables = self.positions(grid, images)
+        x = self.enter(self.embed_patches(images), tables)
+
+        def stream(x: Tensor) -> Iterator[tuple[int, Tensor]]:
+            for layer in range(deepest + 1):
+                block = cast(Block, self.encoder.blocks[layer])
+                x = self.encoder.add_positions(layer, x, tables)
+                if layer in wanted:
+                    yield layer, block.attention_weights(x, grid)
+                if layer < deepest:
+                    x = block(x, grid)
+
+        return stream(x)
+
+    def reset_head(self, num_classes: int, *, keep_representation: bool = False) -> None:
+        """A new classifier, all zero; the tanh layer goes too, as in Sec. 3.2 and Appendix D.3."""
+        size = self.config.representation_size if keep_representation else None
+        self.config = self.config.with_settings(
+            num_classes=num_classes, representation_size=size, head_bias=0.0
+        )
+        if size is None:
+            self.head.representation = None
+        self.head.linear = make_zero_classifier(
+            self.head.linear, size or self.config.width, num_classes
+        )
+
+    def grid(self, images: Tensor) -> tuple[int, int]:
+        """(rows, columns) of patches of these images; raises where the model cannot take them."""
+        config = self.config
+        size = check_images(images, config.channels)
+        check_patch_grid(size, config.patch_size, config.trunk.stride if config.trunk else 1)
+        return config.grid_of(size)
+
+    def embed_patches(self, images: Tensor) -> Tensor:
+        """[B, C, H, W] -> [B, N, D], the patches of Eq. 1 times E, row after row of the image"""
+        features = images if self.trunk is None else self.trunk(images)
+        return self.embed(features).flatten(2).transpose(1, 2)
+
+    def enter(self, patches: Tensor, tables: Tensor | None) -> Tensor:
+        """[B, N, D] -> [B, T, D]: the class token goes in front, positions are added (Eq. 1)"""
+        x = patches
+        if self.class_token is not None:
+            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]
+        return self.dropout(x if tables is None else x + tables[0])

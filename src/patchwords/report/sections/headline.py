@@ -1,0 +1,155 @@
+"""The top of the page: accuracy with its interval, on what, and compared with what."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from patchwords.files import format_duration
+from patchwords.report.figures.svg import interval_diagram
+from patchwords.report.format import (
+    RANGE_DASH,
+    format_compact,
+    format_count,
+    format_percent,
+    pluralise,
+)
+from patchwords.report.html import Markup, note, tag
+from patchwords.report.run_data import RunData
+from patchwords.report.sections.training import median_utilisation
+
+
+def render_headline(run: RunData) -> Markup:
+    """Accuracy with its interval, what it was measured on, and what to compare it with."""
+    results = run.evaluation
+    if not results:
+        return tag(
+            "section",
+            tag("p", "No held-out results yet", class_="eyebrow"),
+            tag("p", "There is no evaluation.json in this run, so no accuracy can be stated."),
+            render_key_facts(run),
+            class_="hero",
+            id="results",
+        )
+    accuracy, n = results["accuracy"], results["images"]
+    right = sum(row[i] for i, row in enumerate(results["confusion"]))
+    commonest = max(results["per_class"], key=lambda row: row["support"])["class"]
+    split = results.get("split", "held-out")
+    number, unit = format_percent(accuracy["value"]).split()
+    score = tag(
+        "div",
+        tag("p", f"Accuracy on the {split} images", class_="eyebrow"),
+        tag("p", number, tag("span", f" {unit}"), class_="score"),
+        tag(
+            "p",
+            f"95 % interval {format_percent(accuracy['low'])} to {format_percent(accuracy['high'])}",
+        ),
+    )
+    story = tag(
+        "div",
+        interval_diagram(accuracy["value"], accuracy["low"], accuracy["high"], results["baseline"]),
+        tag(
+            "p",
+            tag(
+                "b",
+                f"{format_count(right)} of {pluralise(n, 'image')} right, {format_count(n - right)} wrong. ",
+            ),
+            f"Always answering “{commonest}”, the commonest class, would be right for "
+            f"{format_percent(results['baseline'])}.",
+        ),
+        render_split_note(split, bool(results.get("selected")), results.get("trained_on", False)),
+        render_baseline_warning(accuracy["low"], results["baseline"]),
+    )
+    return tag(
+        "section",
+        tag("div", score, story, class_="top"),
+        render_key_facts(run),
+        class_="hero",
+        id="results",
+    )
+
+
+def render_split_note(split: str, selected: bool, trained_on: bool | None) -> Markup:
+    """Whether the images of the headline had a say in the model that they judge."""
+    if trained_on:
+        return note(
+            "The model was trained on some of these images, so this accuracy says little of how it "
+            "does on others.",
+            look="note warn",
+        )
+    if trained_on is None:
+        return note(
+            "What the model was trained on is not recorded: if any of these images were among it, "
+            "this accuracy is too high.",
+            look="note warn",
+        )
+    if selected:
+        return note(
+            f"The {split} images also chose the stopping step, so this accuracy is somewhat "
+            "too high: measure it again on images that chose nothing.",
+            look="note warn",
+        )
+    return note(
+        f"The {split} images took no part in the training, nor in choosing when to stop it."
+    )
+
+
+def render_baseline_warning(low: float, baseline: float) -> Markup | None:
+    if low > baseline:
+        return None
+    return note(
+        "The interval reaches down to the baseline: on these images, the model cannot be told "
+        "apart from one that always gives the commonest class.",
+        look="note warn",
+    )
+
+
+def format_share_with_interval(numbers: dict[str, Any], name: str) -> str | None:
+    """A share and its 95 % interval, which an evaluation of an older version lacks."""
+    if numbers.get(name) is None:
+        return None
+    value, low, high = (numbers.get(key) for key in (name, f"{name}_low", f"{name}_high"))
+    if low is None or high is None:
+        return format_percent(value)
+    return f"{format_percent(value)} ({100 * low:.1f}{RANGE_DASH}{100 * high:.1f})"
+
+
+def render_key_facts(run: RunData) -> Markup:
+    """The few numbers that everybody looks for first."""
+    results, environment = run.evaluation or run.masked, run.environment
+    device, size = environment.get("device") or {}, results.get("image_size")
+    train = run.rows("train")
+    seconds = next((row["seconds"] for row in reversed(train) if "seconds" in row), 0)
+    memory = max((row.get("memory") or 0 for row in train), default=0)
+    used = median_utilisation(train)
+    pairs: list[tuple[str, str | None]] = [
+        ("Model", results.get("model") or run.config.get("model")),
+        (
+            "Parameters",
+            format_compact(results["parameters"]) if results.get("parameters") else None,
+        ),
+        (
+            "Cost per image",
+            f"{format_compact(results['macs'])}MACs" if results.get("macs") else None,
+        ),
+        ("Image size", f"{size[0]} x {size[1]} px" if size else None),
+        ("Images judged", format_count(results["images"]) if results else None),
+        (
+            "Balanced accuracy",
+            format_percent(run.evaluation["balanced_accuracy"]) if run.evaluation else None,
+        ),
+        ("Top-5 accuracy", format_share_with_interval(results, "top5")),
+        (
+            "Accuracy by several labels",
+            format_share_with_interval(results.get("real", {}), "accuracy"),
+        ),
+        ("Loss", f"{results['loss']:.3f}" if results else None),
+        ("Training time", format_duration(seconds) if seconds else None),
+        ("Share of peak speed", format_percent(used, 0) if used else None),
+        ("Peak memory", f"{format_compact(memory)}B" if memory else None),
+        ("Computed on", device.get("name")),
+    ]
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", key), tag("dd", value)) for key, value in pairs if value),
+        class_="facts",
+    )

@@ -1,0 +1,160 @@
+"""The run beside others: accuracies in one table, curves in one chart, and whether they differ.
+
+Runs are compared as `patchwords compare` does, on the images that both judged, matched by path.
+Where there are none, the interval of the difference is that of different images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from patchwords.errors import DataError
+from patchwords.evaluation.predictions import (
+    LabelledPredictions,
+    match_predictions,
+    parse_labelled_predictions,
+    require_same_classes,
+)
+from patchwords.evaluation.statistics import (
+    PairedCounts,
+    accuracy_difference,
+    format_mcnemar_result,
+    format_paired_counts,
+    proportion_difference,
+)
+from patchwords.files import format_duration
+from patchwords.report.figures.svg import ChartSeries, line_chart, make_series
+from patchwords.report.format import RANGE_DASH, format_count, format_percent, pluralise
+from patchwords.report.html import Markup, html_table, note, number_cell, section, table_row, tag
+from patchwords.report.run_data import RunData
+from patchwords.report.sections.training import CHART_FORMATS
+
+RUN_LINE_LOOKS = ("first", "second", "third")  # of the lines; more runs are in the table alone
+THIS_RUN = "this run"
+
+
+def render_other_runs(run: RunData, others: Sequence[RunData]) -> Markup | None:
+    """The section; None where there is no other run."""
+    if not others:
+        return None
+    runs = (run, *others)
+    rows = [
+        table_row(
+            one.folder.resolve().name,
+            tag("td", format_initial_weights(one)),
+            number_cell(format_accuracy_interval(one)),
+            number_cell(format_count(one.evaluation["images"]) if one.evaluation else None),
+            number_cell(format_training_length(one)),
+        )
+        for one in runs
+    ]
+    lines = make_accuracy_series(runs)
+    alt = f"Validation accuracy over the training steps: {', '.join(line.name for line in lines)}"
+    chart = tag(
+        "figure",
+        tag("figcaption", "Validation accuracy while training"),
+        line_chart(lines, alt, *CHART_FORMATS["Accuracy"]),
+    )
+    return section(
+        "beside",
+        "Beside other runs",
+        html_table(("Run", "Started from", "Accuracy, 95 % interval", "Images", "Training"), rows),
+        tag("div", chart, class_="charts") if lines else None,
+        *(render_run_comparison(run, other) for other in others),
+    )
+
+
+def format_initial_weights(run: RunData) -> str:
+    weights = run.config.get("weights")
+    if weights:
+        return Path(weights).name if Path(weights).exists() else str(weights)
+    return "random weights" if run.config else "not recorded"
+
+
+def format_accuracy_interval(run: RunData) -> str | None:
+    if not run.evaluation:
+        return None
+    found = run.evaluation["accuracy"]
+    ends = f"{format_percent(found['low'])}{RANGE_DASH}{format_percent(found['high'])}"
+    return f"{format_percent(found['value'])} ({ends})"
+
+
+def format_training_length(run: RunData) -> str | None:
+    train = run.rows("train")
+    if not train:
+        return None
+    steps = f"{format_count(train[-1]['step'])} steps"
+    return f"{steps}, {format_duration(train[-1]['seconds'])}" if "seconds" in train[-1] else steps
+
+
+def make_accuracy_series(runs: Sequence[RunData]) -> list[ChartSeries]:
+    """Validation accuracy of the first runs, as many as can be told apart."""
+    lines = [
+        make_series(run.rows("evaluation"), "accuracy", run.folder.resolve().name, look, dots=True)
+        for run, look in zip(runs, RUN_LINE_LOOKS, strict=False)
+    ]
+    return [line for line in lines if line.points]
+
+
+def render_run_comparison(run: RunData, other: RunData) -> Markup:
+    """In words, whether the two differ by more than chance; as `patchwords compare` has it."""
+    name = other.folder.resolve().name
+    what = "Beside ", tag("b", name)
+    if not (run.evaluation and other.evaluation):
+        return note(*what, ": nothing can be said of the difference, as an accuracy is missing.")
+    try:
+        a, b = collect_run_predictions(other, name), collect_run_predictions(run, THIS_RUN)
+        require_same_classes(a.name, a.classes, b.name, b.classes)
+        if set(a.keys).isdisjoint(b.keys):
+            return note(*what, f": {describe_unpaired_difference(run, other, name)}")
+        same_a, same_b = match_predictions(a, b)
+    except DataError as error:
+        return note(*what, f": nothing can be said of the difference, as {error}.")
+    pairs = PairedCounts.of(same_a.right, same_b.right)
+    left = len(a) - len(same_a), len(b) - len(same_b)
+    aside = (
+        f"; left out: {format_count(left[0])} of {name} and {format_count(left[1])} of {THIS_RUN}"
+    )
+    return note(
+        *what,
+        f", on the {pluralise(pairs.n, 'image')} that both judged: {format_paired_counts(pairs, name, THIS_RUN)}"
+        f"{aside if any(left) else ''}. The difference is {format_point_difference(accuracy_difference(pairs))}; "
+        f"{format_mcnemar_result(pairs, name, THIS_RUN)}.",
+    )
+
+
+def collect_run_predictions(run: RunData, name: str) -> LabelledPredictions:
+    """To the images that have a label. Raises DataError where the run's files do not fit."""
+    rows = [
+        (row.path, row.label, row.prediction, row.probability)
+        for row in run.predictions
+        if row.correct is not None
+    ]
+    return parse_labelled_predictions(name, run.evaluation, rows)
+
+
+def describe_unpaired_difference(run: RunData, other: RunData, name: str) -> str:
+    """The difference where nothing says that the same images were judged."""
+    shares = [
+        (found["value"], found["low"], found["high"])
+        for found in (one.evaluation["accuracy"] for one in (other, run))
+    ]
+    value, low, high = proportion_difference(shares[0], shares[1])
+    known = run.predictions and other.predictions
+    why = "no image was judged by both" if known else "which images were judged is not known"
+    ahead = (
+        "which may be chance"
+        if low <= 0 <= high
+        else f"{THIS_RUN if value > 0 else name} is ahead by more than chance"
+    )
+    return (
+        f"{why}, so the accuracies are taken for those of different images. The difference is "
+        f"{format_point_difference((value, low, high))}, {ahead}; on the same images it would be known better."
+    )
+
+
+def format_point_difference(difference: tuple[float, float, float]) -> str:
+    """This run less the other, in hundredths, with its interval."""
+    value, low, high = (f"{100 * share:+.2f}" for share in difference)
+    return f"{value} points for {THIS_RUN} (95 % interval {low} to {high})"

@@ -1,0 +1,439 @@
+"""Every setting of a fine-tuning run, in groups; `None` means "as the recipe says".
+
+The groups become the sections of `patchwords finetune --help`; the comments become its texts.
+Nothing here imports torch: help must be quick.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, TypeVar
+
+import yaml
+
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.sampler import SHUFFLE_SHARDS
+from patchwords.data.splits import MAX_VALIDATION_IMAGES
+from patchwords.device import DeviceName, PrecisionName
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.models.config import Classifier, Mixer, Position, PositionAt
+
+ScheduleName = Literal["cosine", "linear", "constant", "staircase"]
+FrozenMode = Literal["auto", "cache", "compute"]
+CompileMode = Literal["auto", "yes", "no"]
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """Which images, and which of them are held out."""
+
+    image_column: str | None = None  # column of a CSV or parquet that has the images
+    label_column: str | None = None  # column of a CSV or parquet that has the labels
+    classes: tuple[str, ...] | None = None  # use only these classes, by name
+    test: float = 0.2  # share held out for the report where DATA has no splits of its own
+    validation: float = 0.1  # share of the training images that is cut for the curves
+    most_validation: int | None = MAX_VALIDATION_IMAGES  # images of it at most; None: no limit
+    split_seed: int | None = None  # of the cuts; none given: --seed
+    train_images: int | None = None  # learn from so many, drawn at random; fewer are among more
+    join_validation: bool = False  # train on DATA's own validation images, too: in a last run
+    unseen_classes: bool = False  # take test images of classes that train has none of: as errors
+    max_bad: float = 0.01  # stop when more than this share of the images cannot be read
+    exclude: str | None = None  # leave out the images in this list of `patchwords dedup`
+    shuffle_shards: int = SHUFFLE_SHARDS  # shards whose images are mixed with one another
+    # GiB on this machine that shards from elsewhere may take, and what frozen layers give
+    cache_size: float = 64.0
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """Changes to the architecture that the model's name stands for."""
+
+    image_size: tuple[int, ...] | None = None  # one number, or height and width, in pixels
+    patch_size: int | None = None  # pixels; in a hybrid, places of the ResNet's feature map
+    depth: int | None = None  # blocks (App. D.2)
+    width: int | None = None  # of a token
+    heads: int | None = None  # of the attention
+    mlp_width: int | None = None  # of the hidden layer in each block
+    mixer: Mixer | None = None  # how tokens see one another (axial: App. D.6)
+    window: int | None = None  # side of the neighbourhood that --mixer local sees; odd, 7 is usual
+    classifier: Classifier | None = None  # what the head reads (App. D.3)
+    representation_size: int | None = None  # width of a tanh layer before the classifier
+    head_bias: float | None = None  # initial bias of the classifier
+    position: Position | None = None  # position embeddings (App. D.4)
+    position_at: PositionAt | None = None  # once, at every block its own, or at all one shared
+    gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
+    dropout: float | None = None  # after every dense layer but qkv (App. B.1)
+    drop_path: float | None = None  # stochastic depth of the last block; linear over depth
+
+
+DURATION_FIELDS = ("epochs", "steps", "examples")  # three ways to say how long a run is
+
+
+@dataclass(frozen=True)
+class RecipeSettings:
+    """How long and how to train; what is left out comes from the paper's Tables 3 and 4."""
+
+    recipe: str | None = None  # a published one, by name: see `patchwords recipes`
+    scale: Literal["auto"] | float | None = None  # see as many images as SCALE x --recipe does
+    epochs: float | None = None  # passes over the training images
+    steps: int | None = None  # updates of the weights; instead of --epochs
+    examples: int | None = None  # images to see, counted each time; instead of --epochs
+    batch_size: int | None = None  # images per update, over all devices
+    optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
+    lr: float | None = None  # peak learning rate
+    schedule: ScheduleName | None = None  # after the warm-up
+    drops: tuple[float, ...] | None = None  # shares of the steps after which staircase falls
+    warmup_steps: int | None = None  # steps of linear warm-up from 0
+    weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
+    clip: float = 1.0  # largest norm of the gradient
+    layer_decay: float = 1.0  # factor on the learning rate for each layer down from the head
+    label_smoothing: float = 0.0  # share of the target spread over all classes
+    ema: float | None = None  # decay of a running average of the weights: the paper's 0.9999
+    train: str = "all"  # which weights learn: all, head, or last:N (layers, and the head)
+    balance: Literal["none", "loss", "sample"] = "none"  # make up for rare classes
+    early_stop: int | None = None  # stop after N evaluations without a better accuracy
+
+
+@dataclass(frozen=True)
+class MachineSettings:
+    """What it runs on; the results do not depend on the number of workers."""
+
+    device: DeviceName = "auto"  # where to compute
+    precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
+    frozen: FrozenMode = "auto"  # layers that do not learn: once, kept on disk, or in every step
+    compile: CompileMode = "auto"  # the layers, first: slower to start, faster steps
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"  # weights whole in each process, or in shares
+    checkpoint_activations: bool = False  # compute them twice: far less memory, slower steps
+    workers: int | None = None  # processes that decode images; none given: as many as are useful
+    grad_accum: Literal["auto"] | int = "auto"  # parts that a batch is cut into to fit memory
+    log_every: int | None = None  # steps between two rows of metrics.jsonl
+    eval_every: int | None = None  # steps between two evaluations on validation
+    save_every: int | None = None  # steps between two checkpoints
+    fewshot_every: int | None = None  # steps between two few-shot accuracies; none given: never
+    fewshot_shots: int = 5  # images of each class that --fewshot-every learns from
+
+
+@dataclass(frozen=True)
+class FinetuneConfig:
+    """All settings of a run; `recipes.fill` replaces the `None`s, and config.yaml keeps that."""
+
+    verb: ClassVar[str] = "finetune"
+
+    data: str = ""  # folder, CSV, parquet, tar shards, hf:NAME or digits
+    model: str | None = None  # architecture; none given: that of --weights, else ViT-B/16
+    weights: str | None = None  # start from a run folder or a model folder
+    output: str | None = None  # run folder to write; none given: runs/DATA-MODEL
+    resume: bool = False  # go on with the interrupted run in --output, exactly
+    overwrite: bool = False  # delete what is in --output first
+    seed: int = 0  # every random choice follows from it
+    data_settings: DataSettings = field(default_factory=DataSettings)
+    augment: AugmentSettings = field(default_factory=AugmentSettings)
+    resize: Literal["crop", "squash"] | None = None  # evaluation: keep the aspect and crop, or not
+    crop_fraction: float | None = None  # evaluation: share of the short side that is kept
+    model_settings: ModelSettings = field(default_factory=ModelSettings)
+    recipe: RecipeSettings = field(default_factory=RecipeSettings)
+    machine: MachineSettings = field(default_factory=MachineSettings)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict one another, by name."""
+        recipe, machine = self.recipe, self.machine
+        if not self.data:
+            raise ConfigError(
+                f"no data given: patchwords {self.verb} DATA, where DATA is a folder with one "
+                "folder of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
+            )
+        _check_duration(recipe)
+        if self.resume and self.overwrite:
+            raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
+        for flag, values in {
+            "--classes": self.data_settings.classes,
+            "--image-size": self.model_settings.image_size,
+            "--drops": recipe.drops,
+        }.items():
+            if values == ():
+                raise ConfigError(f"{flag} lacks a value; leave it out, or say which")
+        _check_recipe(recipe)
+        _check_crop(self.augment)
+        parse_train_layers(recipe.train)
+        _require_positive(
+            {
+                "--epochs": recipe.epochs,
+                "--steps": recipe.steps,
+                "--examples": recipe.examples,
+                "--batch-size": recipe.batch_size,
+                "--lr": recipe.lr,
+                "--clip": recipe.clip,
+                "--layer-decay": recipe.layer_decay,
+                "--early-stop": recipe.early_stop,
+                "--grad-accum": None if machine.grad_accum == "auto" else machine.grad_accum,
+                "--log-every": machine.log_every,
+                "--eval-every": machine.eval_every,
+                "--save-every": machine.save_every,
+                "--fewshot-every": machine.fewshot_every,
+                "--fewshot-shots": machine.fewshot_shots,
+                "--most-validation": self.data_settings.most_validation,
+                "--train-images": self.data_settings.train_images,
+                "--shuffle-shards": self.data_settings.shuffle_shards,
+                "--cache-size": self.data_settings.cache_size,
+            }
+        )
+        _require_share(
+            {
+                "--label-smoothing": recipe.label_smoothing,
+                "--ema": recipe.ema,
+                "--max-bad": self.data_settings.max_bad,
+                "--test": self.data_settings.test,
+                "--validation": self.data_settings.validation,
+            }
+        )
+        for name, value in {
+            "--warmup-steps": recipe.warmup_steps,
+            "--weight-decay": recipe.weight_decay,
+            "--workers": machine.workers,
+        }.items():
+            if value is not None and value < 0:
+                raise ConfigError(f"{name} {value} is negative")
+        if recipe.early_stop and not self.data_settings.validation:
+            raise ConfigError("--early-stop needs validation images, and --validation is 0")
+
+
+def parse_train_layers(train: str) -> int | None:
+    """`--train` as the number of last layers that learn: None = everything, 0 = the head only.
+
+    Layers are blocks, or the residual units of a ResNet.
+    """
+    if train == "all":
+        return None
+    if train == "head":
+        return 0
+    layers = train.removeprefix("last:")
+    if train.startswith("last:") and layers.isdigit() and int(layers) > 0:
+        return int(layers)
+    raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
+
+
+def _check_duration(recipe: RecipeSettings) -> None:
+    given = {name: getattr(recipe, name) for name in DURATION_FIELDS}
+    said = [
+        f"--{name} {format_duration_value(value)}"
+        for name, value in given.items()
+        if value is not None
+    ]
+    if len(said) > 1:
+        every = "both" if len(said) == 2 else "all"
+        raise ConfigError(f"{' and '.join(said)} {every} say how long to train; give one of them")
+
+
+def format_duration_value(value: float) -> str:
+    """A whole number in all its digits, as it was given."""
+    return str(value) if isinstance(value, int) else f"{value:g}"
+
+
+def _check_recipe(recipe: RecipeSettings) -> None:
+    """`--recipe`'s own name is looked up where it is used."""
+    if recipe.scale is not None and recipe.recipe is None:
+        raise ConfigError(
+            f"--scale {recipe.scale} says how much of a --recipe to do; name one, or leave it out: "
+            "without a recipe the settings suit the size of the data anyway"
+        )
+    if isinstance(recipe.scale, float | int) and not 0 < recipe.scale <= 1:
+        raise ConfigError(f"--scale {recipe.scale:g} must be above 0 and at most 1, or auto")
+    drops = recipe.drops
+    if drops is None:
+        return
+    if not all(0 < drop < 1 for drop in drops) or list(drops) != sorted(drops):
+        said = " ".join(f"{drop:g}" for drop in drops)
+        raise ConfigError(f"--drops {said}: give rising shares of the steps, as 0.3 0.6 0.9")
+    if recipe.schedule != "staircase" and recipe.recipe is None:
+        raise ConfigError("--drops says where --schedule staircase falls; give that, too")
+
+
+def _check_crop(augment: AugmentSettings) -> None:
+    share, plain = augment.random_crop, AugmentSettings()
+    for name in ("crop_area", "crop_ratio"):
+        if share is not None and getattr(augment, name) != getattr(plain, name):
+            raise ConfigError(
+                f"--{name.replace('_', '-')} shapes the inception crop, and --random-crop "
+                f"{share:.3g} takes its place; leave one out, or say --random-crop None"
+            )
+
+
+def _require_positive(settings: dict[str, float | None]) -> None:
+    for name, value in settings.items():
+        if value is not None and not value > 0:
+            raise ConfigError(f"{name} {value:g} must be greater than 0")
+
+
+def _require_share(settings: dict[str, float | None]) -> None:
+    for name, value in settings.items():
+        if value is not None and not 0 <= value < 1:
+            raise ConfigError(f"{name} {value:g} must be at least 0 and less than 1")
+
+
+# Every setting of a pre-training run: those of fine-tuning, and what is learned.
+#
+# Nothing here imports torch: help must be quick.
+
+
+MaskedTargetName = Literal["mean-colour", "small-patch", "pixels"]
+
+
+@dataclass(frozen=True)
+class PretrainDataSettings(DataSettings):
+    """Which images, and which of them are held out."""
+
+    # Of pre-training data every image counts: validation, 5,000 images at most, is enough.
+    test: float = 0.0  # share held out for the report where DATA has no splits of its own
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings:
+    """What is learned: classes, or the colours of hidden patches."""
+
+    objective: Literal["supervised", "masked"] = "supervised"  # masked: App. B.1.2; no labels
+    loss: Literal["softmax", "sigmoid"] | None = None  # supervised; none given: softmax
+    head: Literal["tanh", "linear"] | None = None  # supervised; none given: tanh (Sec. 3.1)
+    target: MaskedTargetName | None = None  # masked: what is predicted; none given: mean-colour
+    mask_ratio: float | None = None  # masked: share of the patches corrupted; none given: 0.5
+
+
+@dataclass(frozen=True)
+class PretrainConfig(FinetuneConfig):
+    """All settings of a run; `pretrain.settle` and `recipes.fill` replace the `None`s."""
+
+    verb: ClassVar[str] = "pretrain"
+
+    data_settings: PretrainDataSettings = field(default_factory=PretrainDataSettings)
+    learn: ObjectiveSettings = field(default_factory=ObjectiveSettings)
+
+    def check(self) -> None:
+        """Refuse settings that are out of range or contradict one another, by name."""
+        super().check()
+        learn = self.learn
+        if learn.mask_ratio is not None and not 0 < learn.mask_ratio <= 1:
+            raise ConfigError(
+                f"--mask-ratio {learn.mask_ratio:g} is not a share: above 0, and at most 1"
+            )
+        if learn.head == "linear" and self.model_settings.representation_size is not None:
+            raise ConfigError(
+                "--head linear has no layer before the classifier, and --representation-size "
+                f"{self.model_settings.representation_size} is the width of one; give one of them"
+            )
+        masked = learn.objective == "masked"
+        for name, value in (self._of_classes() if masked else self._of_patches()).items():
+            if value is not None:
+                other = "supervised" if masked else "masked"
+                raise ConfigError(
+                    f"{name} {value} has a meaning with --objective {other} only; leave it out"
+                )
+
+    def _of_patches(self) -> dict[str, object]:
+        """Settings that supervised pre-training has no use for."""
+        return {"--target": self.learn.target, "--mask-ratio": self.learn.mask_ratio}
+
+    def _of_classes(self) -> dict[str, object]:
+        """Settings of a classifier and of labels, which masked patch prediction has not."""
+        recipe, augment, model = self.recipe, self.augment, self.model_settings
+        return {
+            "--loss": self.learn.loss,
+            "--head": self.learn.head,
+            "--representation-size": model.representation_size,
+            "--head-bias": model.head_bias,
+            "--label-smoothing": recipe.label_smoothing or None,
+            "--balance": None if recipe.balance == "none" else recipe.balance,
+            "--train": None if recipe.train == "all" else recipe.train,
+            "--mixup": augment.mixup or None,
+            "--cutmix": augment.cutmix or None,
+        }
+
+
+# A run's settings as one flat table, and back: what config.yaml holds and --config takes.
+
+
+ConfigT = TypeVar("ConfigT")
+
+# How a run is started and where it goes says nothing about what it computes: not in config.yaml.
+UNSAVED_SETTINGS = ("output", "resume", "overwrite", "config", "json")
+# What may differ when a run goes on: it changes where and how fast, not what is computed.
+CHANGEABLE_ON_RESUME = {
+    *UNSAVED_SETTINGS,
+    *("workers", "device", "parallel", "checkpoint_activations", "cache_size", "frozen"),
+}
+
+
+def flatten_config(config: Any) -> dict[str, Any]:
+    """The fields of a dataclass and of the groups in it, in order; no two have the same name."""
+    flat: dict[str, Any] = {}
+    for setting in dataclasses.fields(config):
+        value = getattr(config, setting.name)
+        entries = (
+            flatten_config(value) if dataclasses.is_dataclass(value) else {setting.name: value}
+        )
+        assert not entries.keys() & flat.keys(), entries.keys() & flat.keys()
+        flat.update(entries)
+    return flat
+
+
+def unflatten_config(default: ConfigT, settings: Mapping[str, Any], where: str = "") -> ConfigT:
+    """`default` with these fields replaced; raises ConfigError for a name that it has not."""
+    known = flatten_config(default)
+    for name in settings:
+        if name not in known:
+            place = f"{where}: " if where else ""
+            raise ConfigError(f"{place}unknown setting {name!r}{did_you_mean(name, known)}")
+    return _replace_fields(default, settings)
+
+
+def _replace_fields(default: ConfigT, settings: Mapping[str, Any]) -> ConfigT:
+    changes: dict[str, Any] = {}
+    for setting in dataclasses.fields(default):  # type: ignore[arg-type]
+        value = getattr(default, setting.name)
+        if dataclasses.is_dataclass(value):
+            changes[setting.name] = _replace_fields(value, settings)
+        elif setting.name in settings:
+            new = settings[setting.name]
+            changes[setting.name] = tuple(new) if isinstance(new, list) else new
+    return dataclasses.replace(default, **changes)  # type: ignore[type-var]
+
+
+def collect_changed_settings(config: Any) -> dict[str, Any]:
+    """The settings that somebody made, but for those of NOT_KEPT; lists for tuples."""
+    default = flatten_config(type(config)())
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in flatten_config(config).items()
+        if name not in UNSAVED_SETTINGS and value != default[name]
+    }
+
+
+def config_to_yaml(config: Any) -> str:
+    """The settings, one a line, in the order of the help."""
+    flat = {
+        name: value
+        for name, value in flatten_config(config).items()
+        if name not in UNSAVED_SETTINGS
+    }
+    plain = {name: list(v) if isinstance(v, tuple) else v for name, v in flat.items()}
+    return yaml.safe_dump(plain, sort_keys=False, default_flow_style=None, allow_unicode=True)
+
+
+def read_config_yaml(path: Path) -> dict[str, Any]:
+    """The table in a YAML file; raises ConfigError where there is none."""
+    try:
+        table = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror or error}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(f"{path} is not YAML: {reason}") from error
+    if table is None:
+        return {}
+    if not isinstance(table, dict) or not all(isinstance(key, str) for key in table):
+        raise ConfigError(f"{path} must hold settings as 'name: value' lines")
+    for name, value in table.items():
+        if isinstance(value, dict):
+            raise ConfigError(f"{path}: {name} holds a table, where a setting has one value")
+    return {name.replace("-", "_"): value for name, value in table.items()}

@@ -1,0 +1,251 @@
+"""The loop around the step: log, evaluate, save, stop. It knows nothing of files or data sets."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from patchwords.device import peak_memory
+from patchwords.distributed import all_gather_integers
+from patchwords.errors import DataError, Diverged, Interrupted, StorageError
+from patchwords.training.engine.parallel import gather_full_weights, to_local_tensor
+from patchwords.training.engine.step import StepMetrics, StepSettings, TrainState, train_step
+from patchwords.training.objectives.losses import Objective
+from patchwords.training.plan import TrainingPlan
+
+SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_every` is
+
+
+class MetricsWriter(Protocol):
+    """Takes the rows of metrics.jsonl."""
+
+    def write(self, row: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class LoopCallbacks:
+    """What the loop asks of others."""
+
+    prepare: Callable[[Any, int], tuple[Tensor, Any]]  # (batch, step) -> images, targets
+    evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> loss, accuracy, images, split
+    save: Callable[[TrainState], None]
+    record: MetricsWriter
+    show_train: Callable[[Mapping[str, Any]], None]
+    show_evaluation: Callable[[Mapping[str, Any]], None]
+    stop_signal: Callable[[], int | None]  # exit code, once a person or the system wants an end
+    patience: int | None = None  # early stopping: evaluations without a better accuracy
+    fewshot: Callable[[], dict[str, Any]] | None = None  # -> shots, accuracy, images
+    seconds_at_peak: float | None = None  # of an image; see peak.py; None: not known
+
+
+class TrainMeter:
+    """Sums over the steps since the last row; nothing is read from the device before `row`."""
+
+    def __init__(self, step: int, device: torch.device, seconds_at_peak: float | None) -> None:
+        self.device, self.seconds_at_peak = device, seconds_at_peak
+        self.reset(step)
+
+    def reset(self, step: int) -> None:
+        self.after = step
+        self.measured: list[StepMetrics] = []
+        self.started = time.perf_counter()
+        self.waited = 0.0
+
+    def row(self, state: TrainState, plan: TrainingPlan) -> dict[str, Any]:
+        """A "train" row; raises Diverged where a loss or a gradient is not a number."""
+        seconds = time.perf_counter() - self.started
+        count = sum(m.images for m in self.measured)
+        loss = sum(float(m.loss) for m in self.measured) / count
+        norm = sum(float(m.grad_norm) for m in self.measured) / len(self.measured)
+        if not (math.isfinite(loss) and math.isfinite(norm)):
+            what = "loss" if not math.isfinite(loss) else "gradient"
+            raise Diverged(
+                f"the {what} is not a number any more, between steps {self.after + 1} and "
+                f"{state.step}; the last finite checkpoint is kept; try a lower --lr, more "
+                "--warmup-steps, or --precision fp32"
+            )
+        row = {
+            "kind": "train",
+            "step": state.step,
+            "epoch": plan.epoch(state.step),
+            "loss": loss,
+            "accuracy": sum(float(m.correct) for m in self.measured) / count,
+            "lr": self.measured[-1].rate,
+            "grad_norm": norm,
+            "images_per_second": count / max(seconds, 1e-9),
+            "data_wait": self.waited / max(seconds, 1e-9),
+            "batch_seconds": seconds / len(self.measured),
+            "seconds": state.seconds,
+            "memory": peak_memory(self.device),
+        }
+        if self.seconds_at_peak is not None:
+            row["utilisation"] = count * self.seconds_at_peak / max(seconds, 1e-9)
+        self.reset(state.step)
+        return row
+
+
+def train_loop(
+    state: TrainState,
+    objective: Objective,
+    batches: Iterable[Any],
+    settings: StepSettings,
+    plan: TrainingPlan,
+    calls: LoopCallbacks,
+) -> None:
+    """Take steps until the last one, early stopping, or a signal.
+
+    Raises Diverged and Interrupted; before the latter, and before what the batches raise where
+    the data cannot be read any further, a checkpoint is written.
+    """
+    meter = TrainMeter(state.step, settings.device.torch_device, calls.seconds_at_peak)
+    last_save = time.monotonic()
+    for batch, waited in time_batches(save_on_data_error(batches, state, calls)):
+        clock = time.perf_counter()
+        state.model.train()
+        images, targets = calls.prepare(batch, state.step)
+        measured = train_step(state, objective, images, targets, settings)
+        if measured is not None:
+            meter.measured.append(measured)
+        meter.waited += waited
+        state.seconds += time.perf_counter() - clock + waited
+        ends = state.step == plan.steps
+        late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
+        stop, late = agree_on_stop(calls.stop_signal(), late)
+        evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
+        probes = plan.fewshot_every is not None and (state.step % plan.fewshot_every == 0 or ends)
+        saves = state.step % plan.save_every == 0 or ends or late or stop is not None
+        logs = state.step % plan.log_every == 0 or evaluates or probes or saves
+        if meter.measured and logs:
+            row = meter.row(state, plan)  # raises Diverged: before anything is saved
+            calls.record.write(row)
+            calls.show_train(row)
+        if evaluates:
+            run_evaluation(state, plan, calls)
+            meter.reset(state.step)
+        if probes:
+            run_fewshot_probe(state, plan, calls)
+            meter.reset(state.step)
+        if saves or state.stopped:
+            check_weights_finite(state)
+            calls.save(state)
+            last_save = time.monotonic()
+            meter.reset(state.step)
+        if state.stopped or ends:
+            return
+        if stop is not None:
+            raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
+
+
+def agree_on_stop(stop: int | None, late: bool) -> tuple[int | None, bool]:
+    """What any process has been told, and whether a save is due, for all: they stop at one step."""
+    stops, lates = zip(*all_gather_integers([stop or 0, late]), strict=True)
+    return max(stops) or None, bool(lates[0])
+
+
+def check_weights_finite(state: TrainState) -> None:
+    """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
+    norms = torch._foreach_norm(
+        [to_local_tensor(value.detach()) for value in state.model.parameters()]
+    )
+    finite = bool(torch.stack(norms).isfinite().all())
+    if not all(here for (here,) in all_gather_integers([finite])):
+        raise Diverged(
+            f"the weights are not finite any more after step {state.step}; the last finite "
+            "checkpoint is kept; try a lower --lr or more --warmup-steps"
+        )
+
+
+def save_on_data_error(
+    batches: Iterable[Any], state: TrainState, calls: LoopCallbacks
+) -> Iterator[Any]:
+    """The batches; where the next one cannot be read, the steps that were taken are kept."""
+    try:
+        yield from batches
+    except (DataError, StorageError):
+        check_weights_finite(state)
+        calls.save(state)
+        raise
+
+
+def time_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
+    """(batch, seconds that were spent waiting for it)."""
+    iterator = iter(batches)
+    while True:
+        clock = time.perf_counter()
+        try:
+            batch = next(iterator)
+        except StopIteration:
+            return
+        yield batch, time.perf_counter() - clock
+
+
+def run_evaluation(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
+    """Measure the weights that would be kept now; note the best where early stopping wants it."""
+    assert calls.evaluate is not None
+    with use_ema_weights(state):
+        with gather_full_weights(state.model):
+            result = calls.evaluate(state.model)
+        row = {
+            "kind": "evaluation",
+            "step": state.step,
+            "epoch": plan.epoch(state.step),
+            **result,
+        }
+        calls.record.write(row)
+        calls.show_evaluation(row)
+        if calls.patience is None:
+            return
+        if state.best is None or result["accuracy"] > state.best["accuracy"]:
+            weights = {name: value.clone() for name, value in state.model.state_dict().items()}
+            state.best = {
+                "step": state.step,
+                "accuracy": result["accuracy"],
+                "waited": 0,
+                "weights": weights,
+            }
+        else:
+            state.best["waited"] += 1
+            state.stopped = state.best["waited"] >= calls.patience
+
+
+def run_fewshot_probe(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
+    """Measure what the weights that would be kept now have learnt to see, by few-shot accuracy."""
+    assert calls.fewshot is not None
+    with use_ema_weights(state), gather_full_weights(state.model):
+        result = calls.fewshot()
+    row = {"kind": "fewshot", "step": state.step, "epoch": plan.epoch(state.step), **result}
+    calls.record.write(row)
+    calls.show_evaluation(row)
+
+
+@contextmanager
+def use_ema_weights(state: TrainState) -> Iterator[None]:
+    """Inside, the model holds the averaged weights, where there are any."""
+    if state.average is None:
+        yield
+        return
+    own = {name: value.clone() for name, value in state.model.state_dict().items()}
+    state.model.load_state_dict(state.average.weights)
+    try:
+        yield
+    finally:
+        state.model.load_state_dict(own)
+
+
+@torch.no_grad()
+def load_final_weights(state: TrainState) -> str:
+    """Put the weights that the run ends with into the model; -> which they are, for a person."""
+    if state.best is not None:
+        state.model.load_state_dict(state.best["weights"])
+        return f"the best on validation, of step {state.best['step']:,}"
+    if state.average is not None:
+        state.model.load_state_dict(state.average.weights)
+        return f"the running average (decay {state.average.decay:g}) of {state.step:,} steps"
+    return f"those of the last step, {state.step:,}"

@@ -1,0 +1,157 @@
+"""Which parameters learn, how fast, and which decay: rules over their names.
+
+Every parameter is matched by exactly one rule, or building the optimizer fails: a new kind of
+parameter cannot slip past (the habit of big_vision's optax.py). Decay is decoupled and falls on
+kernels alone (big_vision optax.py; AugReg, section 3.3), never on biases, norms, the class token
+or positions of any kind.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import nn
+
+from patchwords.errors import ConfigError
+from patchwords.models.build import ModelConfig
+from patchwords.models.resnet.config import ResNetConfig
+from patchwords.training.config import parse_train_layers
+from patchwords.training.engine.parallel import is_sharded
+from patchwords.training.plan import TrainingPlan
+
+WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls on it
+    r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
+    r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
+    r"trunk\.(.+\.)?(rows|columns)\.qkv\.weight": True,
+    r"trunk\.(.+\.)?(rows|columns)\.(qkv\.bias|relative)": False,
+    r"norm\.(weight|bias)": False,  # a ResNet's last
+    r"embed\.weight": True,
+    r"embed\.bias": False,
+    r"class_token|positions\.\w+": False,
+    r"encoder\.(.+\.)?norm\d?\.(weight|bias)": False,
+    r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.weight": True,
+    r"encoder\.blocks\.\d+\.(attention|mlp)\.\w+\.bias": False,
+    r"encoder\.blocks\.\d+\.attention\.relative\.\w+": False,
+    r"head\.pool\.probe": False,
+    r"head\.pool\.norm\.(weight|bias)": False,
+    r"head\.pool\.(?!norm)(\w+\.)*\w+\.weight": True,
+    r"head\.pool\.(?!norm)(\w+\.)*\w+\.bias": False,
+    r"head\.(representation|linear)\.weight": True,
+    r"head\.(representation|linear)\.bias": False,
+    r"mask_token": False,
+    r"prediction\.weight": True,
+    r"prediction\.bias": False,
+}
+
+
+def has_weight_decay(name: str) -> bool:
+    """Whether weight decay falls on the parameter; raises where not exactly one rule matches."""
+    matches = [
+        decay for pattern, decay in WEIGHT_DECAY_RULES.items() if re.fullmatch(pattern, name)
+    ]
+    if len(matches) != 1:
+        raise ConfigError(
+            f"parameter {name!r} is matched by {len(matches)} weight-decay rules, not by one; "
+            "see DECAY in training/engine/optimizer.py"
+        )
+    return matches[0]
+
+
+def find_layer_index(name: str, config: ModelConfig) -> int:
+    """The layer that the parameter belongs to, counted from the images up.
+
+    0 is all that comes before the first layer: the embedding and what is added to it, a ResNet's
+    root, the whole ResNet of a hybrid. Then 1 .. layers, blocks or residual units; what comes
+    after the last of them is layers + 1.
+    """
+    if block := re.match(r"encoder\.blocks\.(\d+)\.", name):
+        return int(block.group(1)) + 1
+    unit = re.match(r"trunk\.stages\.(\d+)\.(\d+)\.", name)
+    if unit and isinstance(config, ResNetConfig):
+        stage, place = int(unit.group(1)), int(unit.group(2))
+        return sum(config.trunk.units[:stage]) + place + 1
+    before = ("trunk.", "embed.", "class_token", "positions.", "mask_token")
+    return 0 if name.startswith(before) else config.layers + 1
+
+
+def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
+    """Let only the weights named by `--train` learn (all, head, or last:N layers and the head).
+
+    A parameter that does not learn already stays so.
+    """
+    asked, layers = parse_train_layers(train), config.layers
+    if asked is not None and asked > layers:
+        what = "residual units" if isinstance(config, ResNetConfig) else "blocks"
+        raise ConfigError(f"--train {train}: the model has {layers} {what}")
+    for name, parameter in iterate_named_parameters(model):
+        layer = find_layer_index(name, config)
+        after = name.startswith("head.") or (asked != 0 and layer == layers + 1)
+        learns = asked is None or after or layers - asked < layer <= layers
+        parameter.requires_grad_(learns and parameter.requires_grad)
+
+
+def iterate_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The parameters; those of a ViT inside a module that it learns by keep their own names."""
+    for name, parameter in model.named_parameters():
+        yield name.removeprefix("vit."), parameter
+
+
+def build_optimizer(
+    model: nn.Module, plan: TrainingPlan, config: ModelConfig, layer_decay: float = 1.0
+) -> torch.optim.Optimizer:
+    """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
+
+    Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
+    """
+    groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
+    for name, parameter in iterate_named_parameters(model):
+        decay = has_weight_decay(name)  # also for frozen ones: the rules hold for every parameter
+        if parameter.requires_grad:
+            groups.setdefault((decay, find_layer_index(name, config)), []).append(parameter)
+    settings = [
+        {
+            "params": parameters,
+            "weight_decay": plan.weight_decay if decay else 0.0,
+            "scale": layer_decay ** (config.layers + 1 - layer),
+        }
+        for (decay, layer), parameters in sorted(groups.items(), key=lambda item: item[0])
+    ]
+    if layer_decay == 1.0:
+        settings = merge_param_groups(settings)
+    if plan.optimizer == "adamw":
+        return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
+    fused = not is_sharded(model)  # torch's fused SGD does not know shares
+    return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=fused)
+
+
+def merge_param_groups(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """One group with decay and one without: fewer groups make larger fused updates."""
+    merged: dict[float, dict[str, Any]] = {}
+    for group in settings:
+        into = merged.setdefault(group["weight_decay"], {**group, "params": []})
+        into["params"] += group["params"]
+    return list(merged.values())
+
+
+class DecoupledSGD(torch.optim.SGD):
+    """SGD whose weight decay is taken from the weights, not added to the gradient.
+
+    torch's own `weight_decay` would pass through the momentum, which is another method.
+    """
+
+    @torch.no_grad()
+    def step(self, closure=None):  # type: ignore[no-untyped-def]
+        decay = [group["weight_decay"] for group in self.param_groups]
+        for group in self.param_groups:
+            if group["weight_decay"]:
+                shrink = 1.0 - group["lr"] * group["weight_decay"]
+                torch._foreach_mul_([p for p in group["params"] if p.grad is not None], shrink)
+            group["weight_decay"] = 0.0
+        try:
+            return super().step(closure)
+        finally:
+            for group, value in zip(self.param_groups, decay, strict=True):
+                group["weight_decay"] = value

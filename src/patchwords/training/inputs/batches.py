@@ -1,0 +1,109 @@
+"""From the training split to the step: batches in order, augmented, and the bad images named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from patchwords.data.augment import TrainTransform, augment_batch
+from patchwords.data.dataset import TRAIN, ImageDataset
+from patchwords.data.loader import ImageBatch, check_bad_image_share, load_batches
+from patchwords.data.sampler import iterate_batch_keys
+from patchwords.data.shards.stream import build_shard_prefetcher
+from patchwords.device import Device
+from patchwords.distributed import all_gather_lists, get_world, run_on_all_processes
+from patchwords.training.config import FinetuneConfig
+from patchwords.training.inputs.frozen_cache import ActivationCache
+from patchwords.training.objectives.losses import compute_class_weights
+from patchwords.training.run import TrainingRun
+
+
+def iterate_training_batches(job: TrainingRun) -> Iterator[ImageBatch]:
+    """The batches from the step that the run has reached to the last one.
+
+    Where what the frozen layers give is kept, that is in them in place of images.
+    """
+    train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
+    weights = compute_sample_weights(train) if config.recipe.balance == "sample" else None
+    mixed, here = config.data_settings.shuffle_shards, get_world()
+    order = iterate_batch_keys(
+        len(train),
+        plan.batch_size,
+        config.seed,
+        state.step,
+        plan.steps,
+        weights=weights,
+        rank=here.rank,
+        world=here.size,
+        shards=train.shards,
+        group=mixed,
+    )
+    if job.front is not None:
+        batches = ActivationCache(job, job.front).batches(order)
+    else:
+        view = TrainTransform(job.start.preprocess, config.augment, config.seed)
+        pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
+        ahead = build_shard_prefetcher(train, config.seed, mixed)
+        batches = load_batches(train, view, order, job.workers, pin, ahead)
+    return record_bad_images(batches, train, state.skipped, config.data_settings.max_bad)
+
+
+def compute_sample_weights(train: ImageDataset) -> np.ndarray:
+    """[n] how often each image is to be drawn, so that every class is drawn equally often."""
+    import torch
+
+    weights = compute_class_weights(torch.from_numpy(train.count_per_class()))
+    return weights.double().numpy()[train.labels]  # float64: they are summed over all images
+
+
+def record_bad_images(
+    batches: Iterable[ImageBatch], train: ImageDataset, skipped: dict[str, str], max_bad: float
+) -> Iterator[ImageBatch]:
+    """Note the images that could not be read; raises DataError past the share that is allowed.
+
+    All processes note those of all, so that they stop at the same one.
+    """
+    rest = iter(batches)
+    while (batch := run_on_all_processes(lambda: next(rest, None))) is not None:
+        for index, reason in all_gather_lists(batch.bad):
+            skipped[train.keys[index]] = reason
+        check_bad_image_share(skipped.items(), len(train), "training images", max_bad)
+        yield batch
+
+
+@dataclass(frozen=True)
+class ImageBatchPreparer:
+    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
+
+    config: FinetuneConfig
+    device: Device
+    classes: int
+
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
+        place = self.device.torch_device
+        return augment_batch(
+            batch.images.to(place, non_blocking=True),
+            batch.labels.to(place, non_blocking=True),
+            batch.places,
+            self.config.augment,
+            self.config.seed,
+            self.classes,
+            step,
+        )
+
+
+@dataclass(frozen=True)
+class CachedBatchPreparer:
+    """(batch, step) -> activations [B, ...] on the device, and their targets."""
+
+    device: Device
+
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
+        place = self.device.torch_device
+        return (
+            batch.images.to(place, non_blocking=True),
+            batch.labels.to(place, non_blocking=True),
+        )

@@ -1,0 +1,183 @@
+"""A model in two: the layers in front of those that learn, and the rest.
+
+Sizes: B images, C channels, H W image. What goes from the front to the rest is `activations`: the
+tokens [B, T, D] or feature maps [B, c, h, w] that enter the first layer that learns. Where the
+head alone learns they are pooled, [B, D] or [B, C'], as pooling learns nothing, but for "map".
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.distributed import get_world
+from patchwords.errors import ConfigError
+from patchwords.models.build import Model
+from patchwords.models.config import ViTConfig
+from patchwords.models.vit import ViT
+from patchwords.training.config import FinetuneConfig, FrozenMode, parse_train_layers
+from patchwords.training.logs.run_folder import RunFolder
+from patchwords.training.model_setup import InitialModel
+from patchwords.training.plan import ResolvedSetting, TrainingPlan
+
+
+@dataclass(frozen=True)
+class FrozenBackbone:
+    """Where `--train` cuts a model."""
+
+    model: Model
+    first: int  # the first layer that learns; the number of layers: the head alone does
+
+    def activations(self, images: Tensor) -> Tensor:
+        """Normalised [B, C, H, W] -> what the frozen layers make of them"""
+        model = self.model
+        if self.first < model.config.layers:
+            return model.forward_until(images, self.first)
+        if isinstance(model, ViT):  # as its forward pass has it, to the bit
+            features = model.encode(images, model.config.read)
+        else:
+            features = model.forward_features(images)
+        return features if self.pool_learns else model.head.pooled(features)
+
+    def rest(self, activations: Tensor) -> Tensor:
+        """-> [B, classes]"""
+        model = self.model
+        if self.first < model.config.layers:
+            return model.forward_from(activations, self.first)
+        if self.pool_learns:
+            return model.forward_head(activations)
+        return model.head.classify(activations)
+
+    @property
+    def pool_learns(self) -> bool:
+        config = self.model.config
+        return isinstance(config, ViTConfig) and config.classifier == "map"
+
+    @property
+    def draws(self) -> bool:
+        """Whether the frozen layers draw in training: dropout, or stochastic depth.
+
+        Stochastic depth spares the first layer.
+        """
+        config = self.model.config
+        if not isinstance(config, ViTConfig):
+            return False
+        return config.dropout > 0 or (config.drop_path > 0 and self.first > 1)
+
+    def of_one(self, preprocess: Preprocess, device: Device) -> Tensor:
+        """The activations of one black image [1, ...], for their shape and type."""
+        shape = (1, preprocess.channels, *preprocess.image_size)
+        black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
+        with torch.no_grad(), device.autocast():
+            return self.activations(preprocess.normalise(black))
+
+
+def build_frozen_backbone(model: Model, train: str) -> FrozenBackbone | None:
+    """By `--train`; None where everything learns."""
+    learning = parse_train_layers(train)
+    return None if learning is None else FrozenBackbone(model, model.config.layers - learning)
+
+
+# Whether what the frozen layers give is kept on disk, or computed in every step; and why.
+#
+# It can be kept where an image is the same whenever it comes: nothing is drawn for it, or it is seen
+# in a fixed number of views.
+
+
+GIB = 2**30
+MAX_DISK_SHARE = 0.5  # of what is free there: nobody has asked for it to be taken
+
+
+def resolve_frozen_mode(
+    config: FinetuneConfig,
+    plan: TrainingPlan,
+    start: InitialModel,
+    device: Device,
+    output: Path,
+    held: int,
+) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
+    """Decide what `--frozen auto` comes to, where layers are frozen; `held` validation images.
+
+    Raises ConfigError where it says "cache", and that cannot be.
+    """
+    asked, front = config.machine.frozen, build_frozen_backbone(start.model, config.recipe.train)
+    if front is None:
+        if asked == "cache":
+            raise ConfigError("--frozen cache: every layer learns; add --train head, or last:2")
+        return config, []
+    if asked == "compute":
+        return config, [ResolvedSetting("frozen", "compute", "asked for")]
+    views = count_augmented_views(config, plan)
+    need = front.of_one(start.preprocess, device).nbytes * (views * plan.images + held)
+    why_not = explain_changing_activations(
+        config, plan, front, start.preprocess
+    ) or explain_disk_shortage(config, need, output)
+    if asked == "cache" and why_not is not None:
+        raise ConfigError(f"--frozen cache: {why_not}; or say --frozen compute")
+    what: FrozenMode = "cache" if why_not is None else "compute"
+    seen = "for each image" if views == 1 else f"for {views} views of each image"
+    why = (
+        why_not
+        or f"computed once {seen}: {format_cache_size(need)} on the disk, until the run ends"
+    )
+    config = replace(config, machine=replace(config.machine, frozen=what))
+    return config, [ResolvedSetting("frozen", what, why)]
+
+
+def count_augmented_views(config: FinetuneConfig, plan: TrainingPlan) -> int:
+    """Ways in which the run sees an image, as far as it comes to them."""
+    views = config.augment.views or 1
+    if config.recipe.balance == "sample":  # where a repetition takes the next view
+        return views
+    epochs = -(-plan.steps * plan.batch_size // plan.images)
+    return min(views, epochs)
+
+
+def explain_changing_activations(
+    config: FinetuneConfig, plan: TrainingPlan, front: FrozenBackbone, preprocess: Preprocess
+) -> str | None:
+    """Why activations are not the same whenever an image comes, or come but once; None: they do."""
+    augment = config.augment
+    if get_world().size > 1:
+        return "each of several processes sees other images in every epoch; start one"
+    if augment.mixes:
+        return "MixUp and CutMix blend images anew in every step; leave them out"
+    if front.draws:
+        return "frozen layers have dropout, too; --dropout 0 --drop-path 0 takes it away"
+    if augment.views is None and not augment.is_fixed(preprocess):
+        return (
+            "crops, flips and colours are new in every epoch; --views 10 fixes ten of each image "
+            "and computes them once"
+        )
+    if plan.steps * plan.batch_size <= count_augmented_views(config, plan) * plan.images:
+        return "no view of an image is seen twice; for more passes raise --epochs"
+    return None
+
+
+def explain_disk_shortage(config: FinetuneConfig, need: int, output: Path) -> str | None:
+    """Why the disk does not hold so many bytes; None where it does."""
+    bound = config.data_settings.cache_size * GIB
+    if need > bound:
+        return f"it takes {format_cache_size(need)}, more than --cache-size {bound / GIB:.3g} GiB; raise that"
+    folder = next(path for path in (output.absolute(), *output.absolute().parents) if path.exists())
+    there = sum(file.stat().st_blocks * 512 for file in RunFolder(output).frozen.rglob("*"))
+    free = shutil.disk_usage(folder).free + there
+    usable = free if config.machine.frozen == "cache" else MAX_DISK_SHARE * free
+    if need > usable:
+        return f"it takes {format_cache_size(need)}, and of the disk {format_cache_size(free)} are free; make some room"
+    return None
+
+
+def format_cache_size(count: float) -> str:
+    """Bytes for a person.
+
+    >>> format_cache_size(3_500_000), format_cache_size(7 * 2**30)
+    ('3.34 MiB', '7.0 GiB')
+    """
+    return f"{count / GIB:,.1f} GiB" if count >= GIB else f"{count / 2**20:,.2f} MiB"

@@ -1,0 +1,253 @@
+"""What the frozen layers give, computed once for each view of each image and kept on the disk.
+
+    RUN/frozen/
+      3f2a.../       of these weights, images and settings
+        view-0/      of the training images: one array, see data/feature_store.py
+        validation/  of the validation images, which are seen in one way
+
+They are computed before the first step, in blocks of 64 images in the order of the data, so that
+a value does not depend on the batches that it comes in later; a pass that was killed goes on where
+it was. The folder is gone once the run has ended. Whenever it is deleted before, the same is
+computed again.
+
+Sizes: n images, B batch, R numbers of one image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from patchwords.data.augment import TrainTransform, augment_batch
+from patchwords.data.dataset import TRAIN, VALIDATION, ImageDataset
+from patchwords.data.feature_store import BLOCK_ROWS, FeatureStore
+from patchwords.data.loader import (
+    EvalTransform,
+    ImageBatch,
+    Transform,
+    check_bad_image_share,
+    load_batches,
+)
+from patchwords.data.sampler import SampleKey
+from patchwords.data.splits import fingerprint_dataset
+from patchwords.errors import DataError, Interrupted
+from patchwords.models.build import Model, config_to_dict
+from patchwords.training.inputs.frozen import FrozenBackbone, count_augmented_views
+from patchwords.training.logs.display import Display
+from patchwords.training.run import TrainingRun
+from patchwords.version import __version__
+from patchwords.weights.pretrained import digest_tensors
+
+STORAGE_DTYPES = {
+    torch.bfloat16: torch.int16
+}  # NumPy has no bfloat16: kept as numbers of as many bits
+
+StopCheck = Callable[[], int | None]  # -> exit code of the signal that came
+
+
+@dataclass(frozen=True)
+class CachePart:
+    """Images that are seen in one way: a view of the training images, or the validation images."""
+
+    name: str  # of its folder
+    examples: ImageDataset
+    view: Transform
+    epoch: int | None  # of the training images: that in which they are seen so
+
+
+@dataclass(frozen=True)
+class ActivationCache:
+    """The activations of a run's training and validation images."""
+
+    job: TrainingRun
+    front: FrozenBackbone
+
+    @property
+    def train(self) -> ImageDataset:
+        return self.job.data.splits[TRAIN]
+
+    @property
+    def views(self) -> int:
+        return count_augmented_views(self.job.config, self.job.plan)
+
+    @cached_property
+    def folder(self) -> Path:
+        """Its name is of all that the activations depend on, as far as a run may change it."""
+        job, shape = self.job, config_to_dict(self.front.model.config)
+        weights = {k: v for k, v in job.state.model.named_parameters() if not v.requires_grad}
+        look = job.start.preprocess.to_dict(), asdict(job.config.augment), job.config.seed
+        how = job.device.describe(), self.front.first, BLOCK_ROWS, __version__
+        about = repr((digest_tensors(weights), shape, fingerprint_dataset(job.data), look, how))
+        name = hashlib.blake2b(about.encode(), digest_size=16).hexdigest()
+        return job.folder.frozen / name
+
+    @cached_property
+    def like(self) -> Tensor:
+        """[1, ...], the activations of one image, for their shape and type"""
+        return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
+
+    @cached_property
+    def parts(self) -> list[CachePart]:
+        job = self.job
+        look = TrainTransform(job.start.preprocess, job.config.augment, job.config.seed)
+        found = [CachePart(f"view-{view}", self.train, look, view) for view in range(self.views)]
+        held_out = job.data.splits.get(VALIDATION)
+        if held_out is not None and len(held_out):
+            found.append(CachePart(VALIDATION, held_out, EvalTransform(job.start.preprocess), None))
+        return found
+
+    def file(self, name: str) -> FeatureStore:
+        return FeatureStore(self.folder / name)
+
+    def fill(self, stop: StopCheck, display: Display) -> None:
+        """Compute what is not there; the time it takes is of the training.
+
+        Raises Interrupted on a signal, DataError where too many images cannot be read, ConfigError
+        where the disk is full.
+        """
+        clock = time.perf_counter()
+        for other in set(self.job.folder.frozen.glob("*")) - {self.folder}:
+            shutil.rmtree(other, ignore_errors=True)
+        try:
+            for part in self.parts:
+                if not self.file(part.name).is_whole:
+                    self.fill_part(part, stop, display)
+        finally:
+            self.job.state.seconds += time.perf_counter() - clock
+
+    def fill_part(self, part: CachePart, stop: StopCheck, display: Display) -> None:
+        """The blocks of one part that are not done."""
+        job, file, count = self.job, self.file(part.name), len(part.examples)
+        file.begin(count, self.like.numel(), to_storage_dtype(self.like).numpy().dtype)
+        blocks = file.blocks_left().tolist()
+        spans = [range(b * BLOCK_ROWS, min((b + 1) * BLOCK_ROWS, count)) for b in blocks]
+        plan = ([SampleKey(part.epoch or 0, sample) for sample in span] for span in spans)
+        cuda = job.device.type == "cuda"
+        batches = load_batches(part.examples, part.view, plan, job.workers, cuda)
+        names = [one.name for one in self.parts]
+        sizes = [len(one.examples) for one in self.parts]
+        before, whole = sum(sizes[: names.index(part.name)]), sum(sizes)
+        called = "validation images" if part.epoch is None else "training images"
+        bad: dict[str, str] = {}
+        with file.filling() as filling:
+            for block, span, batch in zip(blocks, spans, batches, strict=True):
+                bad.update((part.examples.keys[index], reason) for index, reason in batch.bad)
+                limit = job.config.data_settings.max_bad
+                check_bad_image_share(bad.items(), count, called, limit)
+                filling.write(block, self.rows(part, span, batch), batch.bad)
+                done = before + span.stop
+                display.busy(f"frozen layers: {done:,} of {whole:,} images computed")
+                if (code := stop()) is not None:
+                    raise Interrupted("stopped while the frozen layers were computed", code)
+        file.finish({"part": part.name})
+
+    def rows(self, part: CachePart, span: range, batch: ImageBatch) -> np.ndarray | None:
+        """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
+        if not len(batch.indices):
+            return None
+        values = to_storage_dtype(self.compute(part, batch)).flatten(1).numpy()  # [B, R]
+        rows = np.zeros((len(span), values.shape[1]), values.dtype)
+        rows[batch.indices.numpy() - span.start] = values
+        return rows
+
+    @torch.no_grad()
+    def compute(self, part: CachePart, batch: ImageBatch) -> Tensor:
+        """[B, ...] as a training step would have them, or an evaluation, on the device"""
+        job, trains = self.job, part.epoch is not None
+        images = batch.images.to(job.device.torch_device, non_blocking=True)
+        job.state.model.train(trains)
+        if trains:
+            images, _ = augment_batch(
+                images,
+                batch.labels,
+                batch.places,
+                job.config.augment,
+                job.config.seed,
+                len(job.data.classes),
+                step=0,  # of MixUp and CutMix, which are off
+            )
+        with job.device.autocast():
+            return self.front.activations(job.start.preprocess.normalise(images))
+
+    def batches(self, plan: Iterable[Sequence[SampleKey]]) -> Iterator[ImageBatch]:
+        """The batches of a plan, with activations [B, ...] for images."""
+        labels, drawn_at = torch.from_numpy(self.train.labels), self.job.config.augment.drawn_at
+        views = [self.kept(f"view-{view}") for view in range(self.views)]
+        pin = self.job.device.type == "cuda"
+        for places in plan:
+            rows, good, bad = [], [], []
+            for place in places:
+                view = views[drawn_at(place).epoch % len(views)]
+                if (reason := view.reasons.get(place.sample)) is not None:
+                    bad.append((place.sample, reason))
+                else:
+                    good.append(place)
+                    rows.append(view.rows[place.sample])
+            values = self.loaded(rows)
+            table = torch.tensor(good, dtype=torch.int64).reshape(-1, 3)
+            epochs, samples, repeats = table.T.contiguous()  # each [B]
+            values = values.pin_memory() if pin else values
+            yield ImageBatch(values, labels[samples], samples, epochs, repeats, bad)
+
+    def kept(self, name: str) -> CachedView:
+        """A part that is whole."""
+        return CachedView(*self.file(name).read())
+
+    def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
+        """B times [R], as they are on the disk -> [B, ...] as they were computed"""
+        if not rows:
+            return self.like[:0]
+        values = torch.from_numpy(np.stack(rows)).view(self.like.dtype)
+        return values.unflatten(1, self.like.shape[1:])
+
+
+class CachedView:
+    """One view of every image, and the images that could not be read."""
+
+    def __init__(self, rows: np.ndarray, bad: Sequence[tuple[int, str]]) -> None:
+        self.rows = rows.view(np.ndarray)  # [n, R] on the disk; a memmap's own slices are slow
+        self.reasons = dict(bad)
+
+
+def to_storage_dtype(values: Tensor) -> Tensor:
+    """On the CPU, of a type that NumPy has, with the same bits."""
+    return values.cpu().contiguous().view(STORAGE_DTYPES.get(values.dtype, values.dtype))
+
+
+# Validation where the frozen layers are computed once: the same images, seen in the same way.
+
+
+@torch.inference_mode()
+def validate_from_cache(cache: ActivationCache, model: Model) -> dict[str, Any]:
+    """Loss and accuracy of a model whose frozen layers are those of the cache.
+
+    Raises DataError where none of the images can be read.
+    """
+    job, kept = cache.job, cache.kept(VALIDATION)
+    labels = torch.from_numpy(job.data.splits[VALIDATION].labels)  # [n]
+    readable = [index for index in range(len(labels)) if index not in kept.reasons]
+    if not readable:
+        raise DataError("none of the validation images can be read; patchwords doctor says why")
+    front = replace(cache.front, model=model)
+    model.eval()
+    loss = right = 0.0
+    for start in range(0, len(readable), BLOCK_ROWS):
+        block = readable[start : start + BLOCK_ROWS]
+        values = cache.loaded([kept.rows[index] for index in block])  # [B, ...]
+        with job.device.autocast():
+            logits = front.rest(values.to(job.device.torch_device)).cpu().double()  # [B, classes]
+        loss += float(cross_entropy(logits, labels[block], reduction="sum"))
+        right += float((logits.argmax(1) == labels[block]).sum())
+    count = len(readable)
+    return {"loss": loss / count, "accuracy": right / count, "images": count}

@@ -1,0 +1,191 @@
+"""Where a run starts: the model, new or from weights, fitted to the data; its preprocessing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from patchwords.data.dataset import DatasetSplits, ImageDataset
+from patchwords.data.decode import read_image_size
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import DataError
+from patchwords.models.build import Model, get_model_family
+from patchwords.models.checks import to_height_width
+from patchwords.models.zoo import create_model, resolve_model
+from patchwords.training.config import FinetuneConfig
+from patchwords.training.recipes import ResolvedSetting
+from patchwords.weights.adapt import adapt_model
+from patchwords.weights.architecture import VIT_SHAPE_FIELDS
+from patchwords.weights.convert import make_numbered_labels
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.store import from_pretrained
+
+DEFAULT_MODEL = "ViT-B/16"
+SIZE_PROBE_IMAGES = 64  # to tell photos from thumbnails
+
+
+@dataclass(frozen=True)
+class InitialModel:
+    """A model ready to learn, on the CPU."""
+
+    name: str  # canonical
+    model: Model
+    preprocess: Preprocess
+    changes: tuple[str, ...]  # what loading weights reset or resized
+
+
+def load_starting_weights(config: FinetuneConfig) -> Pretrained | None:
+    """The trained model of --weights, if the run starts from one.
+
+    A --model beside it, with settings that make another model of that name, has to be what they
+    are. Raises WeightsError.
+    """
+    if config.weights is None:
+        return None
+    shape = collect_architecture_overrides(config) if config.model else {}
+    return from_pretrained(config.weights, architecture=config.model, **shape)
+
+
+def collect_architecture_overrides(config: FinetuneConfig) -> dict[str, Any]:
+    """The settings that make another model of a name, as far as somebody made them."""
+    asked = {field: getattr(config.model_settings, field) for field in VIT_SHAPE_FIELDS}
+    return {field: value for field, value in asked.items() if value is not None}
+
+
+def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
+    """That of the weights, or --model, or ViT-B/16, and by what its shape differs from the name."""
+    if origin is not None:
+        return origin.architecture or "weights"
+    named = resolve_model(config.model or DEFAULT_MODEL)
+    shape = [
+        f"{field} {value}"
+        for field, value in collect_architecture_overrides(config).items()
+        if value != getattr(named.config, field, None)
+    ]
+    return f"{named.name} with {', '.join(shape)}" if shape else named.name
+
+
+def choose_model_family(config: FinetuneConfig, origin: Pretrained | None) -> str:
+    """That of the weights, or of --model: "vit" or "resnet"; the recipe depends on it."""
+    named = origin.model if origin is not None else resolve_model(config.model or DEFAULT_MODEL)
+    return get_model_family(named.config)
+
+
+def build_initial_model(
+    config: FinetuneConfig,
+    data: DatasetSplits,
+    origin: Pretrained | None,
+    classes: Sequence[str] | None = None,
+) -> tuple[InitialModel, list[ResolvedSetting]]:
+    """Build or adapt the model for these classes, by default those of the data.
+
+    Without any, the head stays zero, as if for one. -> (start, choices made)
+    """
+    asked = config.model_settings
+    classes = tuple(data.classes if classes is None else classes)
+    size = parse_image_size(asked.image_size) if asked.image_size else None
+    settings = {
+        name: value
+        for name, value in vars(asked).items()
+        if name != "image_size" and value is not None
+    }
+    name = choose_model_name(config, origin)
+    if origin is None:
+        model = create_model(
+            config.model or DEFAULT_MODEL,
+            num_classes=max(1, len(classes)),
+            image_size=size,
+            seed=config.seed,
+            **settings,
+        )
+        preprocess, choices = choose_preprocess(config, data, model.config.image_size, None)
+        return InitialModel(name, model, preprocess, ()), choices
+    rows, numbers = map_head_rows(origin.labels, classes) if classes else (None, None)
+    model, changes = adapt_model(
+        origin.model,
+        num_classes=None if rows else max(1, len(classes)),
+        image_size=size,
+        head_rows=rows,
+        seed=config.seed,
+        **settings,
+    )
+    preprocess, choices = choose_preprocess(
+        config, data, model.config.image_size, origin.preprocess
+    )
+    if numbers:
+        changes[0] = numbers
+    return InitialModel(name, model, preprocess, (*origin.changes, *changes)), choices
+
+
+def map_head_rows(
+    labels: tuple[str, ...], classes: tuple[str, ...]
+) -> tuple[list[int] | None, str | None]:
+    """Where the head's labels stand in the order of the data's classes; None if it has to go.
+
+    Weights that number their classes, as Google's do, are taken to number those of the data if
+    they are as many. -> (rows, what a person should know of that)
+    """
+    if set(labels) == set(classes):
+        return [labels.index(name) for name in classes], None
+    count = len(labels)
+    if len(classes) == count and labels in {
+        make_numbered_labels(count),
+        make_numbered_labels(count, "LABEL_"),
+    }:
+        return list(range(count)), (
+            f"the head is kept: the weights number their {count} classes instead of naming them, "
+            f"so 0 is taken for {classes[0]}, and so on"
+        )
+    return None, None
+
+
+def choose_preprocess(
+    config: FinetuneConfig,
+    data: DatasetSplits,
+    size: tuple[int, int],
+    origin: Preprocess | None,
+) -> tuple[Preprocess, list[ResolvedSetting]]:
+    """How images are brought to size for evaluation: as asked, or as the weights had it.
+
+    Else the short side is resized and the centre cropped, but of images that are no larger than
+    the model's input nothing is cut off.
+    """
+    if origin is not None:
+        preprocess, why = replace(origin, image_size=size), "that of the weights"
+    elif estimate_short_side(data.splits["train"]) <= max(size):
+        preprocess = Preprocess(image_size=size, crop_fraction=1.0)
+        why = "the images are not larger than the model's input"
+    else:
+        preprocess, why = Preprocess(image_size=size), "resize the short side, crop the centre"
+    asked = describe_setting_source(config)
+    if config.resize is not None:
+        preprocess, why = replace(preprocess, resize=config.resize), asked
+    if config.crop_fraction is not None:
+        preprocess, why = replace(preprocess, crop_fraction=config.crop_fraction), asked
+    what = "squash" if preprocess.resize == "squash" else f"crop {preprocess.crop_fraction:g}"
+    return preprocess, [ResolvedSetting("evaluation_resize", what, why)]
+
+
+def describe_setting_source(config: FinetuneConfig) -> str:
+    """Of a setting that is not open any more when the recipe is filled in."""
+    return "asked for" if config.recipe.recipe is None else "the recipe, or asked for"
+
+
+def estimate_short_side(examples: ImageDataset) -> float:
+    """Median short side of a few images, from their headers, in pixels."""
+    sides = []
+    picks = np.linspace(0, len(examples) - 1, min(SIZE_PROBE_IMAGES, len(examples)))
+    for index in np.unique(picks.astype(np.int64)).tolist():
+        try:
+            sides.append(min(read_image_size(examples.read(index))))
+        except (OSError, DataError):
+            continue  # the loader names the bad ones
+    return float(np.median(sides)) if sides else np.inf
+
+
+def parse_image_size(size: tuple[int, ...]) -> tuple[int, int]:
+    """Height and width, of one number or two; raises ConfigError for what is neither."""
+    return to_height_width(size[0] if len(size) == 1 else size)

@@ -1,0 +1,398 @@
+"""Masked patch prediction (Sec. 4.6, App. B.1.2): what is corrupted, and what it costs.
+
+Half of the patch embeddings are corrupted (any share by `--mask-ratio`): 80 % of these by a learned
+mask embedding, 10 % by the embedding of another patch of the same image, and 10 % are kept. The
+loss is the mean over the corrupted patches alone, kept ones among them.
+
+Which patches, and how, is a function of (seed, epoch, image), so batches, workers and ranks change
+nothing. Sizes: B batch, C channels, H W image, N patches, R corrupted patches of an image.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from patchwords.data.augment import AugmentSettings, augment_batch
+from patchwords.data.dataset import DatasetSplits
+from patchwords.data.loader import ImageBatch
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.errors import ConfigError
+from patchwords.models.build import ModelConfig
+from patchwords.models.config import ViTConfig
+from patchwords.models.pretraining.masked import (
+    MaskedViT,
+    PatchCorruption,
+    check_maskable,
+    gather_patches,
+)
+from patchwords.models.vit import ViT
+from patchwords.rng import numpy_generator
+from patchwords.training.config import (
+    FinetuneConfig,
+    MaskedTargetName,
+    ObjectiveSettings,
+    PretrainConfig,
+)
+from patchwords.training.model_setup import InitialModel, describe_setting_source
+from patchwords.training.plan import ResolvedSetting, require_setting
+from patchwords.training.run import TrainingRun
+from patchwords.weights.pretrained import Pretrained
+
+# What masked patch prediction predicts: the three targets of Appendix B.1.2.
+#
+# Colours are those of the pixels as the encoder gets them, after augmentation, before they are
+# normalised. A colour is cut into 8 levels a channel ("3 bit"), evenly over [0, 255]; the paper
+# does not say where the levels begin. Three channels make 512 classes.
+#
+# Sizes: B images, C channels, H W image, P patch size, N patches of an image, R of them corrupted,
+# G cells to a side of a patch, S = G * G cells, K = 8^C classes, V values predicted for a patch.
+
+
+COLOUR_LEVELS = 8  # of a channel: 3 bit
+SMALL_PATCH_CELLS = 4  # cells to a side of the down-sized patch
+
+
+class PatchTarget(Protocol):
+    """One way to ask what was in a patch."""
+
+    @property
+    def outputs(self) -> int:
+        """V"""
+        ...
+
+    def wanted(self, patches: Tensor) -> Tensor:
+        """uint8 [B, R, C, P, P] -> what is to be predicted, [B, R, ...]"""
+        ...
+
+    def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        """float32 [B, R, V] -> [B, R]"""
+        ...
+
+    def right(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        """float32 [B, R, V] -> [B, R], the share of a patch whose colour is right"""
+        ...
+
+    def colours(self, wanted: Tensor) -> Tensor:
+        """What `wanted` gave -> int64 [B, R, S], the colour classes that are right"""
+        ...
+
+    def paint(self, predictions: Tensor) -> Tensor:
+        """float32 [B, R, V] -> uint8 [B, R, C, P, P], as a picture"""
+        ...
+
+
+@dataclass(frozen=True)
+class ColourTarget:
+    """The class of the mean colour of each cell, by a softmax of K classes for each.
+
+    One cell is the paper's target (1), the mean colour; 4 x 4 cells are (2), the down-sized patch.
+    """
+
+    cells: int  # G
+    patch_size: int
+    channels: int
+
+    @property
+    def outputs(self) -> int:
+        return self.cells**2 * COLOUR_LEVELS**self.channels
+
+    def wanted(self, patches: Tensor) -> Tensor:
+        """-> int64 [B, R, S]"""
+        return compute_colour_classes(patches, self.cells)
+
+    def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        scores = self.split(predictions)  # [B, R, S, K]
+        losses = F.cross_entropy(scores.flatten(0, 2), wanted.flatten(), reduction="none")
+        return losses.view(wanted.shape).mean(-1)
+
+    def right(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        return (self.split(predictions).argmax(-1) == wanted).float().mean(-1)
+
+    def colours(self, wanted: Tensor) -> Tensor:
+        return wanted
+
+    def paint(self, predictions: Tensor) -> Tensor:
+        """Each cell in the middle of its class's levels."""
+        classes = self.split(predictions).argmax(-1)  # [B, R, S]
+        digits = [
+            classes // COLOUR_LEVELS**place % COLOUR_LEVELS
+            for place in reversed(range(self.channels))
+        ]
+        levels = torch.stack(digits, dim=2)  # [B, R, C, S]
+        colours = ((levels + 0.5) * 255 / COLOUR_LEVELS).round().to(torch.uint8)
+        rows = torch.arange(self.patch_size, device=colours.device) * self.cells // self.patch_size
+        return colours.unflatten(-1, (self.cells, self.cells))[..., rows[:, None], rows]
+
+    def split(self, predictions: Tensor) -> Tensor:
+        """[B, R, V] -> [B, R, S, K]"""
+        return predictions.unflatten(-1, (self.cells**2, -1))
+
+
+@dataclass(frozen=True)
+class PixelTarget:
+    """Every pixel of the patch as a number, by the mean squared error: the paper's target (3).
+
+    Right is a patch whose predicted pixels have a mean in the colour class of the true ones, so
+    that all targets are judged by the same question.
+    """
+
+    preprocess: Preprocess
+    patch_size: int
+    channels: int
+
+    @property
+    def outputs(self) -> int:
+        return self.channels * self.patch_size**2
+
+    def wanted(self, patches: Tensor) -> Tensor:
+        return patches
+
+    def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        pixels = self.preprocess.normalise(wanted.flatten(0, 1))  # [B * R, C, P, P]
+        pixels = pixels.view(*wanted.shape[:2], -1)  # [B, R, V]
+        return (predictions - pixels).square().mean(-1)
+
+    def right(self, predictions: Tensor, wanted: Tensor) -> Tensor:
+        mean = self.pixels(predictions).mean((-2, -1))  # [B, R, C], of 0..255
+        found = combine_levels(
+            (mean * COLOUR_LEVELS / 255).floor().clamp(0, COLOUR_LEVELS - 1).long()
+        )  # [B, R]
+        return (found == self.colours(wanted)[..., 0]).float()
+
+    def colours(self, wanted: Tensor) -> Tensor:
+        return compute_colour_classes(wanted, 1)
+
+    def paint(self, predictions: Tensor) -> Tensor:
+        return self.pixels(predictions).clamp(0, 255).round().to(torch.uint8)
+
+    def pixels(self, predictions: Tensor) -> Tensor:
+        """[B, R, V] -> [B, R, C, P, P] of 0..255"""
+        shape = (self.channels, self.patch_size, self.patch_size)
+        mean, std = (
+            torch.tensor(values, device=predictions.device)[:, None, None]  # [C, 1, 1]
+            for values in (self.preprocess.mean, self.preprocess.std)
+        )
+        return (predictions.unflatten(-1, shape) * std + mean) * 255
+
+
+def build_patch_target(name: str, config: ViTConfig, preprocess: Preprocess) -> PatchTarget:
+    """The target by its name in `--target`; raises ConfigError for patches it does not fit."""
+    size, channels = config.patch_size, config.channels
+    if name == "pixels":
+        return PixelTarget(preprocess, size, channels)
+    if name == "small-patch" and size < SMALL_PATCH_CELLS:
+        raise ConfigError(
+            f"--target small-patch makes {SMALL_PATCH_CELLS}x{SMALL_PATCH_CELLS} of a patch, and the patches of this model "
+            f"are {size}x{size}: choose --target pixels or mean-colour, or larger patches"
+        )
+    return ColourTarget(SMALL_PATCH_CELLS if name == "small-patch" else 1, size, channels)
+
+
+def patchify(images: Tensor, size: int) -> Tensor:
+    """[B, C, H, W] -> [B, N, C, P, P], row after row of the image"""
+    x = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, H/P, P, W/P, P]
+    return x.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
+
+
+def unpatchify(patches: Tensor, rows: int) -> Tensor:
+    """[B, N, C, P, P], H/P -> [B, C, H, W]"""
+    x = patches.unflatten(1, (rows, -1)).permute(0, 3, 1, 4, 2, 5)  # [B, C, H/P, P, W/P, P]
+    return x.flatten(4, 5).flatten(2, 3)
+
+
+def compute_colour_classes(patches: Tensor, cells: int) -> Tensor:
+    """uint8 [B, R, C, P, P] -> int64 [B, R, S], the class of the mean colour of each cell.
+
+    In whole numbers, so that a mean on the border of two levels falls alike on every device.
+    Where P does not divide, cells share a line of pixels, as in an adaptive average pooling.
+    """
+    size = patches.shape[-1]
+    edges = [(i * size // cells, math.ceil((i + 1) * size / cells)) for i in range(cells)]
+    classes = []
+    for top, bottom in edges:
+        for left, right in edges:
+            cell = patches[..., top:bottom, left:right]
+            brightest = 255 * cell.shape[-1] * cell.shape[-2]
+            levels = cell.sum((-2, -1), dtype=torch.int64) * COLOUR_LEVELS // brightest  # [B, R, C]
+            classes.append(combine_levels(levels.clamp(max=COLOUR_LEVELS - 1)))
+    return torch.stack(classes, dim=-1)
+
+
+def combine_levels(levels: Tensor) -> Tensor:
+    """int64 [..., C] levels of the channels -> [...] classes, red the most significant"""
+    classes = levels[..., 0]
+    for channel in range(1, levels.shape[-1]):
+        classes = classes * COLOUR_LEVELS + levels[..., channel]
+    return classes
+
+
+MASKED, OTHER = 0.8, 0.1  # of the corrupted patches; the rest is kept (App. B.1.2)
+DEFAULT_MASK_RATIO = 0.5  # of all patches (App. B.1.2; 15 % did slightly worse there)
+DEFAULT_TARGET: MaskedTargetName = "mean-colour"  # with the best few-shot results (App. B.1.2)
+
+
+@dataclass(frozen=True)
+class MaskedPatchLoss:
+    """The cost of an image: the mean over its corrupted patches."""
+
+    forward: Callable[[Tensor, PatchCorruption], Tensor]  # uint8 images -> predictions [B, R, V]
+    target: PatchTarget
+    patch_size: int
+
+    def __call__(self, images: Tensor, targets: PatchCorruption) -> tuple[Tensor, Tensor]:
+        """uint8 [B, C, H, W] -> ([B] losses, [] images; one is right by its share of patches)"""
+        wanted = self.target.wanted(self.hidden(images, targets))
+        predictions = self.forward(images, targets).float()  # [B, R, V]
+        losses = self.target.losses(predictions, wanted).mean(1)
+        return losses, self.target.right(predictions.detach(), wanted).mean(1).sum()
+
+    def hidden(self, images: Tensor, corruption: PatchCorruption) -> Tensor:
+        """uint8 [B, C, H, W] -> uint8 [B, R, C, P, P], the corrupted patches"""
+        patches = patchify(images, self.patch_size)  # [B, N, C, P, P]
+        return gather_patches(patches.flatten(2), corruption.places).unflatten(2, patches.shape[2:])
+
+
+@dataclass(frozen=True)
+class PredictMasked:
+    """Pre-training without labels."""
+
+    objective_name: Literal["supervised", "masked"] = "masked"
+
+    def classes(self, data: DatasetSplits) -> tuple[str, ...]:
+        return ()
+
+    def settle(
+        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
+        learn = get_objective_settings(config)
+        target, ratio = learn.target or DEFAULT_TARGET, learn.mask_ratio or DEFAULT_MASK_RATIO
+        paper, said = "App. B.1.2", describe_setting_source(config)
+        choices = [
+            ResolvedSetting(
+                "objective", "masked", f"colours of hidden patches ({paper}); no labels"
+            ),
+            ResolvedSetting("target", target, said if learn.target else paper),
+            ResolvedSetting("mask_ratio", ratio, said if learn.mask_ratio else paper),
+        ]
+        assert isinstance(config, PretrainConfig)
+        return replace(config, learn=replace(learn, target=target, mask_ratio=ratio)), choices
+
+    def learner(self, start: InitialModel, config: FinetuneConfig) -> MaskedViT:
+        check_maskable(start.model.config)
+        assert isinstance(start.model, ViT)
+        shape, learn = start.model.config, get_objective_settings(config)
+        count_corrupted_patches(shape.patches, require_setting(learn.mask_ratio))  # or it raises
+        target = build_patch_target(require_setting(learn.target), shape, start.preprocess)
+        return MaskedViT(start.model, target.outputs, config.seed)
+
+    def preparation(self, job: TrainingRun) -> MaskedBatchPreparer:
+        draw = build_mask_sampler(job.config, job.start.model.config)
+        return MaskedBatchPreparer(draw, job.config.augment, job.device)
+
+    def objective(self, job: TrainingRun, learner: nn.Module) -> MaskedPatchLoss:
+        return build_masked_patch_loss(
+            job.config, job.start.model.config, job.start.preprocess, learner
+        )
+
+
+def build_masked_patch_loss(
+    config: FinetuneConfig, shape: ModelConfig, preprocess: Preprocess, learner: nn.Module
+) -> MaskedPatchLoss:
+    """The objective of a MaskedViT of this shape; `learner` may have been compiled or wrapped."""
+    assert isinstance(shape, ViTConfig)
+    target = build_patch_target(
+        require_setting(get_objective_settings(config).target), shape, preprocess
+    )
+
+    def forward(images: Tensor, corruption: PatchCorruption) -> Tensor:
+        return learner(preprocess.normalise(images), corruption)
+
+    return MaskedPatchLoss(forward, target, shape.patch_size)
+
+
+def build_mask_sampler(config: FinetuneConfig, shape: ModelConfig) -> MaskSampler:
+    """The draw of a run."""
+    assert isinstance(shape, ViTConfig)
+    return MaskSampler(
+        shape.patches, require_setting(get_objective_settings(config).mask_ratio), config.seed
+    )
+
+
+@dataclass(frozen=True)
+class MaskSampler:
+    """Decides for each image which of its patches are corrupted."""
+
+    patches: int  # N
+    ratio: float
+    seed: int
+
+    def __call__(self, places: Iterable[tuple[int | str, ...]]) -> PatchCorruption:
+        """The place of each image, such as (epoch, sample, repeat) -> Corruption, on the CPU"""
+        images, count = list(places), count_corrupted_patches(self.patches, self.ratio)
+        chosen = np.empty((len(images), count), np.int64)
+        sources = np.empty((len(images), self.patches), np.int64)
+        masked = np.empty((len(images), self.patches), np.bool_)
+        for row, place in enumerate(images):
+            generator = numpy_generator(self.seed, "mask", *place)
+            drawn = draw_corruption(generator, self.patches, count)
+            chosen[row], sources[row], masked[row] = drawn
+        return PatchCorruption(*map(torch.from_numpy, (chosen, sources, masked)))
+
+
+@dataclass(frozen=True)
+class MaskedBatchPreparer:
+    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their corruption."""
+
+    draw: MaskSampler
+    augment: AugmentSettings
+    device: Device
+
+    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, PatchCorruption]:
+        place = self.device.torch_device
+        images, _ = augment_batch(
+            batch.images.to(place, non_blocking=True),
+            batch.labels,
+            batch.places,
+            self.augment,
+            self.draw.seed,
+            0,  # classes: images are not mixed, so that no label is made
+            step,
+        )
+        return images, self.draw(batch.places).to(place)
+
+
+def draw_corruption(
+    generator: np.random.Generator, patches: int, count: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """-> places int64 [R] rising, sources int64 [N], masked bool [N]; see `PatchCorruption`"""
+    places = np.sort(generator.permutation(patches)[:count])
+    fate, step = generator.random(count), generator.integers(1, patches, count)
+    sources, masked = np.arange(patches), np.zeros(patches, np.bool_)
+    masked[places[fate < MASKED]] = True
+    swapped = (fate >= MASKED) & (fate < MASKED + OTHER)
+    sources[places[swapped]] = (places[swapped] + step[swapped]) % patches  # never itself
+    return places, sources, masked
+
+
+def count_corrupted_patches(patches: int, ratio: float) -> int:
+    """How many patches of an image are corrupted; raises ConfigError where that is none."""
+    count = round(ratio * patches)
+    if count:
+        return count
+    raise ConfigError(
+        f"--mask-ratio {ratio:g} of {patches} patches is none: {1 / patches:.2g} would be one"
+    )
+
+
+def get_objective_settings(config: FinetuneConfig) -> ObjectiveSettings:
+    assert isinstance(config, PretrainConfig)
+    return config.learn

@@ -1,0 +1,117 @@
+"""Pre-training: the main job with another aim, and what it adds to training for classes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from torch import nn
+
+from patchwords.data.dataset import DatasetSplits
+from patchwords.errors import ConfigError
+from patchwords.models.config import ViTConfig
+from patchwords.models.zoo import resolve_model
+from patchwords.training.config import FinetuneConfig, PretrainConfig
+from patchwords.training.finetune import (
+    EvaluateFn,
+    FewShotFn,
+    share_config_across_processes,
+    train_and_save,
+)
+from patchwords.training.logs.display import Display
+from patchwords.training.model_setup import DEFAULT_MODEL, describe_setting_source
+from patchwords.training.objectives import Aim
+from patchwords.training.objectives.classification import Classify
+from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.objectives.masked import PredictMasked
+from patchwords.training.plan import ResolvedSetting
+from patchwords.training.run import TrainingRun, prepare_training_run
+from patchwords.weights.pretrained import Pretrained
+
+
+def pretrain_model(
+    config: PretrainConfig,
+    evaluator_of: Callable[[PretrainConfig], EvaluateFn],
+    display: Display,
+    fewshot: FewShotFn | None = None,
+) -> TrainingRun:
+    """As `finetune.run`; `evaluator_of` gets the config with everything decided."""
+    with share_config_across_processes(config) as settings:
+        job = prepare_training_run(settings, display, choose_objective(settings))
+        assert isinstance(job.config, PretrainConfig)
+        return train_and_save(job, evaluator_of(job.config), display, fewshot)
+
+
+def choose_objective(config: PretrainConfig) -> Aim:
+    """What `--objective` asks for."""
+    return PredictMasked() if config.learn.objective == "masked" else PretrainClasses()
+
+
+@dataclass(frozen=True)
+class PretrainClasses(Classify):
+    """Classes by a head of two layers (Sec. 3.1), by softmax or each class by itself."""
+
+    def settle(
+        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
+        assert isinstance(config, PretrainConfig)
+        config, of_loss = resolve_loss(config, len(data.classes))
+        config, of_head = resolve_head(config, origin)
+        return config, [ResolvedSetting("objective", "supervised", "classes"), *of_loss, *of_head]
+
+    def objective(self, job: TrainingRun, learner: nn.Module) -> ClassificationLoss:
+        assert isinstance(job.config, PretrainConfig)
+        return replace(super().objective(job, learner), sigmoid=job.config.learn.loss == "sigmoid")
+
+
+def resolve_loss(
+    config: PretrainConfig, classes: int
+) -> tuple[PretrainConfig, list[ResolvedSetting]]:
+    """Softmax, if nobody says otherwise; for sigmoids, a bias that fits the number of classes."""
+    loss = config.learn.loss or "softmax"
+    why = describe_setting_source(config) if config.learn.loss else "one label an image"
+    choices = [ResolvedSetting("loss", loss, why)]
+    model = config.model_settings
+    if loss == "sigmoid" and model.head_bias is None:
+        model = replace(model, head_bias=compute_uniform_head_bias(classes))
+        why = f"-ln(classes - 1): every class starts at 1 in {classes:,}"
+        choices.append(ResolvedSetting("head_bias", model.head_bias, why))
+    return replace(config, learn=replace(config.learn, loss=loss), model_settings=model), choices
+
+
+def resolve_head(
+    config: PretrainConfig, origin: Pretrained | None
+) -> tuple[PretrainConfig, list[ResolvedSetting]]:
+    """A tanh layer as wide as the model, if nobody says otherwise; a ResNet has none."""
+    width = resolve_model_width(config, origin)
+    head = config.learn.head or ("linear" if width is None else "tanh")
+    if head == "tanh" and width is None:
+        raise ConfigError("--head tanh: a ResNet's head is linear; leave it out")
+    model, choices = config.model_settings, []
+    if head == "tanh":
+        size = model.representation_size or width
+        model = replace(model, representation_size=size)
+        why = f"a tanh layer of {size} before the classifier, as in Sec. 3.1"
+        choices.append(ResolvedSetting("head", head, why))
+    return replace(config, learn=replace(config.learn, head=head), model_settings=model), choices
+
+
+def compute_uniform_head_bias(classes: int) -> float:
+    """The bias at which a sigmoid gives every class the probability 1 / classes.
+
+    big_vision's configs have the same to two digits: -6.9 for ImageNet's 1,000, -10 for the
+    21,843 of ImageNet-21k.
+
+    >>> round(compute_uniform_head_bias(1000), 1), round(compute_uniform_head_bias(21843), 1)
+    (-6.9, -10.0)
+    """
+    return -math.log(max(classes - 1, 1))
+
+
+def resolve_model_width(config: FinetuneConfig, origin: Pretrained | None) -> int | None:
+    """D of the ViT that will be trained; None for a ResNet."""
+    named = origin.model.config if origin else resolve_model(config.model or DEFAULT_MODEL).config
+    if not isinstance(named, ViTConfig):
+        return None
+    return config.model_settings.width or named.width

@@ -1,0 +1,354 @@
+"""What the readers and writers of other projects' folders share: files, fit, refusals.
+
+A folder holds config.json and the tensors, as safetensors or as a pickle that is read as data.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import ConfigError, WeightsError, did_you_mean
+from patchwords.files import explain_write_error, write_atomically
+from patchwords.models.build import ModelConfig
+from patchwords.models.resnet.config import TrunkConfig
+from patchwords.weights.adapt import get_tensor_shapes
+from patchwords.weights.safe_load import read_safetensors, read_torch
+
+CONFIG_FILE, TENSORS_FILE = "config.json", "model.safetensors"
+# By preference; an index names the parts of weights that are cut into several files.
+WEIGHT_FILES = (
+    TENSORS_FILE,
+    f"{TENSORS_FILE}.index.json",
+    "pytorch_model.bin",
+    "pytorch_model.bin.index.json",
+)
+# What reading a damaged table can raise: JSON holds anything where a number should be.
+PARSE_ERRORS = (
+    TypeError,
+    ValueError,
+    KeyError,
+    AttributeError,
+    IndexError,
+    ArithmeticError,
+    RuntimeError,
+)
+DEFAULT_NUM_CLASSES = (
+    1000  # where a file has neither a classifier nor names of classes: as ViTConfig
+)
+
+
+def read_json_table(path: Path) -> dict[str, Any]:
+    """A JSON file that holds a table. Raises WeightsError."""
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise WeightsError(f"{path} is damaged: {error}") from error
+    if not isinstance(table, dict):
+        raise WeightsError(f"{path} is damaged: it holds no table")
+    return table
+
+
+def read_tensors(path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, or those of a folder. Raises WeightsError."""
+    if path.is_dir():
+        found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
+        if not found:
+            raise WeightsError(f"{path} holds no weights: it lacks {' and '.join(WEIGHT_FILES)}")
+        path = found[0]
+    return read_safetensors(path) if ".safetensors" in path.name else read_torch(path)
+
+
+def validate_tensors(
+    weights: Mapping[str, Tensor], config: ModelConfig, source: Path
+) -> dict[str, Tensor]:
+    """The tensors, if they are those of the config by name and shape; halves become float32.
+
+    Raises WeightsError with the first that does not fit.
+    """
+    check_tensor_shapes(weights, config, source)
+    for name, value in weights.items():
+        if not value.is_floating_point():
+            raise WeightsError(f"{source}: {name} is of {value.dtype}; weights are real numbers")
+    return {
+        name: value.to(torch.promote_types(value.dtype, torch.float32)).contiguous()
+        for name, value in weights.items()
+    }
+
+
+def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, source: Path) -> None:
+    """Raise WeightsError for the first tensor that is not the config's, by name and shape."""
+    if config.layers > len(weights):  # before a model of absurd depth is built
+        raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
+    if (misfit := find_shape_mismatch(weights, get_tensor_shapes(config))) is not None:
+        name, wanted, found = misfit
+        raise WeightsError(f"{source}: {name} should be {wanted}, and is {found}")
+
+
+def find_shape_mismatch(
+    weights: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
+) -> tuple[str, object, object] | None:
+    """(name, wanted shape, found shape) of the first tensor that is not as wanted, if there is one.
+
+    A shape is "absent" where there is no such tensor, or where none is wanted.
+    """
+    found = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(wanted.keys() | found.keys()):
+        if wanted.get(name) != found.get(name):
+            return name, wanted.get(name, "absent"), found.get(name, "absent")
+    return None
+
+
+def refuse_unsupported(target: str, reasons: Iterable[tuple[bool, str]]) -> None:
+    """Raise WeightsError with the first reason that holds why `target` cannot express a model."""
+    for holds, why in reasons:
+        if holds:
+            raise WeightsError(f"{target} cannot hold this model: {why}")
+
+
+def check_preprocess_size(preprocess: Preprocess, config: ModelConfig) -> None:
+    """Raise WeightsError where images are made of another size than positions are learned for."""
+    if preprocess.image_size != config.image_size:
+        made, meant = ("x".join(map(str, of.image_size)) for of in (preprocess, config))
+        raise WeightsError(
+            f"images are made of {made}, but the model is for {meant}: load it with image_size "
+            f"{made} first"
+        )
+
+
+def make_numbered_labels(count: int, prefix: str = "") -> tuple[str, ...]:
+    """Labels where a file has none; transformers has "LABEL_" before each."""
+    return tuple(f"{prefix}{index}" for index in range(count))
+
+
+def add_zero_classifier(weights: dict[str, Tensor], classes: int, width: int) -> str:
+    """Add a classifier of zeros to weights without one; -> a line for a person."""
+    weights["head.linear.weight"] = torch.zeros(classes, width)
+    weights["head.linear.bias"] = torch.zeros(classes)
+    return (
+        f"the file has no classifier: the head is zero, of {classes} classes, until it is trained "
+        "for yours"
+    )
+
+
+def add_missing_classifier(weights: dict[str, Tensor], classes: int) -> str:
+    """A classifier of zeros on what the weights end in; -> a line for a person."""
+    for name in ("head.representation.weight", "encoder.norm.weight", "norm.weight"):
+        if name in weights:
+            return add_zero_classifier(weights, classes, len(weights[name]))
+    raise WeightsError("the file has neither a classifier nor a final norm")
+
+
+def write_tensors(
+    folder: Path, tensors: Mapping[str, Tensor], tables: Mapping[str, dict[str, Any]]
+) -> None:
+    """The tensors as model.safetensors and each table as JSON; files are replaced atomically."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain_write_error(error, folder) from error
+    dense = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    data = safetensors.torch.save(dense, metadata={"format": "pt"})
+    write_atomically(folder / TENSORS_FILE, data)
+    for name, table in tables.items():
+        text = json.dumps(table, indent=2, ensure_ascii=False) + "\n"
+        write_atomically(folder / name, text)
+
+
+# Tensors from the names of one layout to those of another, by one table for both directions.
+
+
+# A module or a parameter as the two layouts call it, with {} for each number: the pair
+# ("encoder.blocks.{}.norm1", "blocks.{}.norm1") stands for the weight and the bias of every block.
+NamePairs = Sequence[tuple[str, str]]
+
+
+def rename_tensors(
+    weights: Mapping[str, Tensor], pairs: NamePairs
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Tensors under the second names of the pairs; and the names that no pair knows.
+
+    Raises WeightsError where two tensors would have one name.
+    """
+    patterns = [(_compile_pattern(first), second) for first, second in pairs]
+    renamed: dict[str, Tensor] = {}
+    unknown = []
+    for name, tensor in weights.items():
+        new = _translate_name(name, patterns)
+        if new is None:
+            unknown.append(name)
+        elif new in renamed:
+            raise WeightsError(f"{new} is there twice, once under the name {name}: keep one")
+        else:
+            renamed[new] = tensor
+    return renamed, unknown
+
+
+def reverse_pairs(pairs: NamePairs) -> NamePairs:
+    """The same table for the way back."""
+    return [(second, first) for first, second in pairs]
+
+
+def _translate_name(name: str, patterns: Sequence[tuple[re.Pattern[str], str]]) -> str | None:
+    for pattern, new in patterns:
+        if match := pattern.fullmatch(name):
+            *numbers, parameter = match.groups(default="")
+            return new.format(*numbers) + parameter
+    return None
+
+
+def _compile_pattern(name: str) -> re.Pattern[str]:
+    numbered = re.escape(name).replace(r"\{\}", r"(\d+)")
+    return re.compile(rf"{numbered}(\.weight|\.bias)?")
+
+
+# How Flax and TensorFlow lay a parameter out, and how PyTorch does; both ways.
+#
+# Sizes: D width, K heads, Dh head width; I O channels in and out.
+
+
+TensorLayout = Literal[
+    "as is", "dense", "convolution", "1x1 dense", "to heads", "heads' bias", "from heads"
+]
+
+
+@dataclass(frozen=True)
+class ArraySource:
+    """Where a parameter of ours lies in a file: keys, whose rows stand below one another in ours.
+
+    (q, k and v are three arrays there, and one matrix here.)
+    """
+
+    keys: tuple[str, ...]
+    layout: TensorLayout
+
+
+LAYOUT_TO_TORCH: dict[TensorLayout, Callable[[Tensor], Tensor]] = {
+    "as is": lambda x: x,
+    "dense": lambda x: x.mT,  # [I, O] -> [O, I]
+    "convolution": lambda x: x.permute(3, 2, 0, 1),  # [h, w, I, O] -> [O, I, h, w]
+    "1x1 dense": lambda x: x[0, 0].mT,  # [1, 1, I, O] -> [O, I]
+    "to heads": lambda x: x.flatten(1).mT,  # [D, K, Dh] -> [K*Dh, D]
+    "heads' bias": lambda x: x.flatten(),  # [K, Dh] -> [K*Dh]
+    "from heads": lambda x: x.flatten(0, 1).mT,  # [K, Dh, D] -> [D, K*Dh]
+}
+TORCH_TO_LAYOUT: dict[TensorLayout, Callable[[Tensor, int], Tensor]] = {  # (ours, K) -> theirs
+    "as is": lambda x, heads: x,
+    "dense": lambda x, heads: x.mT,
+    "convolution": lambda x, heads: x.permute(2, 3, 1, 0),
+    "1x1 dense": lambda x, heads: x.mT[None, None],
+    "to heads": lambda x, heads: x.mT.unflatten(1, (heads, -1)),
+    "heads' bias": lambda x, heads: x.unflatten(0, (heads, -1)),
+    "from heads": lambda x, heads: x.mT.unflatten(0, (heads, -1)),
+}
+
+
+def convert_to_torch(
+    arrays: Mapping[str, Tensor], names: Mapping[str, ArraySource]
+) -> dict[str, Tensor]:
+    """Their arrays by key -> our parameters by name; `names` says where each lies."""
+    return {
+        name: torch.cat(
+            [LAYOUT_TO_TORCH[source.layout](arrays[key]) for key in source.keys]
+        ).contiguous()
+        for name, source in names.items()
+    }
+
+
+def convert_from_torch(
+    weights: Mapping[str, Tensor], names: Mapping[str, ArraySource], heads: int = 1
+) -> dict[str, Tensor]:
+    """Our parameters by name -> their arrays by key; the inverse of `convert_to_torch`.
+
+    On the meta device it gives the shapes that a file must have.
+    """
+    arrays = {}
+    for name, source in names.items():
+        parts = weights[name].chunk(len(source.keys))
+        for key, part in zip(source.keys, parts, strict=True):
+            arrays[key] = TORCH_TO_LAYOUT[source.layout](part, heads).contiguous()
+    return arrays
+
+
+# Weights of standardised convolutions, made to suit another project's epsilon.
+#
+# Of w / sqrt(var(w) + e) nothing changes if w is k times and e is k^2 times as large.
+
+
+def rescale_to_epsilon_1e8(
+    weights: Mapping[str, Tensor], trunk: TrunkConfig
+) -> tuple[dict[str, Tensor], TrunkConfig, list[str]]:
+    """The same function with 1e-8 in place of BiT's 1e-10; other forms come back as they are.
+
+    -> weights, the trunk that they are for, and what a person should know.
+    """
+    if trunk.standardise != "var+1e-10" or trunk.spatial != "convolution":
+        return dict(weights), trunk, []
+    scaled = {
+        name: value * 10 if name.startswith("trunk.") and value.ndim == 4 else value
+        for name, value in weights.items()
+    }
+    note = (
+        "convolution weights are written 10 times as large: they are standardised there with an "
+        "epsilon of 1e-8, not 1e-10, and so give the same"
+    )
+    return scaled, replace(trunk, standardise="var+1e-8"), [note]
+
+
+# What every reader of weights gives, whatever the file they came from.
+
+
+@dataclass(frozen=True)
+class LoadedWeights:
+    """A model in parts, under our names; `adapt.load` puts it together."""
+
+    config: ModelConfig
+    weights: dict[str, Tensor]  # complete: those of `build(config)`, by name and shape
+    labels: tuple[str, ...]
+    preprocess: Preprocess
+    architecture: str | None = None  # canonical name, where the sizes have one
+    home: Path | None = None  # the model folder of ours, where it came from one
+    notes: tuple[str, ...] = ()  # what a person should know: a head of zeros, keys left aside
+
+
+# The forms in which weights are written, whose programs open them, and where they go.
+
+
+WeightsFormat = Literal["patchwords", "huggingface", "timm", "google"]
+
+OPEN_SNIPPETS: dict[WeightsFormat, str] = {
+    "patchwords": 'pw.from_pretrained("{path}"), or patchwords predict {path} photo.jpg',
+    "huggingface": 'transformers.pipeline("image-classification", model="{path}")',
+    "timm": 'timm.create_model("local-dir:{path}", pretrained=True)',
+    "google": 'vit_jax.checkpoint.load("{path}")',
+}
+
+
+def check_weights_target(target: Path, form: WeightsFormat, overwrite: bool) -> None:
+    """Raises ConfigError before the work where `target` is taken, or is no name for the form."""
+    if form not in get_args(WeightsFormat):
+        raise ConfigError(f"unknown format {form!r}{did_you_mean(form, get_args(WeightsFormat))}")
+    is_file = form == "google"
+    if is_file and target.suffix != ".npz":
+        raise ConfigError(f"google weights are one file: call it {target.with_suffix('.npz')}")
+    if not is_file and target.suffix in {".npz", ".safetensors", ".onnx"}:
+        raise ConfigError(f"{form} weights are a folder: call it {target.with_suffix('')}")
+    if target.is_dir() if is_file else target.is_file():
+        raise ConfigError(f"{target} is a {'folder' if is_file else 'file'}; choose another name")
+    taken = target.exists() and (is_file or any(target.iterdir()))
+    if taken and not overwrite:
+        raise ConfigError(f"{target} is there already; choose another name, or add --overwrite")
+
+
+def format_open_hint(target: Path, form: WeightsFormat) -> str:
+    """A line of code for the program that the weights are for."""
+    return f"open it: {OPEN_SNIPPETS[form].format(path=target)}"

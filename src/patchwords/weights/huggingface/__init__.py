@@ -1,0 +1,224 @@
+"""Hugging Face's transformers: ViT and BiT from its folders, and folders that it opens.
+
+    folder/
+      config.json                sizes, numerics, labels
+      model.safetensors          or pytorch_model.bin, or either in parts with an index
+      preprocessor_config.json   how images are cut and scaled
+
+Only what gives the same logits is read or written; all else is refused by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from patchwords.errors import ConfigError, WeightsError
+from patchwords.models.build import ModelConfig
+from patchwords.models.checks import to_height_width
+from patchwords.models.config import ViTConfig
+from patchwords.weights.architecture import find_architecture_name
+from patchwords.weights.convert import (
+    CONFIG_FILE,
+    DEFAULT_NUM_CLASSES,
+    PARSE_ERRORS,
+    LoadedWeights,
+    NamePairs,
+    add_missing_classifier,
+    check_preprocess_size,
+    make_numbered_labels,
+    read_json_table,
+    read_tensors,
+    rename_tensors,
+    rescale_to_epsilon_1e8,
+    reverse_pairs,
+    validate_tensors,
+    write_tensors,
+)
+from patchwords.weights.huggingface import names
+from patchwords.weights.huggingface.config import (
+    PROCESSOR_FILE,
+    bit_config_from_huggingface,
+    bit_config_to_huggingface,
+    parse_processor_size,
+    preprocess_from_huggingface,
+    preprocess_to_huggingface,
+    vit_config_from_huggingface,
+    vit_config_to_huggingface,
+)
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.safe_load import format_first_line
+
+REFUSED_MODEL_TYPES = {
+    "deit": (
+        "its distillation token takes part in attention, and ours have none; the DeiT trained "
+        "without it (facebook/deit-base-patch16-224) is a ViT and can be read"
+    ),
+    "vit-hybrid": (
+        "transformers dropped it in version 5; timm has the same weights: "
+        "vit_base_r50_s16_384.orig_in21k_ft_in1k"
+    ),
+}
+
+
+def read_huggingface(folder: Path) -> LoadedWeights:
+    """A ViT or BiT as transformers saves it. Raises WeightsError in one line."""
+    table = read_json_table(folder / CONFIG_FILE)
+    kind = table.get("model_type")
+    if kind not in ("vit", "bit"):
+        why = REFUSED_MODEL_TYPES.get(str(kind), "only vit and bit are the paper's models")
+        raise WeightsError(f"{folder / CONFIG_FILE}: model_type {kind!r} cannot be read: {why}")
+    processor = folder / PROCESSOR_FILE
+    images = read_json_table(processor) if processor.is_file() else None
+    tensors = names.restore_published_names(read_tensors(folder), kind)
+    try:
+        read = read_huggingface_vit if kind == "vit" else read_huggingface_bit
+        return read(table, images, tensors, folder)
+    except ConfigError as error:
+        raise WeightsError(f"{folder}: {error}") from error
+    except PARSE_ERRORS as error:
+        raise WeightsError(
+            f"{folder / CONFIG_FILE} is damaged: {format_first_line(error)}"
+        ) from error
+
+
+def read_huggingface_vit(
+    table: Mapping[str, Any],
+    images: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+    source: Path,
+) -> LoadedWeights:
+    """ViTForImageClassification; or ViTModel, whose pooler is the tanh layer of pre-training."""
+    weights, notes = rename_huggingface_tensors(tensors, names.VIT_NAMES, source)
+    weights, unbiased = names.join_qkv(weights)
+    if unbiased:
+        notes.append("query, key and value had no biases: they start from zero")
+    if "head.linear.weight" in weights and "head.representation.weight" in weights:
+        # The classifier of ViTForImageClassification looks past the pooler.
+        for parameter in ("weight", "bias"):
+            weights.pop(f"head.representation.{parameter}", None)
+        notes.append("the pooler is left aside: the classifier does not use it")
+    layer = weights.get("head.representation.weight")  # [R, D]
+    labels = read_huggingface_labels(table, weights)
+    config, more = vit_config_from_huggingface(
+        table, len(labels), None if layer is None else len(layer)
+    )
+    if "head.linear.weight" not in weights:
+        more.append(add_missing_classifier(weights, len(labels)))
+    return assemble_loaded_weights(config, weights, labels, images, [*notes, *more], source)
+
+
+def read_huggingface_bit(
+    table: Mapping[str, Any],
+    images: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+    source: Path,
+) -> LoadedWeights:
+    """BitForImageClassification, or BitModel without a classifier."""
+    weights, notes = rename_huggingface_tensors(tensors, names.BIT_NAMES, source)
+    labels = read_huggingface_labels(table, weights)
+    config, more = bit_config_from_huggingface(table, len(labels), infer_bit_image_size(images))
+    if "head.linear.weight" not in weights:
+        more.append(add_missing_classifier(weights, len(labels)))
+    return assemble_loaded_weights(config, weights, labels, images, [*notes, *more], source)
+
+
+def infer_bit_image_size(images: Mapping[str, Any] | None) -> tuple[int, int]:
+    """What the processor cuts images to: a BiT's config does not say, and takes any size."""
+    if images is None:
+        return 224, 224
+    size = parse_processor_size(images.get("crop_size") or images.get("size", 224))
+    side = size.get("shortest_edge", 224)
+    return to_height_width([size.get("height", side), size.get("width", side)])
+
+
+def rename_huggingface_tensors(
+    tensors: Mapping[str, Tensor], pairs: NamePairs, source: Path
+) -> tuple[dict[str, Tensor], list[str]]:
+    """Under our names; parameters of other tasks are left aside, and the notes say so."""
+    weights, unknown = rename_tensors(tensors, reverse_pairs(pairs))
+    strange = [name for name in unknown if not name.startswith(names.IGNORED_PREFIXES)]
+    if strange:
+        raise WeightsError(
+            f"{source}: {strange[0]} ({len(strange)} in all such) is no part of the model that "
+            f"{CONFIG_FILE} describes"
+        )
+    return weights, [f"left aside: {', '.join(unknown)}"] if unknown else []
+
+
+def read_huggingface_labels(
+    table: Mapping[str, Any], weights: Mapping[str, Tensor]
+) -> tuple[str, ...]:
+    """Names of classes in the order of the classifier's rows, or numbers where there are none."""
+    names_by_index = table.get("id2label") or {}
+    if names_by_index:
+        order = sorted(names_by_index, key=int)
+        return tuple(str(names_by_index[index]) for index in order)
+    classifier = weights.get("head.linear.weight")  # [classes, D]
+    return make_numbered_labels(DEFAULT_NUM_CLASSES if classifier is None else len(classifier))
+
+
+def assemble_loaded_weights(
+    config: ModelConfig,
+    weights: Mapping[str, Tensor],
+    labels: tuple[str, ...],
+    images: Mapping[str, Any] | None,
+    notes: list[str],
+    source: Path,
+) -> LoadedWeights:
+    if images is None:
+        height, width = config.image_size
+        notes = [
+            *notes,
+            f"{source} has no {PROCESSOR_FILE}: images are squashed to {height}x{width}, as "
+            "transformers' ViTImageProcessor does",
+        ]
+        images = {"size": [height, width]}
+    preprocess, more = preprocess_from_huggingface(images, config.image_size, config.channels)
+    return LoadedWeights(
+        config=config,
+        weights=validate_tensors(weights, config, source),
+        labels=labels,
+        preprocess=preprocess,
+        architecture=find_architecture_name(config),
+        notes=(*notes, *more),
+    )
+
+
+def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
+    """A folder for transformers' Auto classes and its pipeline; -> what a person should know.
+
+    Raises WeightsError for a model or a preprocessing that transformers cannot express.
+    """
+    model, preprocess = pretrained.model, pretrained.preprocess
+    config = model.config
+    weights: dict[str, Tensor] = dict(model.state_dict())
+    notes: list[str] = []
+    if isinstance(config, ViTConfig):
+        table, prefix = vit_config_to_huggingface(config), "vit."
+        check_preprocess_size(preprocess, config)
+        tensors, _ = rename_tensors(names.split_qkv(weights), names.VIT_NAMES)
+    else:
+        weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
+        table, prefix = bit_config_to_huggingface(config.with_settings(trunk=trunk)), "bit."
+        tensors, _ = rename_tensors(weights, names.BIT_NAMES)
+    table |= {
+        "id2label": {str(index): label for index, label in enumerate(pretrained.labels)},
+        "label2id": {label: index for index, label in enumerate(pretrained.labels)},
+        "dtype": str(weights["head.linear.weight"].dtype).removeprefix("torch."),
+    }
+    inside = {
+        name if name.startswith("classifier") else prefix + name: value
+        for name, value in tensors.items()
+    }
+    write_tensors(
+        folder, inside, {CONFIG_FILE: table, PROCESSOR_FILE: preprocess_to_huggingface(preprocess)}
+    )
+    if preprocess.channels == 1:
+        notes.append(
+            "transformers' pipeline makes RGB of every image: hand grey ones to the processor"
+        )
+    return notes

@@ -1,0 +1,236 @@
+"""timm: ViT, hybrids and BiT from its files, and folders that timm.create_model opens.
+
+    folder/
+      config.json         architecture, model_args, and in pretrained_cfg preprocessing and labels
+      model.safetensors   or pytorch_model.bin
+
+Only what gives the same logits is read or written; all else is refused by name.
+Sizes: T tokens, D width.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from patchwords.errors import ConfigError, WeightsError
+from patchwords.models.build import ModelConfig
+from patchwords.models.config import ViTConfig
+from patchwords.weights.architecture import find_architecture_name
+from patchwords.weights.convert import (
+    CONFIG_FILE,
+    DEFAULT_NUM_CLASSES,
+    PARSE_ERRORS,
+    LoadedWeights,
+    NamePairs,
+    add_missing_classifier,
+    check_preprocess_size,
+    make_numbered_labels,
+    read_json_table,
+    read_tensors,
+    rename_tensors,
+    rescale_to_epsilon_1e8,
+    reverse_pairs,
+    validate_tensors,
+    write_tensors,
+)
+from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.safe_load import format_first_line
+from patchwords.weights.timm import names
+from patchwords.weights.timm.config import (
+    infer_timm_image_size,
+    make_resnet_model_args,
+    make_vit_model_args,
+    preprocess_from_timm,
+    preprocess_to_timm,
+    resnet_config_from_timm,
+    resolve_timm_architecture,
+    vit_config_from_timm,
+)
+
+LAYER_SCALE_PATTERN = re.compile(r"blocks\.(\d+)\.(?:ls([12])\.gamma|gamma_([12]))")
+LAYER_SCALE_PROJECTIONS = {"1": "attn.proj", "2": "mlp.fc2"}  # the last projection of each branch
+
+
+def read_timm(path: Path, architecture: str | None = None) -> LoadedWeights:
+    """A folder as timm keeps it on the hub, or a file of weights of an architecture by its name.
+
+    Raises WeightsError in one line.
+    """
+    table = read_json_table(path / CONFIG_FILE) if path.is_dir() else {}
+    name = architecture or table.get("architecture")
+    if not isinstance(name, str):
+        raise WeightsError(
+            f"{path} does not say which architecture it is of; name it as timm does, "
+            "vit_base_patch16_224"
+        )
+    tensors = read_tensors(path)
+    try:
+        return read_timm_state_dict(tensors, name, table, path)
+    except ConfigError as error:
+        raise WeightsError(f"{path}: {error}") from error
+    except PARSE_ERRORS as error:
+        raise WeightsError(f"{path} does not fit {name}: {format_first_line(error)}") from error
+
+
+def read_timm_state_dict(
+    tensors: Mapping[str, Tensor], name: str, table: Mapping[str, Any], source: Path
+) -> LoadedWeights:
+    """The model of a state dict; `table` is config.json, and may be empty."""
+    told = table.get("pretrained_cfg") or table
+    cfg = {**default_pretrained_cfg(name), **told}
+    args = {**{"global_pool": table.get("global_pool")}, **(table.get("model_args") or {})}
+    heads, size = resolve_timm_architecture(name)
+    size = infer_timm_image_size(args, cfg, size)
+    unscaled, notes = fold_layer_scale(tensors)
+    pairs = names.RESNET_NAMES if heads is None else choose_vit_names(unscaled)
+    weights, unknown = rename_tensors(unscaled, reverse_pairs(pairs))
+    if unknown:
+        raise WeightsError(
+            f"{source} cannot be read: {unknown[0]} is {names.describe_unsupported_part(unknown[0])}"
+        )
+    labels = read_timm_labels(table, cfg)
+    if "head.linear.weight" not in weights:
+        notes.append(add_missing_classifier(weights, len(labels) or DEFAULT_NUM_CLASSES))
+    weights["head.linear.weight"] = weights["head.linear.weight"].flatten(1)  # BiT's is 1x1
+    config: ModelConfig
+    if heads is None:
+        config = resnet_config_from_timm(weights, size)
+    else:
+        config = vit_config_from_timm(weights, heads, size, args)
+        notes += add_missing_qkv_biases(weights, config)
+        table_rows = weights.get("positions.table")  # [1, T or N, D]
+        if table_rows is not None and config.prefix and table_rows.shape[1] == config.patches:
+            weights["positions.table"] = prepend_class_token_row(table_rows)
+    preprocess, more = preprocess_from_timm(cfg, config.image_size, config.channels)
+    if len(labels) != config.num_classes:
+        if labels:
+            notes.append(f"{len(labels)} labels for {config.num_classes} classes: left aside")
+        labels = make_numbered_labels(config.num_classes)
+    if not told:
+        notes.append(
+            "how images are cut and scaled stands in config.json, which the file came without: it "
+            "is taken to be as for most models of that name"
+        )
+    return LoadedWeights(
+        config=config,
+        weights=validate_tensors(weights, config, source),
+        labels=labels,
+        preprocess=preprocess,
+        architecture=find_architecture_name(config),
+        notes=(*notes, *more),
+    )
+
+
+def default_pretrained_cfg(name: str) -> dict[str, Any]:
+    """What timm's own table says of preprocessing, where a file comes without it."""
+    half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
+    if name.startswith("resnetv2"):
+        return {**half, "crop_pct": 0.875, "interpolation": "bilinear"}
+    crop_pct = 1.0 if "_384" in name else 0.9
+    statistics = {} if name.startswith("deit") else half
+    return {**statistics, "crop_pct": crop_pct, "interpolation": "bicubic"}
+
+
+def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
+    """The table of names for a plain ViT, a hybrid, or one with a ResNet's root alone."""
+    if "patch_embed.backbone.conv.weight" in tensors:
+        return names.ROOT_ONLY_NAMES
+    return (
+        names.HYBRID_NAMES
+        if "patch_embed.backbone.stem.conv.weight" in tensors
+        else names.VIT_NAMES
+    )
+
+
+def fold_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    """A factor per channel after a projection is the projection with its rows times the factor."""
+    folded = {
+        name: value for name, value in tensors.items() if not LAYER_SCALE_PATTERN.fullmatch(name)
+    }
+    if len(folded) == len(tensors):
+        return folded, []
+    for name, gamma in tensors.items():
+        if match := LAYER_SCALE_PATTERN.fullmatch(name):
+            block, new, old = match.groups()
+            projection = f"blocks.{block}.{LAYER_SCALE_PROJECTIONS[new or old]}"
+            folded[f"{projection}.weight"] = folded[f"{projection}.weight"] * gamma[:, None]
+            folded[f"{projection}.bias"] = folded[f"{projection}.bias"] * gamma
+    return folded, ["LayerScale is folded into the projections before it: the same function"]
+
+
+def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
+    """Zeros where query, key and value have no biases: the same function."""
+    absent = False
+    for block in range(config.depth):
+        name = f"encoder.blocks.{block}.attention.qkv"
+        if f"{name}.bias" not in weights:
+            weights[f"{name}.bias"] = weights[f"{name}.weight"].new_zeros(3 * config.width)
+            absent = True
+    return ["query, key and value had no biases: they start from zero"] if absent else []
+
+
+def prepend_class_token_row(table: Tensor) -> Tensor:
+    """[1, N, D] -> [1, T, D]: no position for the class token is one of zeros (no_embed_class)."""
+    return torch.cat([table.new_zeros(1, 1, table.shape[2]), table], dim=1)
+
+
+def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
+    """Names of classes, in words where the file has words for each; () without any."""
+    found = table.get("label_names") or cfg.get("label_names") or cfg.get("labels") or ()
+    if isinstance(found, Mapping):  # by number, where timm left some out
+        found = [found[number] for number in sorted(found, key=int)]
+    keys = list(found)
+    words = table.get("label_descriptions") or cfg.get("label_descriptions") or {}
+    described = [words.get(key) for key in keys]
+    if keys and all(described) and len(set(described)) == len(keys):
+        return tuple(str(one) for one in described)
+    return tuple(str(key) for key in keys)
+
+
+def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
+    """A folder for timm.create_model("local-dir:FOLDER", pretrained=True), or for the hub.
+
+    -> what a person should know. Raises WeightsError for a model that timm cannot express.
+    """
+    config, preprocess = pretrained.model.config, pretrained.preprocess
+    weights: dict[str, Tensor] = dict(pretrained.model.state_dict())
+    notes: list[str] = []
+    pairs: NamePairs
+    if config.trunk is not None:
+        weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
+        config = config.with_settings(trunk=trunk)
+    if isinstance(config, ViTConfig):
+        name, args = make_vit_model_args(config)
+        check_preprocess_size(preprocess, config)
+        root_alone = config.trunk is not None and not config.trunk.units
+        pairs = names.ROOT_ONLY_NAMES if root_alone else names.HYBRID_NAMES
+        classifier, features = "head", config.width
+    else:
+        name, args = make_resnet_model_args(config)
+        pairs, classifier, features = names.RESNET_NAMES, "head.fc", config.trunk.channels
+        weights["head.linear.weight"] = weights["head.linear.weight"][:, :, None, None]
+    tensors, _ = rename_tensors(weights, pairs)
+    first = next(one for one in names.FIRST_CONVS if f"{one}.weight" in tensors)
+    table = {
+        "architecture": name,
+        "num_classes": config.num_classes,
+        "num_features": features,
+        "global_pool": args.get("global_pool", "avg"),
+        "label_names": list(pretrained.labels),
+        "model_args": args,
+        "pretrained_cfg": {
+            **preprocess_to_timm(preprocess),
+            "fixed_input_size": isinstance(config, ViTConfig),
+            "num_classes": config.num_classes,
+            "first_conv": first,
+            "classifier": classifier,
+        },
+    }
+    write_tensors(folder, tensors, {CONFIG_FILE: table})
+    return notes

@@ -1,0 +1,375 @@
+"""From what a timm file says to our configs.
+
+The tensors tell most sizes; the name of the architecture tells the heads, which no shape shows,
+and by its place in a table that the model computes what ours does. Sources: the functions with
+@register_model in vision_transformer.py, deit.py, vision_transformer_hybrid.py and resnetv2.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from torch import Tensor
+
+from patchwords.data.preprocess import Preprocess
+from patchwords.errors import ConfigError, WeightsError
+from patchwords.models.checks import to_height_width
+from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import ROOT_WIDTH, ResNetConfig, TrunkConfig
+from patchwords.models.zoo import resolve_model
+from patchwords.weights.convert import refuse_unsupported
+
+# Architectures of the same arithmetic whose names are none of ours -> heads.
+HEADS_BY_ARCHITECTURE = {
+    "vit_medium_patch16_gap_240": 8,
+    "vit_medium_patch16_gap_256": 8,
+    "vit_medium_patch16_gap_384": 8,
+    "vit_betwixt_patch16_gap_256": 10,
+    "vit_base_patch16_gap_224": 16,
+    "vit_huge_patch14_gap_224": 16,
+    "vit_huge_patch16_gap_448": 16,
+    "vit_giant_patch16_gap_224": 16,
+    "vit_base_patch16_224_miil": 12,
+    "vit_base_patch32_plus_256": 14,
+    "vit_base_patch16_plus_240": 14,
+    "deit_tiny_patch16_224": 3,
+    "deit_small_patch16_224": 6,
+    "deit_base_patch16_224": 12,
+    "deit_base_patch16_384": 12,
+    "deit3_small_patch16_224": 6,
+    "deit3_small_patch16_384": 6,
+    "deit3_medium_patch16_224": 8,
+    "deit3_base_patch16_224": 12,
+    "deit3_base_patch16_384": 12,
+    "deit3_large_patch16_224": 16,
+    "deit3_large_patch16_384": 16,
+    "deit3_huge_patch14_224": 16,
+}
+GELU_BY_ACT_LAYER = {None: "erf", "gelu": "erf", "gelu_tanh": "tanh"}  # act_layer -> our gelu
+LAYER_NORM_NAMES = (None, "layernorm", "LayerNorm")  # norm_layer; its epsilon is 1e-6
+UNSUPPORTED_MODEL_ARGS = (
+    "block_fn",
+    "mlp_layer",
+    "attn_layer",
+    "embed_layer",
+    "pool_include_prefix",
+)
+NORM_EPS = 1e-6  # of timm's own LayerNorm
+STANDARDISE: Literal["var+1e-8"] = "var+1e-8"  # of its hybrids and of its BiT
+GROUP_NORM_EPS = 1e-5
+
+
+def resolve_timm_architecture(architecture: str) -> tuple[int | None, tuple[int, int]]:
+    """Heads (None: a ResNet) and image size of an architecture. Raises WeightsError."""
+    plain = architecture.rpartition("/")[2].partition(".")[0]
+    if plain in HEADS_BY_ARCHITECTURE:
+        size = int(plain.removesuffix("_miil").rsplit("_", 1)[1])
+        return HEADS_BY_ARCHITECTURE[plain], (size, size)
+    try:
+        config = resolve_model(architecture).config
+    except ConfigError as error:
+        raise WeightsError(
+            f"timm's {architecture!r} is not known to compute what ours does ({error})"
+        ) from error
+    return (config.heads if isinstance(config, ViTConfig) else None), config.image_size
+
+
+def check_model_args(args: Mapping[str, Any]) -> None:
+    """Refuse model_args that the tensors do not show and that ours cannot follow."""
+    refuse_unsupported(
+        "patchwords",
+        (
+            (
+                args.get("act_layer") not in GELU_BY_ACT_LAYER,
+                f"act_layer is {args.get('act_layer')!r}",
+            ),
+            (
+                args.get("norm_layer") not in LAYER_NORM_NAMES,
+                f"norm_layer is {args.get('norm_layer')!r}",
+            ),
+            *(
+                (bool(args.get(part)), f"{part} is {args.get(part)!r}")
+                for part in UNSUPPORTED_MODEL_ARGS
+            ),
+        ),
+    )
+
+
+def vit_config_from_timm(
+    weights: Mapping[str, Tensor],
+    heads: int,
+    image_size: tuple[int, int],
+    args: Mapping[str, Any],
+) -> ViTConfig:
+    """The config of tensors under our names. Raises ConfigError or WeightsError."""
+    check_model_args(args)
+    kernel = weights["embed.weight"]  # [D, C, P, P]
+    trunk = None
+    if "trunk.root.conv.weight" in weights:
+        trunk = TrunkConfig(
+            units=count_timm_units(weights),
+            width_factor=len(weights["trunk.root.conv.weight"]) // ROOT_WIDTH,
+            standardise=STANDARDISE,
+            group_norm_eps=GROUP_NORM_EPS,
+        )
+    first = weights["trunk.root.conv.weight" if trunk else "embed.weight"]
+    layer = weights.get("head.representation.weight")  # [R, D]
+    return ViTConfig(
+        patch_size=kernel.shape[-1],
+        width=len(kernel),
+        depth=len(
+            {parse_name_index(name, 2) for name in weights if name.startswith("encoder.blocks.")}
+        ),
+        heads=args.get("num_heads") or heads,
+        mlp_width=len(weights["encoder.blocks.0.mlp.fc1.weight"]),
+        image_size=image_size,
+        channels=first.shape[1],
+        num_classes=len(weights["head.linear.weight"]),
+        classifier=infer_timm_classifier(weights, args.get("global_pool")),  # type: ignore[arg-type]
+        representation_size=None if layer is None else len(layer),
+        gelu=GELU_BY_ACT_LAYER[args.get("act_layer")],  # type: ignore[arg-type]
+        norm_eps=NORM_EPS,
+        dropout=args.get("proj_drop_rate") or 0.0,
+        drop_path=args.get("drop_path_rate") or 0.0,
+        position="1d" if "positions.table" in weights else "none",
+        resize="bicubic-antialias",
+        trunk=trunk,
+    )
+
+
+def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> str:
+    """Our classifier. Raises WeightsError for a pooling that ours has not."""
+    with_token, with_map = "class_token" in weights, "head.pool.probe" in weights
+    found = "token" if with_token else "map" if with_map else "gap"
+    means = {"avg": "gap"}.get(pool or found, pool or found)
+    refuse_unsupported(
+        "patchwords",
+        (
+            (with_token and with_map, "attention pooling leaves out a class token that is there"),
+            (means != found, f"global_pool is {pool!r}, and the tensors are for {found!r}"),
+        ),
+    )
+    return found
+
+
+def resnet_config_from_timm(
+    weights: Mapping[str, Tensor], image_size: tuple[int, int]
+) -> ResNetConfig:
+    """The config of a BiT's tensors under our names."""
+    root = weights["trunk.root.conv.weight"]  # [64 x factor, C, 7, 7]
+    trunk = TrunkConfig(
+        units=count_timm_units(weights),
+        width_factor=len(root) // ROOT_WIDTH,
+        form="pre",
+        standardise=STANDARDISE,
+        group_norm_eps=GROUP_NORM_EPS,
+        padding="symmetric",
+        pool_padding="zeros",
+    )
+    return ResNetConfig(trunk, image_size, root.shape[1], len(weights["head.linear.weight"]))
+
+
+def count_timm_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """Residual units of each stage."""
+    found: dict[int, set[int]] = {}
+    for name in weights:
+        if name.startswith("trunk.stages."):
+            found.setdefault(parse_name_index(name, 2), set()).add(parse_name_index(name, 3))
+    return tuple(len(found[stage]) for stage in sorted(found))
+
+
+def parse_name_index(name: str, place: int) -> int:
+    """The number at this place of a dotted name."""
+    return int(name.split(".")[place])
+
+
+def infer_timm_image_size(
+    args: Mapping[str, Any], cfg: Mapping[str, Any], default: tuple[int, int]
+) -> tuple[int, int]:
+    """(H, W) that the weights are for. Raises ConfigError."""
+    if args.get("img_size"):
+        return to_height_width(args["img_size"])
+    return to_height_width(list(cfg["input_size"])[1:]) if cfg.get("input_size") else default
+
+
+# What builds our models in timm: the name of an architecture, and model_args for it.
+#
+# timm.create_model takes any size of a plain ViT, but only the ResNets that have a name there.
+
+
+# What timm can build by name: units -> name.
+HYBRID_ARCHITECTURES: dict[tuple[int, ...], str] = {
+    (): "vit_tiny_r_s16_p8_224",
+    (2, 2, 2, 2): "vit_small_r26_s32_224",
+    (3, 4, 9): "vit_base_r50_s16_224",
+    (3, 4, 6, 3): "vit_large_r50_s32_224",
+}
+RESNET_ARCHITECTURES: dict[tuple[tuple[int, ...], int], str] = {
+    ((3, 4, 6, 3), 1): "resnetv2_50x1_bit",
+    ((3, 4, 6, 3), 3): "resnetv2_50x3_bit",
+    ((3, 4, 23, 3), 1): "resnetv2_101x1_bit",
+    ((3, 4, 23, 3), 3): "resnetv2_101x3_bit",
+    ((3, 8, 36, 3), 2): "resnetv2_152x2_bit",
+    ((3, 8, 36, 3), 4): "resnetv2_152x4_bit",
+}
+PLAIN_ARCHITECTURE = "vit_base_patch16_224"  # any size of a plain ViT, by model_args
+
+
+def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
+    """The architecture and model_args of a ViT or hybrid. Raises WeightsError."""
+    trunk = config.trunk
+    refuse_unsupported(
+        "timm's VisionTransformer",
+        (
+            (
+                config.position not in ("1d", "none") or config.position_at != "stem",
+                f"positions are learned by index and added once, not {config.position!r} at "
+                f"{config.position_at!r}",
+            ),
+            (
+                config.mixer != "attention",
+                f"tokens see one another by attention, not {config.mixer!r}",
+            ),
+            (
+                config.representation_size is not None,
+                "timm dropped the tanh layer under the classifier; so does fine-tuning (Sec. 3.2)",
+            ),
+            (
+                config.norm_eps != NORM_EPS,
+                f"its LayerNorm has an epsilon of 1e-6, not {config.norm_eps}",
+            ),
+            (
+                trunk is not None and not is_timm_hybrid_trunk(trunk),
+                "its hybrids standardise weights by var+1e-8, with a GroupNorm epsilon of 1e-5 and "
+                f"padding 'same', and have units {', '.join(map(str, HYBRID_ARCHITECTURES))}, not {trunk}",
+            ),
+        ),
+    )
+    args: dict[str, Any] = {
+        "img_size": list(config.image_size),
+        "patch_size": config.patch_size,
+        "in_chans": config.channels,
+        "embed_dim": config.width,
+        "depth": config.depth,
+        "num_heads": config.heads,
+        "mlp_ratio": compute_mlp_ratio(config.width, config.mlp_width),
+        "class_token": config.classifier == "token",
+        "global_pool": {"gap": "avg"}.get(config.classifier, config.classifier),
+        "fc_norm": False,
+        "act_layer": {"erf": "gelu", "tanh": "gelu_tanh"}[config.gelu],
+    }
+    if config.position == "none":
+        args["pos_embed"] = "none"
+    if config.dropout:
+        args |= {"pos_drop_rate": config.dropout, "proj_drop_rate": config.dropout}
+    if config.drop_path:
+        args["drop_path_rate"] = config.drop_path
+    return (HYBRID_ARCHITECTURES[trunk.units] if trunk else PLAIN_ARCHITECTURE), args
+
+
+def is_timm_hybrid_trunk(trunk: TrunkConfig) -> bool:
+    """Whether timm's hybrids have this trunk; both paddings of the pooling are one after a ReLU."""
+    theirs = TrunkConfig(trunk.units, standardise=STANDARDISE, group_norm_eps=GROUP_NORM_EPS)
+    return trunk.units in HYBRID_ARCHITECTURES and replace(trunk, pool_padding="lowest") == theirs
+
+
+def make_resnet_model_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
+    """The architecture and model_args of a BiT. Raises WeightsError."""
+    trunk = config.trunk
+    refuse_unsupported(
+        "timm's ResNetV2",
+        (
+            ((trunk.form, trunk.spatial) != ("pre", "convolution"), "BiT's form is 'pre'"),
+            (
+                (trunk.standardise, trunk.group_norm_eps) != (STANDARDISE, GROUP_NORM_EPS),
+                f"it standardises weights by var+1e-8 with a GroupNorm epsilon of 1e-5, not by "
+                f"{trunk.standardise} with {trunk.group_norm_eps}",
+            ),
+            (
+                (trunk.padding, trunk.pool_padding) != ("symmetric", "zeros"),
+                "it pads convolutions alike at both ends and the pooling by zeros",
+            ),
+            (
+                (trunk.units, trunk.width_factor) not in RESNET_ARCHITECTURES,
+                f"it has {', '.join(RESNET_ARCHITECTURES.values())}, not units {trunk.units} times "
+                f"{trunk.width_factor}",
+            ),
+        ),
+    )
+    return RESNET_ARCHITECTURES[trunk.units, trunk.width_factor], {"in_chans": config.channels}
+
+
+def compute_mlp_ratio(width: int, mlp_width: int) -> float:
+    """The number that timm's int(width * ratio) makes the MLP's width of."""
+    ratio = mlp_width / width
+    return ratio if int(width * ratio) == mlp_width else math.nextafter(ratio, math.inf)
+
+
+# timm's pretrained_cfg: how images are cut and scaled, from and to `Preprocess`.
+#
+# Source: transforms_imagenet_eval in data/transforms_factory.py of timm 1.0. Its crop resizes the
+# image to floor(size / crop_pct) at the short side and takes the centre out of that.
+
+
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # where cfg is silent
+
+
+def preprocess_from_timm(
+    cfg: Mapping[str, Any], image_size: tuple[int, int], channels: int
+) -> tuple[Preprocess, list[str]]:
+    """The preprocessing for images of (H, W); and what is not quite as told. Raises ConfigError."""
+    percent = float(cfg.get("crop_pct") or 0.875)
+    mode = cfg.get("crop_mode") or "center"
+    interpolation = cfg.get("interpolation") or "bicubic"
+    notes = []
+    if interpolation not in ("bilinear", "bicubic"):
+        notes.append(f"interpolation {interpolation!r} is not offered here: bicubic is taken")
+        interpolation = "bicubic"
+    whole = math.floor(image_size[0] / percent)
+    if mode == "border" or (mode == "squash" and percent < 1):
+        notes.append(f"crop_mode {mode!r} with crop_pct {percent} is read as a centre crop")
+        mode = "center"
+    preprocess = Preprocess(
+        image_size=image_size,
+        resize="squash" if mode == "squash" else "crop",
+        crop_fraction=image_size[0] / max(whole, image_size[0]),
+        interpolation=interpolation,  # type: ignore[arg-type]
+        mean=expand_to_channels(cfg.get("mean") or IMAGENET_MEAN, channels),
+        std=expand_to_channels(cfg.get("std") or IMAGENET_STD, channels),
+        channels=channels,  # type: ignore[arg-type]
+    )
+    return preprocess, notes
+
+
+def expand_to_channels(values: Any, channels: int) -> tuple[float, ...]:
+    """One value for each channel; of grey images, the mean of those of RGB."""
+    numbers = tuple(float(value) for value in values)
+    if channels == 1 and len(numbers) > 1:
+        return (sum(numbers) / len(numbers),)
+    return numbers * channels if len(numbers) == 1 else numbers
+
+
+def preprocess_to_timm(preprocess: Preprocess) -> dict[str, Any]:
+    """The fields that timm.data.resolve_data_config reads the same preprocessing from."""
+    height, width = preprocess.image_size
+    squash = preprocess.resize == "squash"
+    return {
+        "input_size": [preprocess.channels, height, width],
+        "fixed_input_size": True,
+        "interpolation": preprocess.interpolation,
+        "crop_pct": 1.0 if squash else compute_crop_pct(height, preprocess.crop_fraction),
+        "crop_mode": "squash" if squash else "center",
+        "mean": list(preprocess.mean),
+        "std": list(preprocess.std),
+    }
+
+
+def compute_crop_pct(side: int, fraction: float) -> float:
+    """The number that timm's floor makes the same size of as our rounding does."""
+    whole = round(side / fraction)
+    percent = side / whole
+    # One step of a float can be what floor falls over.
+    return percent if math.floor(side / percent) == whole else math.nextafter(percent, 0.0)

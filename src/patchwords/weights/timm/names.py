@@ -1,0 +1,98 @@
+"""How timm calls the tensors of VisionTransformer, its hybrids, and ResNetV2 (BiT).
+
+Sources: vision_transformer.py, vision_transformer_hybrid.py, resnetv2.py and
+layers/attention_pool.py of timm 1.0.
+"""
+
+from __future__ import annotations
+
+from patchwords.weights.convert import NamePairs
+
+VIT_NAMES: NamePairs = (
+    ("class_token", "cls_token"),
+    ("positions.table", "pos_embed"),
+    ("embed", "patch_embed.proj"),
+    ("encoder.blocks.{}.norm1", "blocks.{}.norm1"),
+    ("encoder.blocks.{}.attention.qkv", "blocks.{}.attn.qkv"),
+    ("encoder.blocks.{}.attention.out", "blocks.{}.attn.proj"),
+    ("encoder.blocks.{}.norm2", "blocks.{}.norm2"),
+    ("encoder.blocks.{}.mlp.fc1", "blocks.{}.mlp.fc1"),
+    ("encoder.blocks.{}.mlp.fc2", "blocks.{}.mlp.fc2"),
+    ("encoder.norm", "norm"),
+    ("head.pool.probe", "attn_pool.latent"),
+    ("head.pool.attention.query", "attn_pool.q"),
+    ("head.pool.attention.key_value", "attn_pool.kv"),
+    ("head.pool.attention.out", "attn_pool.proj"),
+    ("head.pool.norm", "attn_pool.norm"),
+    ("head.pool.mlp.fc1", "attn_pool.mlp.fc1"),
+    ("head.pool.mlp.fc2", "attn_pool.mlp.fc2"),
+    ("head.representation", "pre_logits.fc"),  # until timm 0.6
+    ("head.linear", "head"),
+)
+
+
+def list_unit_names(stages: str) -> NamePairs:
+    """The residual units of the stages that are called so."""
+    parts = (
+        *((f"conv{i}", f"conv{i}") for i in (1, 2, 3)),
+        *((f"norm{i}", f"norm{i}") for i in (1, 2, 3)),
+        ("shortcut", "downsample.conv"),
+        ("shortcut_norm", "downsample.norm"),
+    )
+    return tuple(
+        (f"trunk.stages.{{}}.{{}}.{ours}", f"{stages}.{{}}.blocks.{{}}.{theirs}")
+        for ours, theirs in parts
+    )
+
+
+HYBRID_NAMES: NamePairs = (
+    *VIT_NAMES,
+    ("trunk.root.conv", "patch_embed.backbone.stem.conv"),
+    ("trunk.root.norm", "patch_embed.backbone.stem.norm"),
+    *list_unit_names("patch_embed.backbone.stages"),
+)
+ROOT_ONLY_NAMES: NamePairs = (
+    *VIT_NAMES,
+    ("trunk.root.conv", "patch_embed.backbone.conv"),
+    ("trunk.root.norm", "patch_embed.backbone.norm"),
+)
+RESNET_NAMES: NamePairs = (
+    ("trunk.root.conv", "stem.conv"),
+    *list_unit_names("stages"),
+    ("norm", "norm"),
+    ("head.linear", "head.fc"),
+)
+
+# The convolution that sees the image, by which timm fits a model to other channels.
+FIRST_CONVS = (
+    "patch_embed.backbone.stem.conv",
+    "patch_embed.backbone.conv",
+    "stem.conv",
+    "patch_embed.proj",
+)
+
+# Parts of other models: what a name in the file means, by a piece of it.
+UNSUPPORTED_PARTS = (
+    ("reg_token", "register tokens"),
+    ("dist_token", "a distillation token, which takes part in attention"),
+    ("head_dist", "a second classifier, on a distillation token"),
+    ("norm_pre", "a LayerNorm before the blocks (CLIP)"),
+    ("fc_norm", "a LayerNorm behind the pooling, where ours stands before it"),
+    ("patch_embed.norm", "a LayerNorm of patches"),
+    (".q_norm", "normalised queries and keys"),
+    (".k_norm", "normalised queries and keys"),
+    (".attn.norm", "a LayerNorm inside attention"),
+    (".mlp.norm", "a LayerNorm inside the MLP"),
+    (".attn.gate", "gated attention"),
+    (".fc1_g", "a gated MLP (SwiGLU)"),
+    (".w12", "a gated MLP (SwiGLU)"),
+    ("rope", "rotary positions"),
+    ("relative_position", "a bias of relative positions"),
+)
+
+
+def describe_unsupported_part(name: str) -> str:
+    """What a tensor that ours has no place for stands for, as far as is known."""
+    return next(
+        (what for piece, what in UNSUPPORTED_PARTS if piece in name), "a part that ours has not"
+    )
