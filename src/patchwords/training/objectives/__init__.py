@@ -15,7 +15,6 @@ from patchwords.weights.pretrained import Pretrained
 
 if TYPE_CHECKING:
     from patchwords.data.loader import ImageBatch
-    from patchwords.training.run import TrainingRun
 
 
 class Prepares(Protocol):
@@ -44,8 +43,8 @@ class Aim(Protocol):
         """What is trained: the model, or a module around it that has more to learn."""
         ...
 
-    def preparation(self, job: TrainingRun) -> Prepares: ...
+    def preparation(self, job: Any) -> Prepares: ...
 
-    def objective(self, job: TrainingRun, learner: nn.Module) -> Objective:
+    def objective(self, job: Any, learner: nn.Module) -> Objective:
         """`learner` may have been compiled or wrapped."""
         ...
