@@ -90,10 +90,11 @@ def main() -> None:
     args = parser.parse_args()
     timm = peers.load("timm")
     model = timm.create_model(f"local-dir:{args.model}", pretrained=True)
-    if args.what == "train":
-        answer = train(model, args.folder, args.size, args.steps)
-    else:
-        answer = predict(model, args.folder, args.size)
+    answer = (
+        train(model, args.folder, args.size, args.steps)
+        if args.what == "train"
+        else predict(model, args.folder, args.size)
+    )
     print(json.dumps(answer))
 
 

@@ -171,10 +171,11 @@ def test_a_checkpoint_of_two_goes_on_in_another_number(
     place = folder / f"later-{count}"
     for scene in LATER:
         shutil.copytree(folder / "two" / f"{scene.split('_')[0]}_first", place / scene)
-    if count == 1:
-        found = {scene: [SCENES[scene](place / scene)] for scene in LATER}
-    else:
-        found = dict(ranks.play(place, count, LATER))
+    found = (
+        {scene: [SCENES[scene](place / scene)] for scene in LATER}
+        if count == 1
+        else dict(ranks.play(place, count, LATER))
+    )
     whole = losses(folder / "one" / "whole_way")
     for scene in LATER:
         assert found[scene][0]["best"] == one["whole_way"][0]["best"]

@@ -99,10 +99,11 @@ def format_difference(claim: Mapping[str, Any]) -> str:
         for name in ("mean", "low", "high")
     )
     value = f"{mean} {unit['difference']}"
-    if low is None:
-        said = f"{value}, of one seed"
-    else:
-        said = f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
+    said = (
+        f"{value}, of one seed"
+        if low is None
+        else f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
+    )
     lost = ", ".join(map(str, claim["seeds_lost"]))
     return f"{said}; diverged: seed {lost}" if lost else said
 

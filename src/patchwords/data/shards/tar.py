@@ -113,10 +113,13 @@ def expand_tar_spec(spec: str) -> list[str]:
     """`shards-{000..002}.tar`, a glob, or one tar -> the paths, all of them there."""
     if spec.endswith(COMPRESSED_SUFFIXES):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
-    if BRACE_RANGE.search(spec):
-        paths = expand_braces(spec)
-    else:
-        paths = [spec] if os.path.exists(spec) else sorted(glob.glob(spec))
+    paths = (
+        expand_braces(spec)
+        if BRACE_RANGE.search(spec)
+        else [spec]
+        if os.path.exists(spec)
+        else sorted(glob.glob(spec))
+    )
     missing = [path for path in paths if not os.path.isfile(path)]
     if missing:
         raise DataError(
