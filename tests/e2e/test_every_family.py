@@ -61,7 +61,7 @@ def test_trained_asked_measured_and_trained_further(
             "--model ViT-mu/4 --mixer axial --classifier token",
             "where a class token has no place: choose classifier gap or map",
         ),
-        ("--model R26+ViT-mu/32 --patch-size 3", "1x1 after the ResNet, does not divide"),
+        ("--model R26+ViT-mu/32 --patch-size 3", "1x1 after the convolutions, does not divide"),
     ],
 )
 def test_settings_that_contradict_one_another_are_one_line(

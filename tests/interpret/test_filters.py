@@ -71,6 +71,12 @@ def test_a_resnet_and_a_hybrid_show_their_root_standardised(resnet: ResNet) -> N
     assert principal_filters(hybrid).components.shape == (28, 7, 7, 3)
 
 
+def test_a_convolutional_stem_shows_its_first_layer() -> None:
+    found = principal_filters(create_model("C+ViT-Ti/4", image_size=32, depth=1))
+    assert found.of == "first convolution"
+    assert found.components.shape == (27, 3, 3, 3)
+
+
 def test_refused(tiny: Build) -> None:
     with pytest.raises(ConfigError, match="this model has a single one"):
         principal_filters(tiny(width=1, heads=1))

@@ -120,6 +120,8 @@ SHAPES: list[tuple[str, tuple[int, int], dict[str, Any]]] = [
     ("R+ViT-mu/16", (96, 160), {}),
     ("R26+ViT-mu/16", (48, 80), {"patch_size": 1}),
     ("R26+ViT-mu/32", (64, 192), {"patch_size": 2, "position": "2d"}),
+    ("C+ViT-mu/8", (37, 71), {}),
+    ("C+ViT-mu/4", (40, 72), {"patch_size": 2, "layer_channels": (5, 11)}),
     ("R26x1", (37, 71), {}),
     ("R26x1", (37, 71), {"form": "post", "padding": "same", "pool_padding": "lowest"}),
     ("R26x1", (64, 64), {"units": (1, 2, 1), "width_factor": 2, "channels": 5}),

@@ -29,6 +29,8 @@ STEPS: list[tuple[str, int, dict[str, Any]]] = [
     ("mu/4", 3, {"image_size": 48, "mixer": "mlp", "dropout": 0.1}),
     ("R+ViT-mu/16", 2, {"image_size": 160}),
     ("R50+ViT-mu/16", 2, {"image_size": 80, "units": (1, 2, 1)}),
+    ("C+ViT-mu/4", 3, {"image_size": 67}),
+    ("C+ViT-mu/8", 2, {"image_size": 96, "classifier": "gap"}),
     ("R26x1", 3, {"image_size": 128, "units": (4,)}),
     ("R26x1", 2, {"image_size": 67, "units": (1, 2), "width_factor": 2}),
     ("AxialResNet-26", 1, {"image_size": 160, "units": (3,)}),

@@ -82,7 +82,7 @@ def test_sizes_that_halvings_round_up() -> None:
     assert model(images(1, 1)).shape == (3, 7)
     wide = little(patch_size=2, image_size=(32, 48))
     assert wide(images(32, 48)).shape == (3, 7)
-    with pytest.raises(ConfigError, match="24x40, 3x5 after the ResNet, does not divide"):
+    with pytest.raises(ConfigError, match="24x40, 3x5 after the convolutions, does not divide"):
         wide(images(24, 40))
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from patchwords.models.cost import count_macs, count_parameters
 from patchwords.studies.budget import build_trial_workload, estimate_trial_cost
-from patchwords.studies.page import PageTable, PageText
+from patchwords.studies.page_blocks import PageTable, PageText
 from patchwords.studies.paper import analysis as answering
 from patchwords.studies.paper import axial
 from patchwords.studies.paper import axial as axial_page

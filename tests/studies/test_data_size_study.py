@@ -12,6 +12,7 @@ from tiny_study import BRIEF, DIGITS, go
 from patchwords.studies.budget import build_trial_workload
 from patchwords.studies.paper.data_size import (
     FULL,
+    GROWS,
     LARGE_VIT_GAIN,
     LARGE_VIT_NAME,
     MINI,
@@ -71,6 +72,7 @@ def test_gaps_at_the_ends_and_slopes_between() -> None:
     assert values[VIT_GAIN] == pytest.approx(0.02)
     assert values[VIT_GAIN_FEWSHOT] == pytest.approx(-0.02)
     assert values[LARGE_VIT_GAIN] == pytest.approx(0.01)
+    assert values[GROWS] == pytest.approx(0.06)
     assert values[f"{make_data_size_label(LARGE_VIT_NAME, 400)}, {FEWSHOT_LABEL}"] == pytest.approx(
         0.68
     )

@@ -15,7 +15,8 @@ from tiny_study import OneThread
 
 from patchwords.data.augment import AugmentSettings
 from patchwords.studies.budget import estimate_trial_cost
-from patchwords.studies.page import PageTable, PageText, build_page_blocks, render_markdown_page
+from patchwords.studies.page import build_page_blocks, render_markdown_page
+from patchwords.studies.page_blocks import PageTable, PageText
 from patchwords.studies.paper.flowers import (
     DANDELION_EXCESS,
     FULL,

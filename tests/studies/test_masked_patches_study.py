@@ -104,7 +104,7 @@ def table(values: dict[str, float]) -> ValuesByLabel:
 def test_each_claim_is_about_what_it_says(number: int, better: tuple[str, ...]) -> None:
     """All of the better side a point up: the difference is a point, and agrees."""
     found = judge_claim(STUDY.claims[number], table(dict.fromkeys(better, 0.51)))
-    assert found.values == pytest.approx((0.01, 0.01))
+    assert found.whole.values == pytest.approx((0.01, 0.01))
     assert found.word == "agrees"
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from patchwords.models.zoo import resolve_model
 from patchwords.studies.budget import estimate_trial_cost
-from patchwords.studies.page import PageTable
+from patchwords.studies.page_blocks import PageTable
 from patchwords.studies.paper import mixers
 from patchwords.studies.paper.analysis import compute_label_gaps, format_gap, get_gap_interval
 from patchwords.studies.study import SCALES, ScaleName, StudyContext

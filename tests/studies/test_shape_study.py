@@ -54,10 +54,10 @@ def test_gains_are_from_the_middle_to_the_dearest_by_doublings() -> None:
 def test_what_follows_the_compute_correlates_with_it() -> None:
     by_compute = [row(0.1 * i, 2.0**i, 2.0 ** (i % 2)) for i in range(4)]
     by_size = [row(0.1 * i, 2.0 ** (i % 2), 2.0**i) for i in range(4)]
-    # i against i % 2, from 0 to 3: 1 / sqrt(5)
+    # i against i % 2, from 0 to 3: r is 1 / sqrt(5)
     for found, sign in ((by_compute, 1), (by_size, -1)):
         cells = {str(i): one for i, one in enumerate(found)}
-        assert compute_correlation_lead(cells) == pytest.approx(sign * (1 - 5**-0.5))
+        assert compute_correlation_lead(cells) == pytest.approx(sign * (1 - 1 / 5))
 
 
 def test_a_cell_that_diverged_takes_its_line_with_it() -> None:

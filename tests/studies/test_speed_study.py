@@ -16,7 +16,7 @@ from patchwords.models.cost import count_macs
 from patchwords.models.zoo import resolve_model
 from patchwords.planning.memory import OptimizerSpec, ParallelLayout, estimate_memory_footprint
 from patchwords.studies.budget import estimate_trial_cost
-from patchwords.studies.page import PageTable, PageText
+from patchwords.studies.page_blocks import PageTable, PageText
 from patchwords.studies.paper import analysis as answering
 from patchwords.studies.paper.speed import (
     BATCHES,

@@ -75,12 +75,14 @@ def test_claims_and_the_paper_are_about_labels_that_there_are(study: Study) -> N
     for scale in study.scales.values():
         labels = study.choose(scale.grid, {name: [0.5] for name in scale.grid})
         assert set(labels.values()) <= set(scale.grid)
+        assert set(scale.untested) <= {claim.text for claim in study.claims}
         if study.read is not collect_accuracies:
             continue  # what it reads takes numbers
         assert set(study.paper) <= set(labels)
         for claim in study.claims:
-            assert set(claim.more) | set(claim.less) <= set(labels)
-            assert not set(claim.more) & set(claim.less)
+            for one in (claim, *claim.controls, *claim.parts):
+                assert set(one.more) | set(one.less) <= set(labels)
+                assert not set(one.more) & set(one.less)
         if study.layout is not None:
             rows, columns = study.layout
             assert set(labels) <= {f"{row}, {column}" for row in rows for column in columns}

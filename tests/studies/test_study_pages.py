@@ -10,9 +10,14 @@ from typing import Any
 import pytest
 
 from patchwords.studies.grid import compute_study_digest
-from patchwords.studies.page import build_page_blocks, render_markdown_page
+from patchwords.studies.page import (
+    build_page_blocks,
+    format_difference,
+    render_markdown_page,
+    verdict,
+)
 from patchwords.studies.registry import STUDIES, load_study
-from patchwords.studies.results import judge_claim, summarise_label
+from patchwords.studies.results import judged_again
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "studies").glob("*.json"))
@@ -50,16 +55,17 @@ def test_results_are_of_this_version_of_the_study(file: Path) -> None:
 @EACH
 def test_verdicts_follow_from_the_values(file: Path) -> None:
     results = read(file)
-    study = load_study(file.stem)
-    table = {one["label"]: dict(enumerate(one["values"])) for one in results["labels"]}
-    for claim, shown in zip(study.claims, results["claims"], strict=True):
-        found = judge_claim(claim, table)
-        assert (found.word, list(found.values)) == (shown["verdict"], shown["values"])
-    for one in results["labels"]:
-        again = summarise_label(one["label"], table[one["label"]], study.paper.get(one["label"]))
-        assert (one["values"], one["paper"]) == (again["values"], again["paper"])
-        # Student's t is another library's, and may differ in its last digits
-        assert one["over_seeds"] == pytest.approx(again["over_seeds"], rel=1e-9)
+    assert leaves(judged_again(load_study(file.stem), results)) == leaves(results)
+
+
+def leaves(found: Any, path: str = "") -> dict[str, Any]:
+    """Every value by its path; numbers as approximate, as Student's t is another library's."""
+    if isinstance(found, float):
+        return {path: pytest.approx(found, rel=1e-9, abs=1e-12)}
+    if not isinstance(found, dict | list):
+        return {path: found}
+    items = found.items() if isinstance(found, dict) else enumerate(found)
+    return {key: leaf for name, one in items for key, leaf in leaves(one, f"{path}/{name}").items()}
 
 
 @EACH
@@ -75,7 +81,23 @@ def test_the_page_says_what_the_results_say(file: Path) -> None:
     assert f"](studies/{file.stem}.md)" in (DOCS / "studies.md").read_text(encoding="utf-8")
 
 
-def test_the_list_of_claims_has_all_of_them() -> None:
+@EACH
+def test_the_list_of_claims_has_each_with_its_verdict(file: Path) -> None:
+    rows = (DOCS / "claims.md").read_text(encoding="utf-8").splitlines()
+    for claim in read(file)["claims"]:
+        cells = claim["text"], claim["paper"], format_difference(claim), verdict(claim)
+        assert any(row.endswith(f"| {' | '.join(cells)} |") for row in rows)
+
+
+def test_the_list_of_claims_counts_them() -> None:
+    text = (DOCS / "claims.md").read_text(encoding="utf-8")
+    verdicts = [claim["verdict"] for file in FILES for claim in read(file)["claims"]]
+    assert f"{len(verdicts)} claims by {len(FILES)} stud" in text
+    for word in set(verdicts):
+        assert f"{verdicts.count(word)} {word}" in text
+
+
+def test_the_list_of_claims_is_what_the_program_makes() -> None:
     text = (DOCS / "claims.md").read_text(encoding="utf-8")
     assert text == take.claims_page(text), "run: python docs/studies/take.py"
 

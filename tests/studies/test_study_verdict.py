@@ -3,36 +3,39 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from scipy import stats
 
 from patchwords.studies.results import decide_verdict, format_claim_rule, judge_claim
-from patchwords.studies.study import ACCURACY_UNIT, Claim, ValuesByLabel
+from patchwords.studies.study import ACCURACY_UNIT, Claim, Contrast, ValuesByLabel
 
+Values = Mapping[int, float | None]
 BETTER = Claim("a beats b", "paper", ("a", "c"), ("b",))
 ALIKE = Claim("a is as good as b", "paper", ("a",), ("b",), margin=0.02)
 
 
-def table(a: list[float | None], b: list[float | None]) -> ValuesByLabel:
-    both: dict[str, list[float | None]] = {"a": a, "b": b, "c": a}
+def table(a: Sequence[float | None], b: Sequence[float | None]) -> dict[str, Values]:
+    both = {"a": a, "b": b, "c": a}
     return {name: dict(enumerate(values)) for name, values in both.items()}
 
 
 def test_the_difference_is_paired_by_seed() -> None:
     """Seeds far apart, differences close together: 0.11, 0.12, 0.10."""
     found = judge_claim(BETTER, table([0.31, 0.52, 0.90], [0.20, 0.40, 0.80]))
-    assert found.values == pytest.approx((0.11, 0.12, 0.10))
+    assert found.whole.values == pytest.approx((0.11, 0.12, 0.10))
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
-    assert found.found is not None
-    assert found.found.low == pytest.approx(0.11 - half)
-    assert found.found.high == pytest.approx(0.11 + half)
+    assert found.whole.found is not None
+    assert found.whole.found.low == pytest.approx(0.11 - half)
+    assert found.whole.found.high == pytest.approx(0.11 + half)
     assert found.word == "agrees"
 
 
 def test_the_mean_of_a_group_counts() -> None:
     values: ValuesByLabel = {"a": {0: 0.5}, "b": {0: 0.3}, "c": {0: 0.1}}
-    assert judge_claim(BETTER, values).values == (pytest.approx(0.0),)
+    assert judge_claim(BETTER, values).whole.values == (pytest.approx(0.0),)
 
 
 @pytest.mark.parametrize(
@@ -61,11 +64,59 @@ def test_one_seed_never_tells(margin: float | None) -> None:
 
 def test_a_seed_that_diverged_is_named_and_left_out() -> None:
     found = judge_claim(BETTER, table([0.5, None, 0.7], [0.1, 0.2, 0.3]))
-    assert found.lost == (1,)
-    assert found.values == pytest.approx((0.4, 0.4))
+    assert found.whole.lost == (1,)
+    assert found.whole.values == pytest.approx((0.4, 0.4))
     lost = judge_claim(BETTER, table([None, None], [0.1, 0.2]))
-    assert lost.found is None
+    assert lost.whole.found is None
     assert lost.word == "cannot tell at this scale"
+
+
+BETTER_B = [0.40, 0.51, 0.61]  # than a: 0.10, 0.09, 0.09
+CONTROLLED = replace(BETTER, controls=(Contrast("c less d", ("c",), ("d",)),))
+
+
+@pytest.mark.parametrize(
+    ("d", "word"),
+    [
+        ([0.30, 0.41, 0.50], "agrees"),  # the control lies above zero
+        ([0.50, 0.60, 0.70], "not tested here"),
+        ([0.60, 0.71, 0.80], "not tested here"),
+        ([0.30, 0.61, 0.70], "not tested here"),  # nobody knows
+        ([None, None, None], "not tested here"),
+    ],
+)
+def test_a_claim_whose_control_fails_was_not_tested(d: list[float | None], word: str) -> None:
+    values = table([0.50, 0.60, 0.70], BETTER_B) | {"d": dict(enumerate(d))}
+    assert judge_claim(CONTROLLED, values).word == word
+
+
+def test_what_cannot_be_told_by_one_seed_is_not_called_untested() -> None:
+    values = table([0.50], [0.40]) | {"d": {0: 0.50}}
+    assert judge_claim(CONTROLLED, values).word == "cannot tell at this scale"
+
+
+@pytest.mark.parametrize(
+    ("d", "word"),
+    [
+        ([0.40, 0.51, 0.60], "agrees"),
+        ([0.50, 0.60, 0.70], "cannot tell at this scale"),
+        ([0.60, 0.71, 0.80], "cannot tell at this scale"),
+    ],
+)
+def test_a_claim_of_parts_is_told_where_all_say_the_same(d: list[float], word: str) -> None:
+    """The mean of both parts agrees in all three."""
+    values = table([0.50, 0.60, 0.70], [0.10, 0.21, 0.30]) | {"d": dict(enumerate(d))}
+    parts = Contrast("b", ("a",), ("b",)), Contrast("d", ("a",), ("d",))
+    whole = Claim("a beats both", "paper", ("a",), ("b", "d"))
+    assert judge_claim(whole, values).word == "agrees"
+    assert judge_claim(replace(whole, parts=parts), values).word == word
+
+
+def test_what_a_scale_cannot_test_is_said_whatever_was_measured() -> None:
+    values = table([0.50, 0.60, 0.70], BETTER_B)
+    assert judge_claim(BETTER, values).word == "agrees"
+    found = judge_claim(BETTER, values, "too short")
+    assert (found.word, found.untested) == ("not tested here", "too short")
 
 
 def test_the_rule_in_words() -> None:
@@ -75,4 +126,9 @@ def test_the_rule_in_words() -> None:
     assert (
         format_claim_rule(ALIKE, ACCURACY_UNIT)
         == "a less b: the 95 % interval lies within 2 points of 0"
+    )
+    parts = replace(CONTROLLED, parts=(Contrast("b", ("a",), ("b",)),))
+    assert format_claim_rule(parts, ACCURACY_UNIT) == (
+        "a and c less b: the 95 % interval lies above 0, in each part, too; control: c less d, "
+        "above 0"
     )

@@ -14,7 +14,9 @@ from patchwords.weights.architecture import find_architecture_name, has_same_sha
 SAME_SIZES = {"ViT-b/32": "ViT-S/32"}
 
 
-@pytest.mark.parametrize("name", [*list_models(), "ViT-B/20", "BiT-R101x2", "R101x2+ViT-H/16"])
+@pytest.mark.parametrize(
+    "name", [*list_models(), "ViT-B/20", "BiT-R101x2", "R101x2+ViT-H/16", "C+ViT-H/8"]
+)
 def test_names_are_found_again(name: str) -> None:
     config = resolve_model(name).config.with_settings(num_classes=7)
     assert find_architecture_name(config) == SAME_SIZES.get(name, name)
@@ -50,6 +52,9 @@ def test_two_names_of_one_shape() -> None:
     assert not same("R50+ViT-B/32", "R50+ViT-B/16")
     assert not same("R50+ViT-B/32", "R26+ViT-B/32")
     assert not same("R50+ViT-B/32", "ViT-B/32")
+    assert same("C+ViT-B/16", "C+B/16")
+    assert not same("C+ViT-B/16", "C+ViT-B/8")
+    assert not same("C+ViT-B/16", "R50+ViT-B/16")
     assert same("BiT-R50x1", "resnetv2_50x1_bit")
     assert not same("BiT-R50x1", "BiT-R50x3")
     assert not same("BiT-R50x1", "AxialResNet-50")

@@ -28,10 +28,11 @@ from patchwords.evaluation.held_out import get_process_indices
 from patchwords.evaluation.predictions import LoadedModel, eval_mode
 from patchwords.evaluation.robustness.perturbation import NamedProgress
 from patchwords.models.build import Model
+from patchwords.models.conv_stem import ConvStem
 from patchwords.models.vit import ViT
 
 BATCH_SIZE = 64
-STEM_MARGIN = 2  # places of a root next to the border: they see the padding of its 7x7 and its 3x3
+STEM_MARGIN = 2  # places of a root or a stem next to the border: they see the padding of its layers
 SHIFT_AXES = {"rows": -2, "columns": -1}  # of [B, C, H, W]
 
 
@@ -60,9 +61,10 @@ def measure_shift_equivariance(
 ) -> list[dict[str, Any]]:
     """-> rows {model, place, axis, pixels, error, same_answer, images}.
 
-    `place` is where f ends: "stem" (a ResNet's or a hybrid's root without the places that see its
-    padding, a ViT's patch embedding), "features" (what the head is given, as a map), or "logits",
-    for which g(f(x)) is f(x). `error` is the root of the mean |f(g(x)) - g(f(x))|^2, relative to
+    `place` is where f ends: "stem" (a ResNet's or a hybrid's root, or a convolutional stem, without
+    the places that see its padding; a ViT's patch embedding), "features" (what the head is given,
+    as a map), or "logits", for which g(f(x)) is f(x). `error` is the root of the mean
+    |f(g(x)) - g(f(x))|^2, relative to
     the variance of f over places and images: 0 is exact, 1.41 as unlike as two that have nothing
     to do with one another; None where no place is far from the border, or f is constant.
     `same_answer` is the share of images whose likeliest class stays.
@@ -166,7 +168,9 @@ def compute_layer_outputs(model: Model, images: Tensor) -> dict[str, LayerOutput
     """[B, C, H, W] -> the stem, the features and the logits"""
     features = model.forward_features(images)
     logits = LayerOutput(model.forward_head(features))
-    if model.trunk is not None:
+    if isinstance(model.trunk, ConvStem):
+        stem = LayerOutput(model.trunk(images), STEM_MARGIN)
+    elif model.trunk is not None:
         stem = LayerOutput(model.trunk.root(images), STEM_MARGIN)
     else:
         assert isinstance(model, ViT)

@@ -49,7 +49,7 @@ from patchwords.weights.store import from_pretrained
 
 
 COMPARED_PARAMETERS = re.compile(
-    r"embed\.\w+|trunk\.root\.\w+\.\w+|positions\.\w+|.*\.relative\.\w+"
+    r"embed\.\w+|trunk\.(root\.\w+|layers\.0)\.\w+|positions\.\w+|.*\.relative\.\w+"
 )
 
 

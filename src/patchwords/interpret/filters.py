@@ -1,6 +1,6 @@
 """Principal components of the filters that meet the pixels: Fig. 7, left.
 
-Each output channel of the patch embedding (of a hybrid or a ResNet: of the root convolution) is a
+Each output channel of the patch embedding (of a hybrid or a ResNet: of the first convolution) is a
 filter of P x P x C weights; the components are the directions along which the filters differ most.
 The paper shows the first 28 for ViT-L/32 and does not say how they were computed: here as by
 scikit-learn's PCA, with the mean filter taken away.
@@ -19,6 +19,7 @@ from torch import Tensor
 from patchwords.errors import ConfigError
 from patchwords.models.build import Model
 from patchwords.models.checks import check_count
+from patchwords.models.conv_stem import ConvStem
 from patchwords.models.resnet.trunk import StdConv, standardise_weight
 
 NUM_COMPONENTS = 28  # as many as the paper shows
@@ -30,7 +31,7 @@ class PrincipalFilters:
 
     components: np.ndarray  # [n, P, P, C] float32, of length 1; the largest weight is positive
     explained: np.ndarray  # [n] float64, share of the variance of all filters
-    of: str  # "patch embedding" or "root convolution"
+    of: str  # "patch embedding", "root convolution" or "first convolution"
     count: int  # D
 
 
@@ -67,6 +68,8 @@ def get_embedding_filters(model: Model) -> tuple[Tensor, str]:
     if model.trunk is None:
         embedding: torch.nn.Conv2d = model.embed
         return embedding.weight, "patch embedding"
+    if isinstance(model.trunk, ConvStem):
+        return model.trunk.layers[0].get_parameter("weight"), "first convolution"
     root: StdConv = model.trunk.root.conv
     weight = root.weight if root.form is None else standardise_weight(root.weight, root.form)
     return weight, "root convolution"

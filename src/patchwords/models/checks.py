@@ -58,7 +58,8 @@ def to_height_width(size: int | Sequence[int]) -> tuple[int, int]:
 def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int = 1) -> None:
     """Raises where P does not divide the grid, and names the image sizes nearest to these.
 
-    `stride` is that of the ResNet before the patches: its grid is H/stride x W/stride, rounded up.
+    `stride` is that of the convolutions before the patches: their grid is H/stride x W/stride,
+    rounded up.
     """
     grid = [-(-side // stride) for side in image_size]
     if not any(side % patch_size for side in grid):
@@ -69,7 +70,7 @@ def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int =
     would_do = [
         str(size[0]) if square else f"{size[0]}x{size[1]}" for size in (below, above) if min(size)
     ]
-    through = f", {grid[0]}x{grid[1]} after the ResNet," if stride > 1 else ""
+    through = f", {grid[0]}x{grid[1]} after the convolutions," if stride > 1 else ""
     raise ConfigError(
         f"image size {image_size[0]}x{image_size[1]}{through} does not divide into patches of "
         f"{patch_size}: {' or '.join(would_do)} would do"

@@ -24,7 +24,12 @@ from patchwords.models.checks import (
     check_positive,
     to_height_width,
 )
-from patchwords.models.resnet.config import TRUNK_SETTINGS, TrunkConfig
+from patchwords.models.resnet.config import (
+    CONV_STEM_SETTINGS,
+    TRUNK_SETTINGS,
+    ConvStemConfig,
+    TrunkConfig,
+)
 
 Classifier = Literal["token", "gap", "map"]
 Position = Literal["1d", "2d", "relative", "sincos2d", "none"]
@@ -58,7 +63,8 @@ DEFAULT_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
 class ViTConfig:
     """The shape and the numerics of a ViT; it is checked when made, and goes through JSON.
 
-    With a `trunk` it is a hybrid: patches are cut from the ResNet's feature map, not the image.
+    With a `trunk` it is a hybrid: patches are cut from the feature map of a ResNet or of a
+    convolutional stem, not from the image.
     """
 
     patch_size: int = 16  # P, pixels; in a hybrid, places of the feature map
@@ -81,7 +87,7 @@ class ViTConfig:
     mixer: Mixer = "attention"  # how tokens see one another
     window: int | None = None  # side of local attention's neighbourhood; odd
     head_bias: float = 0.0  # initial value of the classifier's bias
-    trunk: TrunkConfig | None = None  # the ResNet of a hybrid
+    trunk: TrunkConfig | ConvStemConfig | None = None  # the convolutions of a hybrid
 
     def __post_init__(self) -> None:
         for name in COUNT_FIELDS:
@@ -205,10 +211,12 @@ class ViTConfig:
         >>> ViTConfig().with_settings(image_size=384).grid
         (24, 24)
         """
-        known = [*VIT_SETTINGS, *(TRUNK_SETTINGS if self.trunk else ())]
+        names = {TrunkConfig: TRUNK_SETTINGS, ConvStemConfig: CONV_STEM_SETTINGS}
+        trunk_names = names[type(self.trunk)] if self.trunk else ()
+        known = [*VIT_SETTINGS, *trunk_names]
         check_known_settings(settings, known, "a hybrid" if self.trunk else "a ViT")
         own = {name: value for name, value in settings.items() if name in VIT_SETTINGS}
-        of_trunk = {name: value for name, value in settings.items() if name in TRUNK_SETTINGS}
+        of_trunk = {name: value for name, value in settings.items() if name in trunk_names}
         if of_trunk and self.trunk:
             own["trunk"] = replace(own.get("trunk", self.trunk), **of_trunk)
         if own.get("mixer", "attention") != "attention" and self.classifier == "token":
@@ -218,8 +226,10 @@ class ViTConfig:
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; `from_dict` takes them back."""
         values = asdict(self) | {"image_size": list(self.image_size)}
-        if self.trunk:
+        if isinstance(self.trunk, TrunkConfig):
             values["trunk"]["units"] = list(self.trunk.units)
+        elif self.trunk:
+            values["trunk"]["layer_channels"] = list(self.trunk.layer_channels)
         return values
 
     @classmethod
@@ -227,7 +237,8 @@ class ViTConfig:
         """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
         check_known_settings(values, VIT_SETTINGS, "a ViT")
         trunk = values.get("trunk")
-        return cls(**{**values, "trunk": TrunkConfig.from_dict(trunk) if trunk else None})
+        kind = ConvStemConfig if "layer_channels" in (trunk or {}) else TrunkConfig
+        return cls(**{**values, "trunk": kind.from_dict(trunk) if trunk else None})
 
 
 VIT_SETTINGS = tuple(field.name for field in fields(ViTConfig))

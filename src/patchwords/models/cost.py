@@ -14,6 +14,7 @@ from patchwords.models.config import DEFAULT_WINDOW, ViTConfig
 from patchwords.models.resnet.config import (
     AXIAL_HEADS,
     BOTTLENECK_EXPANSION,
+    ConvStemConfig,
     ResNetConfig,
     TrunkConfig,
     halve_grid,
@@ -61,7 +62,7 @@ def estimate_peak_bytes(parts: Iterable[PartCost], batch: int, bytes_per_value: 
     return peak
 
 
-# What the root and the stages of a ResNet cost.
+# What the root and the stages of a ResNet cost, or a convolutional stem.
 #
 # GroupNorm takes float32 and gives float32, on a GPU in mixed precision as well: its input, the ReLU
 # after it, and for the convolution a cast copy of that are kept.
@@ -173,6 +174,26 @@ def spatial_axial_cost(width: int, grid: GridSize) -> PartCost:
         cast=2 * weights,  # for values and for offsets
         at_work=3 * AXIAL_HEADS * places * max(grid),
     )
+
+
+def stem_parts(stem: ConvStemConfig, channels: int, image_size: GridSize) -> Iterator[PartCost]:
+    """The layers of a convolutional stem; pooling keeps its input and an index for each output."""
+    grid = image_size
+    for index, outputs in enumerate(stem.layer_channels):
+        places, pooled = grid_area(grid), grid_area(halve_grid(grid))
+        weights = 9 * channels * outputs
+        yield PartCost(
+            "stem",
+            parameters=weights,
+            macs=places * weights,
+            kept=(places + pooled) * outputs,  # what is pooled, and what the ReLU gives
+            # The images; a later layer takes what the ReLU before it keeps.
+            float32=0 if index else channels * places,
+            cast=0 if index else channels * places,
+            int64=pooled * outputs,
+            at_work=(places + pooled) * outputs,
+        )
+        grid, channels = halve_grid(grid), outputs
 
 
 def grid_area(grid: GridSize) -> int:
@@ -293,7 +314,9 @@ def mixer_cost(config: ViTConfig, layer: int) -> PartCost:
 
 def vit_part_costs(config: ViTConfig) -> Iterator[PartCost]:
     """Trunk, embedding, positions, blocks and head in order; blocks are named by their branches."""
-    if config.trunk:
+    if isinstance(config.trunk, ConvStemConfig):
+        yield from stem_parts(config.trunk, config.channels, config.image_size)
+    elif config.trunk:
         yield from trunk_part_costs(config.trunk, config.channels, config.image_size)
     yield embedding_cost(config)
     yield position_cost(config)
@@ -349,7 +372,7 @@ def embedding_cost(config: ViTConfig) -> PartCost:
         "embedding",
         parameters=weights + config.width + config.prefix * config.width,
         macs=config.patches * weights,
-        # The features of a trunk are kept by its last unit.
+        # The features of a trunk are kept by its end.
         float32=0 if config.trunk else config.channels * height * width,
     )
 

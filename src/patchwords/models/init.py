@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from patchwords.models.build import Model, ModelConfig
+from patchwords.models.resnet.config import TrunkConfig
 from patchwords.rng import torch_generator
 
 # The standard deviation of a normal cut at two standard deviations (jax.nn.initializers).
@@ -42,6 +43,11 @@ def lecun_normal(tensor: Tensor, generator: torch.Generator) -> None:
     """Variance 1/fan_in, from a normal cut at two standard deviations: Flax's default kernel."""
     std = tensor[0].numel() ** -0.5 / TRUNCATED_NORMAL_STD
     nn.init.trunc_normal_(tensor, 0.0, std, -2 * std, 2 * std, generator=generator)
+
+
+def he_normal(tensor: Tensor, generator: torch.Generator) -> None:
+    """Variance 2/fan_in, for a convolution before a ReLU and no norm: CCT's kaiming_normal_."""
+    tensor.normal_(0.0, (2 / tensor[0].numel()) ** 0.5, generator=generator)
 
 
 def xavier_uniform(tensor: Tensor, generator: torch.Generator) -> None:
@@ -72,6 +78,7 @@ INIT_RULES: dict[str, InitRule] = {
     r"(.*\.)?(shortcut_)?norm[12]?\.weight": ones,  # norm3: see `get_init_rules`
     r"(.*\.)?(shortcut_)?norm\d?\.bias": zeros,
     r"trunk\..*\.(conv\d?|shortcut)\.weight": lecun_normal,
+    r"trunk\.layers\.\d+\.weight": he_normal,
     r"trunk\..*\.(columns|rows)\.qkv\.weight": lecun_normal,
     r"trunk\..*\.(columns|rows)\.qkv\.bias": zeros,
     r"trunk\..*\.(columns|rows)\.relative": axial_normal,
@@ -93,7 +100,7 @@ def get_init_rules(config: ModelConfig) -> dict[str, InitRule]:
     """RULES, and those that depend on the config."""
     trunk = config.trunk
     # A unit that ends in a norm starts as its shortcut alone (vit_jax/models_resnet.py).
-    last_norm = zeros if trunk is not None and trunk.form == "post" else ones
+    last_norm = zeros if isinstance(trunk, TrunkConfig) and trunk.form == "post" else ones
     return INIT_RULES | {
         r"trunk\..*\.norm3\.weight": last_norm,
         r"head\.linear\.bias": lambda tensor, _: tensor.fill_(config.head_bias),

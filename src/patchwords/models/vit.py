@@ -21,10 +21,12 @@ from patchwords.models.checks import (
     check_patch_grid,
 )
 from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
+from patchwords.models.conv_stem import ConvStem
 from patchwords.models.heads import ClassifierHead, make_zero_classifier
 from patchwords.models.layers import MLP, Dropout
 from patchwords.models.mixers import build_mixer
 from patchwords.models.position import PositionEmbedding
+from patchwords.models.resnet.config import ConvStemConfig
 from patchwords.models.resnet.trunk import Trunk
 
 # The Transformer encoder: Eqs. 2-3, LayerNorm before each branch and after the last block.
@@ -133,7 +135,11 @@ class ViT(nn.Module):
         super().__init__()
         self.config = config
         size, width, trunk = config.patch_size, config.width, config.trunk
-        self.trunk = Trunk(trunk, config.channels, config.image_size) if trunk else None
+        self.trunk: Trunk | ConvStem | None = None
+        if isinstance(trunk, ConvStemConfig):
+            self.trunk = ConvStem(trunk, config.channels)
+        elif trunk:
+            self.trunk = Trunk(trunk, config.channels, config.image_size)
         channels = trunk.channels if trunk else config.channels
         self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
         self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None

@@ -17,7 +17,13 @@ from patchwords.errors import ConfigError, did_you_mean
 from patchwords.models.build import Model, build_model
 from patchwords.models.config import ViTConfig
 from patchwords.models.init import init_weights
-from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig, TrunkConfig
+from patchwords.models.resnet.config import (
+    BIT_TRUNK,
+    HYBRID_TRUNK,
+    ConvStemConfig,
+    ResNetConfig,
+    TrunkConfig,
+)
 
 # The spellings of model names, and what each says of the model.
 #
@@ -39,7 +45,7 @@ SIZE_WORDS = {
     "gigantic": "G",
 }
 
-ModelFamily = Literal["ViT", "hybrid", "BiT", "Axial-ViT", "AxialResNet"]
+ModelFamily = Literal["ViT", "hybrid", "C+ViT", "BiT", "Axial-ViT", "AxialResNet"]
 Numerics = Mapping[str, str | float]  # fields of a config that the place of a name implies
 
 OFFICIAL_NUMERICS: Numerics = {}
@@ -88,6 +94,8 @@ NAME_SPELLINGS: tuple[tuple[ModelFamily, str, Numerics], ...] = (
         rf"{_TIMM}vit_(?P<word>base)_resnet(?P<resnet>50)_{_SIZE}{_TAG}",
         TIMM_HYBRID_NUMERICS,
     ),
+    # C+ViT-Ti/4  C+Ti/4  c_vit_ti_4: a convolutional stem, ours
+    ("C+ViT", rf"C[+_-](?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL_NUMERICS),
     # BiT-R50x1  R50x1  BiT-M-R50x1  BiT-S-R101x3-ILSVRC2012
     ("BiT", r"R(?P<resnet>\d+)x(?P<factor>[1-9]\d*)", OFFICIAL_NUMERICS),
     ("BiT", r"BiT[-_]R(?P<resnet>\d+)(?:x(?P<factor>[1-9]\d*))?", OFFICIAL_NUMERICS),
@@ -127,7 +135,7 @@ class ModelName:
 
     family: ModelFamily
     letter: str | None = None  # of the ViT; a key of variants.VARIANTS
-    patch: int | None = None  # in a hybrid, the stride of its ResNet
+    patch: int | None = None  # in a hybrid, the stride before its patches
     resnet: int | None = None  # the 50 of R50; None where there is a root alone ("R+ViT-Ti/16")
     factor: int = 1  # the x of R50x1
     size: int | None = None  # pixels
@@ -247,6 +255,9 @@ LISTED_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
     (50, "L", 32),
     (50, "L", 16),
 )
+# Down-sampling by a convolutional stem -> its layers.
+STEM_LAYERS = {4: 2, 8: 3, 16: 4}
+USUAL_STEMS: tuple[tuple[str, int], ...] = (("Ti", 4), ("S", 8))
 # ResNet, width factor. R26 for small data; the others are Table 6 or released by big_transfer.
 LISTED_RESNETS: tuple[tuple[int, int], ...] = (
     (26, 1),
@@ -321,6 +332,7 @@ def list_models(pattern: str = "*") -> list[str]:
             for patch in LISTED_PATCH_SIZES[letter]
         ),
         *(ModelName("hybrid", letter, stride, depth) for depth, letter, stride in LISTED_HYBRIDS),
+        *(ModelName("C+ViT", letter, stride) for letter, stride in USUAL_STEMS),
         *(ModelName("BiT", resnet=depth, factor=factor) for depth, factor in LISTED_RESNETS),
         *(ModelName("Axial-ViT", letter, patch) for letter, patch in LISTED_AXIAL_VITS),
         *(ModelName("AxialResNet", resnet=depth) for depth in LISTED_AXIAL_RESNETS),
@@ -340,6 +352,8 @@ def make_vit_config(name: ModelName) -> ViTConfig:
         trunk = make_hybrid_trunk(name)
         # The root alone has patches of 8 (vit_jax/configs/models.py): that makes 32 pixels, not 16.
         return shape.with_settings(patch_size=1 if trunk.units else 8, trunk=trunk)
+    if name.family == "C+ViT":
+        return shape.with_settings(patch_size=1, trunk=conv_stem(name, width))
     # max: patches larger than 224 pixels still make one
     pixels = max(round(224 / name.patch), 1) * name.patch
     mixer = "axial" if name.family == "Axial-ViT" else "attention"
@@ -366,6 +380,18 @@ def make_hybrid_trunk(name: ModelName) -> TrunkConfig:
     first, second, third, fourth = get_stage_units(name)
     units = (first, second, third, fourth) if name.patch == 32 else (first, second, third + fourth)
     return TrunkConfig(units=units, width_factor=name.factor)
+
+
+def conv_stem(name: ModelName, width: int) -> ConvStemConfig:
+    """Channels double with each layer, from 64 (CCT), but are never more than the width.
+
+    Raises ConfigError for a down-sampling that is not in STEM_LAYERS.
+    """
+    if name.patch not in STEM_LAYERS:
+        would_do = ", ".join(str(replace(name, patch=stride)) for stride in STEM_LAYERS)
+        raise ConfigError(f"there is no {name}, but {would_do}: each layer of the stem halves")
+    layers = range(STEM_LAYERS[name.patch])
+    return ConvStemConfig(tuple(min(64 * 2**layer, width) for layer in layers))
 
 
 def make_resnet_config(name: ModelName) -> ResNetConfig:

@@ -24,7 +24,7 @@ from patchwords.models.cost import (
     estimate_peak_bytes,
     list_part_costs,
 )
-from patchwords.models.resnet.config import BOTTLENECK_EXPANSION
+from patchwords.models.resnet.config import BOTTLENECK_EXPANSION, ConvStemConfig, TrunkConfig
 from patchwords.planning.hardware import Precision
 
 Parallel = Literal["ddp", "fsdp"]
@@ -202,7 +202,10 @@ def estimate_checkpointed_bytes(
 def group_layer_parts(config: ModelConfig) -> Iterator[LayerParts]:
     """The parts of a model in order, those of a block together."""
     rest = iter(list_part_costs(config))
-    if config.trunk:
+    if isinstance(config.trunk, ConvStemConfig):
+        for _ in config.trunk.layer_channels:
+            yield LayerParts((next(rest),))
+    elif config.trunk:
         yield LayerParts((next(rest),))  # root
         for values in count_unit_inputs(config):
             yield LayerParts((next(rest),), values)
@@ -217,7 +220,7 @@ def group_layer_parts(config: ModelConfig) -> Iterator[LayerParts]:
 
 def count_unit_inputs(config: ModelConfig) -> Iterator[int]:
     """Values of one image that enter each residual unit of the trunk."""
-    if config.trunk is None:
+    if not isinstance(config.trunk, TrunkConfig):
         return
     channels, stride = config.trunk.root_channels, 4
     for stage, units in enumerate(config.trunk.units):

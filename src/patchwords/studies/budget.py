@@ -8,11 +8,10 @@ says so on its page.
 from __future__ import annotations
 
 import math
-import operator
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -70,7 +69,8 @@ class StudyWorkload:
     def mean(self) -> float:
         """Whole steps of a training: where the head alone learns they are hardly any."""
         shares = self.shares or (1.0,) * len(self.steps)
-        return sum(map(operator.mul, self.steps, shares)) / len(self.steps)
+        whole = (steps * share for steps, share in zip(self.steps, shares, strict=True))
+        return sum(whole) / len(self.steps)
 
     @property
     def words(self) -> str:
@@ -140,6 +140,11 @@ class TrialCost:
     device_days: float | None  # None: no hardware was named
 
     @property
+    def of_a_step(self) -> float:
+        """The compute of one step."""
+        return self.flops / self.steps
+
+    @property
     def share(self) -> float:
         """Of what it would take if all weights learned."""
         return self.flops / compute_training_flops(self.macs, self.images) if self.images else 1.0
@@ -191,12 +196,17 @@ def build_training_workload(
     return TrainingWorkload(shape, count, steps * batch / count, batch, update)
 
 
+def build_planned_config(cell: Trial, bench: StudyContext) -> FinetuneConfig:
+    """The settings of a run of the same cost as the cell's, which needs no encoder."""
+    return build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
+
+
 def build_trial_workload(cell: Trial, bench: StudyContext) -> TrainingWorkload | None:
     """The work of a cell; None for one that is no training."""
     if cell.settings[VERB] == "none":
         return None
     images = bench.scale.data if cell.shared and bench.scale.data else bench.scale.learned
-    config = build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
+    config = build_planned_config(cell, bench)
     pretrained = ENCODER in cell.settings or config.weights is not None
     return build_training_workload(config, images, pretrained)
 
@@ -212,8 +222,9 @@ def estimate_trial_cost(
     if training is None:
         return TrialCost(cell.name, 0, 0, 0, 0, 0.0, None if hardware is None else 0.0)
     shape = training.config
-    config = build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
-    flops = count_training_flops(config, count_macs(shape), training.seen, training.images)
+    flops = count_training_flops(
+        build_planned_config(cell, bench), count_macs(shape), training.seen, training.images
+    )
     cost = TrialCost(
         cell.name,
         count_parameters(shape),
@@ -240,22 +251,12 @@ FORWARD_SHARE = 1 / 3  # of a training step: the backward pass is twice as dear
 SCRATCH_PREFIX = ".speed-"  # in the folder of the study; deleted afterwards
 
 
-def measure_trial_timing(
-    cells: Sequence[Trial], bench: StudyContext, jobs: int, threads: int
-) -> TrialTiming:
+def measure_trial_timing(cell: Trial, bench: StudyContext, jobs: int, threads: int) -> TrialTiming:
     """The slowest process counts."""
-    dearest = replace_encoder_by_shape(
-        max(cells, key=lambda cell: of_a_step(cell, bench)), bench.scale
-    )
     found: list[TrialTiming] = []
-    run_workers(partial(time_trial, dearest, bench), jobs, threads, found.append)
+    timed = partial(time_trial, replace_encoder_by_shape(cell, bench.scale), bench)
+    run_workers(timed, jobs, threads, found.append)
     return TrialTiming(max(one.step for one in found), max(one.beside for one in found))
-
-
-def of_a_step(cell: Trial, bench: StudyContext) -> float:
-    """The compute of one step."""
-    cost = estimate_trial_cost(cell, bench)
-    return cost.flops / cost.steps
 
 
 def time_trial(cell: Trial, bench: StudyContext, tell: Callable[[TrialTiming], None]) -> None:

@@ -4,48 +4,24 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from patchwords.files import format_duration
 from patchwords.report.format import format_compact, format_count, pluralise
 from patchwords.report.html import Markup, html_document, html_table, number_cell, table_row, tag
 from patchwords.report.page import PAGE_SECURITY_POLICY, draw_logo, read_stylesheet
+from patchwords.studies.page_blocks import (
+    PageBlock,
+    PageCommand,
+    PageFigure,
+    PageHeading,
+    PageTable,
+    PageText,
+)
+from patchwords.studies.results import UNTESTED
 from patchwords.studies.study import Study
 
 NOT_AVAILABLE = "N/A"
-
-
-@dataclass(frozen=True)
-class PageHeading:
-    text: str
-
-
-@dataclass(frozen=True)
-class PageText:
-    text: str
-
-
-@dataclass(frozen=True)
-class PageTable:
-    """A table; the first column names its rows."""
-
-    head: Sequence[str]
-    rows: Sequence[Sequence[str]]
-
-
-@dataclass(frozen=True)
-class PageFigure:
-    name: str  # of the figure's files, without ending
-    alt: str
-
-
-@dataclass(frozen=True)
-class PageCommand:
-    text: str
-
-
-PageBlock = PageHeading | PageText | PageTable | PageFigure | PageCommand
 
 
 def build_page_blocks(
@@ -76,22 +52,40 @@ def build_page_blocks(
 
 
 DECISION_RULE = (
-    "The rule was fixed before the run: a claim agrees, or disagrees, where the 95 % interval of "
-    "its difference lies to one side; else this scale cannot tell. Differences are paired by seed, "
-    "intervals are Student's t over the seeds. A margin holds for claims that two things are alike."
+    "A claim agrees, or disagrees, where the 95 % interval of its difference lies to one side; "
+    "else this scale cannot tell. Differences are paired by seed, intervals are Student's t over "
+    "the seeds. A margin holds for claims that two things are alike. A claim with parts is told "
+    "where all of them say the same. A control shows that what a claim is about does something at "
+    "all: where it fails, the claim was not tested here. Claims, rule and margins were fixed "
+    "before the first run; parts and controls came after it, and can only take a verdict away."
 )
 
 
 def build_claim_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
-        (one["text"], one["paper"], format_difference(one), one["rule"], one["verdict"])
+        (one["text"], one["paper"], format_difference(one), one["rule"], verdict(one))
         for one in results["claims"]
     ]
 
 
 def format_difference(claim: Mapping[str, Any]) -> str:
-    """In its unit, with its interval; and the seeds that are missing."""
-    found, unit = claim["difference"], claim["unit"]
+    """In its unit, with its interval; each of its parts; and the seeds that are missing."""
+    parts = "".join(f"; {one['name']} {difference_of(one)}" for one in claim["parts"])
+    return difference_of(claim) + parts
+
+
+def verdict(claim: Mapping[str, Any]) -> str:
+    """The word; of what was not tested with the reason."""
+    if claim["verdict"] != UNTESTED:
+        return str(claim["verdict"])
+    failed = (one for one in claim["controls"] if not one["shown"])
+    said = "; ".join(f"{one['name']} is {difference_of(one)}" for one in failed)
+    return f"{UNTESTED}: {claim['untested'] or said}"
+
+
+def difference_of(one: Mapping[str, Any]) -> str:
+    """Of a claim as a whole, of a part or of a control."""
+    found, unit = one["difference"], one["unit"]
     if found is None:
         return "no seed is left: training diverged"
     mean, low, high = (
@@ -104,7 +98,7 @@ def format_difference(claim: Mapping[str, Any]) -> str:
         if low is None
         else f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
     )
-    lost = ", ".join(map(str, claim["seeds_lost"]))
+    lost = ", ".join(map(str, one["seeds_lost"]))
     return f"{said}; diverged: seed {lost}" if lost else said
 
 

@@ -12,7 +12,9 @@ from patchwords.evaluation.statistics import SeedStatistics, compute_seed_statis
 from patchwords.studies.grid import StudyManifest, choose_labelled_trials, collect_trial_metrics
 from patchwords.studies.study import (
     Claim,
+    Contrast,
     DisplayUnit,
+    Scale,
     Study,
     StudyContext,
     Trial,
@@ -26,10 +28,23 @@ from patchwords.version import __version__
 # Seeds are paired: cells of one seed see the same images in the same order, so the difference is
 # taken seed by seed, and its 95 % interval is Student's t over the seeds. One seed says nothing of
 # the next: with a single one nothing can be told.
+#
+# A claim whose controls do not lie above zero, by the same rule, was not tested. One that has parts
+# is told where all of them say the same.
 
 
-VerdictName = Literal["agrees", "disagrees", "cannot tell at this scale"]
+VerdictName = Literal["agrees", "disagrees", "cannot tell at this scale", "not tested here"]
 CANNOT_TELL: VerdictName = "cannot tell at this scale"
+UNTESTED: VerdictName = "not tested here"
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What was measured for a claim, one of its parts or a control."""
+
+    values: tuple[float, ...]  # seed by seed
+    lost: tuple[int, ...]  # seeds of which a cell diverged
+    found: SeedStatistics | None  # None: no seed is left
 
 
 @dataclass(frozen=True)
@@ -37,23 +52,39 @@ class Verdict:
     """A claim beside what was measured."""
 
     claim: Claim
-    values: tuple[float, ...]  # the difference, seed by seed
-    lost: tuple[int, ...]  # seeds of which a cell diverged
-    found: SeedStatistics | None  # None: no seed is left
+    whole: Difference
+    parts: tuple[Difference, ...]  # as the claim lists them
+    controls: tuple[Difference, ...]  # likewise
+    untested: str | None  # why this scale cannot test it, whatever was measured
     word: VerdictName
 
 
-def judge_claim(claim: Claim, table: ValuesByLabel) -> Verdict:
+def judge_claim(claim: Claim, table: ValuesByLabel, untested: str | None = None) -> Verdict:
     """The verdict on one claim, from the values of its labels."""
-    labels = (*claim.more, *claim.less)
+    whole = differ(claim.more, claim.less, table)
+    parts = tuple(differ(one.more, one.less, table) for one in claim.parts)
+    controls = tuple(differ(one.more, one.less, table) for one in claim.controls)
+    words = {decide_verdict(one.found, claim.margin) for one in (whole, *parts)}
+    word = words.pop() if len(words) == 1 else CANNOT_TELL
+    known = whole.found is not None and whole.found.low is not None  # by more than one seed
+    if untested or (known and not all(map(shown, controls))):
+        word = UNTESTED
+    return Verdict(claim, whole, parts, controls, untested, word)
+
+
+def differ(more: Sequence[str], less: Sequence[str], table: ValuesByLabel) -> Difference:
+    """The mean of some labels less that of others, over the seeds in which none diverged."""
+    labels = (*more, *less)
     seeds = sorted(set.intersection(*(set(table[label]) for label in labels)))
     lost = tuple(s for s in seeds if any(table[label][s] is None for label in labels))
     whole = [seed for seed in seeds if seed not in lost]
-    values = tuple(
-        _mean_of_labels(claim.more, table, s) - _mean_of_labels(claim.less, table, s) for s in whole
-    )
-    found = compute_seed_statistics(values) if values else None
-    return Verdict(claim, values, lost, found, decide_verdict(found, claim.margin))
+    values = tuple(_mean_of_labels(more, table, s) - _mean_of_labels(less, table, s) for s in whole)
+    return Difference(values, lost, compute_seed_statistics(values) if values else None)
+
+
+def shown(control: Difference) -> bool:
+    """Whether a control lies above zero."""
+    return decide_verdict(control.found, None) == "agrees"
 
 
 def decide_verdict(found: SeedStatistics | None, margin: float | None) -> VerdictName:
@@ -77,10 +108,15 @@ def format_claim_rule(claim: Claim, unit: DisplayUnit) -> str:
     )
     what = f"{more} less {less}" if less else more
     if claim.margin is None:
-        return f"{what}: the 95 % interval lies above 0"
-    value = f"{unit.times * claim.margin:g}"
-    margin = f"{value} {unit.difference.removesuffix('s') if value == '1' else unit.difference}"
-    return f"{what}: the 95 % interval lies within {margin} of 0"
+        where = "above 0"
+    else:
+        value = f"{unit.times * claim.margin:g}"
+        unit_of_it = unit.difference.removesuffix("s") if value == "1" else unit.difference
+        where = f"within {value} {unit_of_it} of 0"
+    parts = ", in each part, too" if claim.parts else ""
+    names = " and ".join(one.name for one in claim.controls)
+    controls = f"; control: {names}, above 0" if names else ""
+    return f"{what}: the 95 % interval lies {where}{parts}{controls}"
 
 
 def _abbreviate_labels(labels: Sequence[str]) -> Sequence[str]:
@@ -113,7 +149,6 @@ def assemble_results(
     pretrained = collect_trial_metrics(encoders, bench, "measure")
     whole = {key: {**numbers, **judged.get(key, {})} for key, numbers in measured.items()}
     table = compute_values_by_label(study, labels, whole, record.seeds)
-    verdicts = [judge_claim(claim, table) for claim in study.claims]
     return {
         "study": study.name,
         "version": study.version,
@@ -135,28 +170,8 @@ def assemble_results(
         ),
         "grid": {name: convert_tuples(own) for name, own in bench.scale.grid.items()},
         "encoders": {name: convert_tuples(own) for name, own in bench.scale.encoders.items()},
-        "labels": [
-            {
-                "cell": labels.get(label),
-                **summarise_label(label, values, study.paper.get(label)),
-                "unit": asdict(study.unit(label)),
-            }
-            for label, values in table.items()
-        ],
-        "claims": [
-            {
-                "text": one.claim.text,
-                "paper": one.claim.paper,
-                "rule": format_claim_rule(one.claim, study.unit(one.claim.more[0])),
-                "unit": asdict(study.unit(one.claim.more[0])),
-                "margin": one.claim.margin,
-                "values": list(one.values),
-                "seeds_lost": list(one.lost),
-                "difference": one.found and asdict(one.found),
-                "verdict": one.word,
-            }
-            for one in verdicts
-        ],
+        "labels": [row_of_label(study, labels, *one) for one in table.items()],
+        "claims": claims(study, table, bench.scale),
         "compute": sum_training_compute([*pretrained.values(), *measured.values()]),
         "pretrainings": [build_trial_row(cell, pretrained, bench) for cell in encoders],
         "cells": [build_trial_row(cell, whole, bench) for cell in cells],
@@ -173,6 +188,77 @@ def compute_values_by_label(
         for label, value in study.read(labels, found).items():
             table.setdefault(label, {})[seed] = value
     return table
+
+
+def judged_again(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Results whose labels and claims are read off their cells once more, by the study as it is."""
+    whole = {(one["name"], one["seed"]): one for one in results["cells"]}
+    labels = {one["label"]: one["cell"] for one in results["labels"] if one["cell"]}
+    if not labels:  # nothing was chosen
+        labels = {name: name for name in results["grid"]}
+    table = compute_values_by_label(study, labels, whole, results["seeds"])
+    return {
+        **results,
+        "title": study.title,
+        "question": study.question,
+        "source": study.source,
+        "quantity": study.quantity,
+        "labels": [row_of_label(study, labels, *one) for one in table.items()],
+        "claims": claims(study, table, study.scales[results["scale"]]),
+    }
+
+
+def claims(study: Study, table: ValuesByLabel, scale: Scale) -> list[dict[str, Any]]:
+    """Every claim with what was measured for it, its verdict, and what that rests on."""
+    rows = []
+    for claim in study.claims:
+        one, unit = judge_claim(claim, table, scale.untested.get(claim.text)), unit_of(study, claim)
+        rows.append(
+            {
+                "text": claim.text,
+                "paper": claim.paper,
+                "rule": format_claim_rule(claim, study.unit(claim.more[0])),
+                "unit": unit,
+                "margin": claim.margin,
+                "values": list(one.whole.values),
+                "seeds_lost": list(one.whole.lost),
+                "difference": one.whole.found and asdict(one.whole.found),
+                "parts": [
+                    contrast(part, of_part, unit)
+                    for part, of_part in zip(claim.parts, one.parts, strict=True)
+                ],
+                "controls": [
+                    {**contrast(control, seen, unit_of(study, control)), "shown": shown(seen)}
+                    for control, seen in zip(claim.controls, one.controls, strict=True)
+                ],
+                "untested": one.untested,
+                "verdict": one.word,
+            }
+        )
+    return rows
+
+
+def contrast(named: Contrast, seen: Difference, unit: Mapping[str, Any]) -> dict[str, Any]:
+    """A part or a control of a claim."""
+    return {
+        "name": named.name,
+        "unit": unit,
+        "values": list(seen.values),
+        "seeds_lost": list(seen.lost),
+        "difference": seen.found and asdict(seen.found),
+    }
+
+
+def unit_of(study: Study, one: Claim | Contrast) -> dict[str, Any]:
+    return asdict(study.unit(one.more[0]))
+
+
+def row_of_label(
+    study: Study, labels: Mapping[str, str], label: str, values: Mapping[int, float | None]
+) -> dict[str, Any]:
+    """A label with its cell, if it is one, its values and its unit."""
+    about = summarise_label(label, values, study.paper.get(label))
+    return {"cell": labels.get(label), **about, "unit": asdict(study.unit(label))}
 
 
 def build_trial_row(cell: Trial, found: MetricsByTrial, bench: StudyContext) -> dict[str, Any]:

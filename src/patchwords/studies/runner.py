@@ -235,9 +235,11 @@ def trim_manifest(
     jobs, threads = asked.crew
     tell("measuring how long the dearest cell takes")
     cells = list_training_trials(asked.at)
-    speed = measure_trial_timing(cells, bench, jobs, threads)
+    costs = [estimate_trial_cost(cell, bench) for cell in cells]
+    dearest, _ = max(zip(cells, costs, strict=True), key=lambda one: one[1].of_a_step)
+    speed = measure_trial_timing(dearest, bench, jobs, threads)
     steps = tuple(cell.settings["steps"] for cell in cells)
-    shares = tuple(estimate_trial_cost(cell, bench).share for cell in cells)
+    shares = tuple(cost.share for cost in costs)
     found = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, asked.budget)
     return replace(record, seeds=found.seeds, share=found.share, notes=found.notes)
 

@@ -16,7 +16,7 @@ from patchwords.device import DeviceName, PrecisionName
 from patchwords.training.logs.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from patchwords.studies.page import PageBlock
+    from patchwords.studies.page_blocks import PageBlock
 
 
 ScaleName = Literal["mini", "full"]
@@ -77,6 +77,8 @@ class Scale:
     encoders: TrialGrid = field(
         default_factory=dict
     )  # pre-trainings that cells start from, by name
+    # text of a claim -> why this scale cannot test it, where no cell can be its control
+    untested: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def learned(self) -> DatasetSpec:
@@ -137,12 +139,22 @@ ACCURACY_UNIT = DisplayUnit("%", "points", 100.0)
 
 
 @dataclass(frozen=True)
+class Contrast:
+    """The mean of the labels in `more` less that of those in `less`, or less zero without any."""
+
+    name: str  # "attention less no mixing"
+    more: tuple[str, ...]
+    less: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Claim:
     """Something that the paper says, as a difference; fixed before anything is run.
 
     The difference is the mean of the labels in `more` less that of those in `less`, or less zero
     where there are none. Without a margin the claim is that it is above zero; with one, that it is
-    no further from zero.
+    no further from zero. A claim about several things is judged in each of its `parts`, too. Its
+    positive `controls` must lie above zero: what the claim is about then does something at all.
     """
 
     text: str
@@ -150,6 +162,8 @@ class Claim:
     more: tuple[str, ...]
     less: tuple[str, ...]
     margin: float | None = None
+    controls: tuple[Contrast, ...] = ()
+    parts: tuple[Contrast, ...] = ()
 
 
 # (grid, cell -> validation accuracy of its seeds) -> label -> cell

@@ -7,8 +7,20 @@ from typing import Any
 
 from patchwords.models.build import ModelConfig
 from patchwords.models.config import ViTConfig
-from patchwords.models.resnet.config import ResNetConfig, TrunkConfig
-from patchwords.models.zoo import RESNET_UNITS, VIT_VARIANTS, ModelFamily, ModelName
+from patchwords.models.resnet.config import (
+    CONV_STEM_SETTINGS,
+    ConvStemConfig,
+    ResNetConfig,
+    TrunkConfig,
+)
+from patchwords.models.zoo import (
+    RESNET_UNITS,
+    STEM_LAYERS,
+    VIT_VARIANTS,
+    ModelFamily,
+    ModelName,
+    conv_stem,
+)
 
 VIT_SHAPE_FIELDS = (  # what makes other weights, the classes, the channels and the image size aside
     *("patch_size", "depth", "width", "heads", "mlp_width"),
@@ -19,10 +31,11 @@ TRUNK_SHAPE_FIELDS = ("units", "width_factor", "form", "spatial")
 
 def has_same_shape(found: ModelConfig, asked: ModelConfig, settings: Mapping[str, Any]) -> bool:
     """Whether weights of the one suit the other, `settings` of whose shape are made otherwise."""
-    if type(found) is not type(asked) or (found.trunk is None) != (asked.trunk is None):
+    if type(found) is not type(asked) or type(found.trunk) is not type(asked.trunk):
         return False
     own = VIT_SHAPE_FIELDS if isinstance(found, ViTConfig) else ()
-    trunk = TRUNK_SHAPE_FIELDS if found.trunk else ()
+    shapes = {TrunkConfig: TRUNK_SHAPE_FIELDS, ConvStemConfig: CONV_STEM_SETTINGS}
+    trunk = shapes[type(found.trunk)] if found.trunk else ()
     return all(
         getattr(found, name) == settings.get(name, getattr(asked, name)) for name in own
     ) and all(getattr(found.trunk, name) == getattr(asked.trunk, name) for name in trunk)
@@ -49,9 +62,17 @@ def find_architecture_name(config: ModelConfig) -> str | None:
     if trunk is None:
         kind: ModelFamily = "Axial-ViT" if config.mixer == "axial" else "ViT"
         return str(ModelName(kind, letter, config.patch_size))
+    if isinstance(trunk, TrunkConfig):
+        return _hybrid(trunk, letter, config.patch_size)
+    name = ModelName("C+ViT", letter, trunk.stride)
+    usual = trunk.stride in STEM_LAYERS and trunk == conv_stem(name, config.width)
+    return str(name) if usual and config.patch_size == 1 else None
+
+
+def _hybrid(trunk: TrunkConfig, letter: str, patch_size: int) -> str | None:
     depth = _depth(trunk)
     usual_patch = 1 if trunk.units else 8
-    if config.patch_size != usual_patch or (trunk.units and depth is None):
+    if patch_size != usual_patch or (trunk.units and depth is None):
         return None
     # The number is how much the ResNet divides; of the root alone timm and Google say 16.
     stride = trunk.stride if trunk.units else 16

@@ -100,8 +100,8 @@ def check_maskable(config: ModelConfig) -> None:
         )
     if config.trunk is not None:
         raise ConfigError(
-            "masked patch prediction would hide nothing from a hybrid: its ResNet has spread the "
-            "pixels of a patch over those around it; choose a ViT, or --objective supervised"
+            "masked patch prediction would hide nothing from a hybrid: its convolutions spread "
+            "the pixels of a patch over those around it; choose a ViT, or --objective supervised"
         )
     if config.mixer == "identity":
         raise ConfigError(

@@ -171,3 +171,45 @@ class ResNetConfig:
 
 
 RESNET_SETTINGS = tuple(field.name for field in fields(ResNetConfig))
+
+
+# The convolutional stem of a small hybrid (CCT: Hassani et al. 2021, arXiv 2104.05704).
+
+
+@dataclass(frozen=True)
+class ConvStemConfig:
+    """Layers of a 3x3 convolution, ReLU and 3x3 max-pooling; each halves the sides."""
+
+    layer_channels: tuple[int, ...] = (64, 128)  # that each layer gives
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.layer_channels, (tuple, list)) or not self.layer_channels:
+            raise ConfigError(
+                f"layer_channels must be a number for each layer, not {self.layer_channels!r}"
+            )
+        object.__setattr__(self, "layer_channels", tuple(self.layer_channels))
+        for count in self.layer_channels:
+            check_count("layer_channels", count)
+
+    @property
+    def channels(self) -> int:
+        """Of the last feature map."""
+        return self.layer_channels[-1]
+
+    @property
+    def stride(self) -> int:
+        """Pixels of the image between two neighbours of the last feature map."""
+        return int(2 ** len(self.layer_channels))
+
+    def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """(rows, columns) of the last feature map: every halving rounds up."""
+        return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> ConvStemConfig:
+        """The config of `dataclasses.asdict`, also after JSON made lists of tuples."""
+        check_known_settings(values, CONV_STEM_SETTINGS, "a convolutional stem")
+        return cls(**values)
+
+
+CONV_STEM_SETTINGS = tuple(field.name for field in fields(ConvStemConfig))

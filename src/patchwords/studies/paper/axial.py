@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from patchwords.report.format import pluralise
-from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.page_blocks import PageBlock, PageTable, PageText
 from patchwords.studies.paper.analysis import compute_label_gaps, format_gap
 from patchwords.studies.paper.setups import (
     CIFAR10,

@@ -10,7 +10,8 @@ import numpy as np
 
 from patchwords.planning.table6 import EXAFLOP, TABLE6, TABLE6_DATA_SETS, Table6Row
 from patchwords.studies.grid import read_trial_metrics
-from patchwords.studies.page import NOT_AVAILABLE, PageBlock, PageTable, PageText, format_flops
+from patchwords.studies.page import NOT_AVAILABLE, format_flops
+from patchwords.studies.page_blocks import PageBlock, PageTable, PageText
 from patchwords.studies.paper.setups import (
     CIFAR10,
     IMAGENET,

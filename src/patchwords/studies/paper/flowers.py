@@ -231,6 +231,17 @@ PRETRAINING_SETTINGS: dict[str, Any] = {
     "validation": 0.0,
     "save_every": 500,
 }
+AHEAD = "ViT is ahead of a ResNet that was pre-trained as it was ({})"
+ROUTES = {  # recipe -> as claims call it
+    NOTES_ALL_WEIGHTS: "notes' recipe, all weights",
+    NOTES_HEAD_ONLY: "notes' recipe, head alone",
+    OUR_RECIPE: "our recipe",
+}
+# The study `resolution` has it, of a ViT of 208 thousand parameters and 1,000 steps.
+FROM_SCRATCH = (
+    "from scratch a smaller ViT has 72.1 % of such photos at 32 pixels (study resolution), more "
+    "than either has after its pre-training"
+)
 MINI = Scale(
     data=CIFAR10,
     transfer=FLOWERS,
@@ -247,6 +258,7 @@ MINI = Scale(
         VIT: {**PRETRAINING_SETTINGS, **MIDDLE_VIT_SHAPE},
         RESNET: {**PRETRAINING_SETTINGS, **RESNET_14},
     },
+    untested={AHEAD.format(which): FROM_SCRATCH for which in ROUTES.values()},
     seeds=3,
     time="an hour on a core, half of it on two",
 )
@@ -283,9 +295,9 @@ def make_inflated_accuracy_claim(recipe: str, which: str) -> Claim:
     )
 
 
-def make_vit_ahead_claim(recipe: str, which: str) -> Claim:
+def make_vit_ahead_claim(recipe: str) -> Claim:
     return Claim(
-        f"ViT is ahead of a ResNet that was pre-trained as it was ({which})",
+        AHEAD.format(ROUTES[recipe]),
         "0.956 against 0.689 (the notes' tables)",
         (make_held_out_label(VIT, recipe),),
         (make_held_out_label(RESNET, recipe),),
@@ -297,9 +309,9 @@ MARGIN = 0.02
 CLAIMS = (
     make_inflated_accuracy_claim(NOTES_ALL_WEIGHTS, "all weights learn"),
     make_inflated_accuracy_claim(NOTES_HEAD_ONLY, "the head alone learns"),
-    make_vit_ahead_claim(NOTES_ALL_WEIGHTS, "notes' recipe, all weights"),
-    make_vit_ahead_claim(NOTES_HEAD_ONLY, "notes' recipe, head alone"),
-    make_vit_ahead_claim(OUR_RECIPE, "our recipe"),
+    make_vit_ahead_claim(NOTES_ALL_WEIGHTS),
+    make_vit_ahead_claim(NOTES_HEAD_ONLY),
+    make_vit_ahead_claim(OUR_RECIPE),
     Claim(
         "A ResNet answers 'dandelion' for half of the photos",
         "1,801 of 3,670, by the scores of the notes' table",

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from patchwords.evaluation.statistics import compute_seed_statistics
-from patchwords.studies.page import PageBlock, PageHeading, PageTable, PageText
+from patchwords.studies.page_blocks import PageBlock, PageHeading, PageTable, PageText
 
 if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.page_blocks import PageBlock, PageTable, PageText
 from patchwords.studies.paper.analysis import (
     build_gap_dots,
     compute_label_gaps,
@@ -16,7 +16,7 @@ from patchwords.studies.paper.analysis import (
     format_paired_seeds,
 )
 from patchwords.studies.paper.setups import CIFAR10, IMAGENET, SMALL_VIT_SETTINGS
-from patchwords.studies.study import Claim, Scale, Study
+from patchwords.studies.study import Claim, Contrast, Scale, Study
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 ATTENTION = "attention"
@@ -24,6 +24,9 @@ LOCAL = "local window"
 POOLING = "pooling"
 MLP = "token MLP"
 IDENTITY = "identity"
+
+# What takes the place of attention tells nothing of it where attention itself is not in use yet.
+IN_USE = Contrast("attention less no mixing", (ATTENTION,), (IDENTITY,))
 
 VARIED_SETTINGS = ("width", "mlp_width", "heads")
 # The width makes up for what a mixer saves, and the MLP's stays four times it. Multiplications of
@@ -128,7 +131,10 @@ STUDY = Study(
     quantity="accuracy on test images, per cent",
     note="The numbers that claims quote are of larger models on ImageNet, PoolFormer's in four "
     "stages; here nothing but the mixer and the width differs. The learning rate is one for all "
-    "and was tuned for none.",
+    "and was tuned for none. At scale mini each model sees 64,000 images, 1.3 passes over "
+    "CIFAR-10: what is ahead then learns faster at first. After 200 to 300 passes published models "
+    "have 91 % by attention (ViT-Lite-6/4, arXiv 2104.05704) and by an MLP across the patches "
+    "(omihub777/MLP-Mixer-CIFAR) alike.",
     paper={},
     paper_quantity="none: ViT has attention alone",
     scales={"mini": MINI, "full": FULL},
@@ -138,6 +144,7 @@ STUDY = Study(
             "only self-attention is global in ViT, MLPs act on each patch (Section 3.1)",
             (ATTENTION,),
             (IDENTITY,),
+            controls=(IN_USE,),
         ),
         Claim(
             "Pooling in the place of attention is better",
@@ -145,18 +152,21 @@ STUDY = Study(
             "(arXiv 2111.11418, abstract)",
             (POOLING,),
             (ATTENTION,),
+            controls=(IN_USE,),
         ),
         Claim(
             "Attention beats an MLP across the patches",
             "+0.8 points, DeiT-B over ResMLP-B24 (same abstract)",
             (ATTENTION,),
             (MLP,),
+            controls=(IN_USE,),
         ),
         Claim(
             "With little data locality helps: a window beats attention to all patches",
             "ResNets, which are local, lead on up to 30 or 90 million images of JFT (Figure 4)",
             (LOCAL,),
             (ATTENTION,),
+            controls=(IN_USE,),
         ),
     ),
     measure=train_and_measure,

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from patchwords.report.format import pluralise
-from patchwords.studies.page import PageBlock, PageHeading, PageTable, PageText, format_flops
+from patchwords.studies.page import format_flops
+from patchwords.studies.page_blocks import PageBlock, PageHeading, PageTable, PageText
 from patchwords.studies.paper.analysis import build_seed_curve
 from patchwords.studies.paper.setups import (
     CIFAR10,
@@ -16,7 +17,16 @@ from patchwords.studies.paper.setups import (
     load_encoder_data,
     load_encoder_model,
 )
-from patchwords.studies.study import ENCODER, Claim, Scale, Study, StudyContext, Trial, TrialMetrics
+from patchwords.studies.study import (
+    ENCODER,
+    Claim,
+    Contrast,
+    Scale,
+    Study,
+    StudyContext,
+    Trial,
+    TrialMetrics,
+)
 
 if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve
@@ -174,6 +184,13 @@ CLAIMS = (
         "the peak is there; a figure only (Naseer et al., Sec. 3.3, Figs. 10 and 11)",
         (f"{OWN_PATCH_TILES}, {VIT}",),
         (f"{LARGER_TILES}, {VIT}", f"{SMALLER_TILES}, {VIT}"),
+        parts=tuple(
+            Contrast(f"than with {what}", (f"{OWN_PATCH_TILES}, {VIT}",), (f"{other}, {VIT}",))
+            for what, other in (
+                ("tiles of 2x2 patches", LARGER_TILES),
+                ("quarters of patches", SMALLER_TILES),
+            )
+        ),
     ),
     make_kept_claim(
         "The ViT keeps more when texture is smoothed away",

@@ -8,7 +8,7 @@ from typing import Any
 
 from patchwords.evaluation.statistics import compute_seed_statistics
 from patchwords.report.format import pluralise
-from patchwords.studies.page import PageBlock, PageTable, PageText
+from patchwords.studies.page_blocks import PageBlock, PageTable, PageText
 from patchwords.studies.study import (
     Claim,
     DisplayUnit,

@@ -24,6 +24,7 @@ from patchwords.training.plan import TrainingPlan
 
 WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls on it
     r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
+    r"trunk\.layers\.\d+\.weight": True,
     r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
     r"trunk\.(.+\.)?(rows|columns)\.qkv\.weight": True,
     r"trunk\.(.+\.)?(rows|columns)\.(qkv\.bias|relative)": False,
@@ -64,7 +65,7 @@ def find_layer_index(name: str, config: ModelConfig) -> int:
     """The layer that the parameter belongs to, counted from the images up.
 
     0 is all that comes before the first layer: the embedding and what is added to it, a ResNet's
-    root, the whole ResNet of a hybrid. Then 1 .. layers, blocks or residual units; what comes
+    root, the convolutions of a hybrid. Then 1 .. layers, blocks or residual units; what comes
     after the last of them is layers + 1.
     """
     if block := re.match(r"encoder\.blocks\.(\d+)\.", name):

@@ -39,10 +39,12 @@ class FrozenBackbone:
         model = self.model
         if self.first < model.config.layers:
             return model.forward_until(images, self.first)
-        if isinstance(model, ViT):  # as its forward pass has it, to the bit
-            features = model.encode(images, model.config.read)
-        else:
-            features = model.forward_features(images)
+        # As the model's own forward pass has it, to the bit.
+        features = (
+            model.encode(images, model.config.read)
+            if isinstance(model, ViT)
+            else model.forward_features(images)
+        )
         return features if self.pool_learns else model.head.pooled(features)
 
     def rest(self, activations: Tensor) -> Tensor:

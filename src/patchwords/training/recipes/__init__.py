@@ -356,7 +356,7 @@ FINETUNE_DROPOUT = {
 # flower photos (16 epochs) reach 95 % held out in the authors' notebook (vit_jax_augreg.ipynb), and
 # 500 steps (5 epochs) on CIFAR-10 98.6 % against 99.0 % after 10,000 (vit_jax README).
 # From scratch the paper has 300 epochs of 1.28 million images and says nothing of smaller data: 100
-# epochs are our compromise between accuracy and patience (docs/results.md has what they bring).
+# epochs are our compromise between accuracy and patience (docs/results.md has what 20 bring).
 FINETUNE_EPOCHS = 20
 SCRATCH_EPOCHS = 100
 LARGE_DATA_IMAGES = 1_000_000  # from here on, as many images in all as the paper's row

@@ -16,7 +16,13 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.models.build import Model, ModelConfig
 from patchwords.models.config import ViTConfig
-from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfig, TrunkConfig
+from patchwords.models.resnet.config import (
+    BIT_TRUNK,
+    HYBRID_TRUNK,
+    ConvStemConfig,
+    ResNetConfig,
+    TrunkConfig,
+)
 from patchwords.models.zoo import resolve_model
 from patchwords.weights.adapt import get_tensor_shapes
 from patchwords.weights.architecture import find_architecture_name
@@ -211,6 +217,8 @@ def list_resnet_obstacles(config: ResNetConfig) -> list[tuple[bool, str]]:
     ]
 
 
-def has_same_numerics(trunk: TrunkConfig, other: TrunkConfig) -> bool:
+def has_same_numerics(trunk: TrunkConfig | ConvStemConfig, other: TrunkConfig) -> bool:
     """Whether they differ in sizes alone."""
+    if isinstance(trunk, ConvStemConfig):
+        return False
     return trunk == replace(other, units=trunk.units, width_factor=trunk.width_factor)

@@ -39,7 +39,7 @@ def list_array_names(config: ViTConfig | ResNetConfig) -> ArrayNames:
 
 
 def list_vit_names(config: ViTConfig) -> ArrayNames:
-    names = list_trunk_names(config.trunk) if config.trunk else {}
+    names = list_trunk_names(config.trunk) if isinstance(config.trunk, TrunkConfig) else {}
     names |= dense_names("embed", "embedding", "convolution")
     if config.prefix:
         names["class_token"] = ArraySource(("cls",), "as is")

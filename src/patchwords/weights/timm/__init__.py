@@ -21,6 +21,7 @@ from torch import Tensor
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.models.build import ModelConfig
 from patchwords.models.config import ViTConfig
+from patchwords.models.resnet.config import TrunkConfig
 from patchwords.weights.architecture import find_architecture_name
 from patchwords.weights.convert import (
     CONFIG_FILE,
@@ -202,13 +203,13 @@ def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
     weights: dict[str, Tensor] = dict(pretrained.model.state_dict())
     notes: list[str] = []
     pairs: NamePairs
-    if config.trunk is not None:
+    if isinstance(config.trunk, TrunkConfig):
         weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
         config = config.with_settings(trunk=trunk)
     if isinstance(config, ViTConfig):
         name, args = make_vit_model_args(config)
         check_preprocess_size(preprocess, config)
-        root_alone = config.trunk is not None and not config.trunk.units
+        root_alone = isinstance(config.trunk, TrunkConfig) and not config.trunk.units
         pairs = names.ROOT_ONLY_NAMES if root_alone else names.HYBRID_NAMES
         classifier, features = "head", config.width
     else:

@@ -18,7 +18,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, WeightsError
 from patchwords.models.checks import to_height_width
 from patchwords.models.config import ViTConfig
-from patchwords.models.resnet.config import ROOT_WIDTH, ResNetConfig, TrunkConfig
+from patchwords.models.resnet.config import ROOT_WIDTH, ConvStemConfig, ResNetConfig, TrunkConfig
 from patchwords.models.zoo import resolve_model
 from patchwords.weights.convert import refuse_unsupported
 
@@ -267,11 +267,15 @@ def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         args |= {"pos_drop_rate": config.dropout, "proj_drop_rate": config.dropout}
     if config.drop_path:
         args["drop_path_rate"] = config.drop_path
-    return (HYBRID_ARCHITECTURES[trunk.units] if trunk else PLAIN_ARCHITECTURE), args
+    return (
+        HYBRID_ARCHITECTURES[trunk.units] if isinstance(trunk, TrunkConfig) else PLAIN_ARCHITECTURE
+    ), args
 
 
-def is_timm_hybrid_trunk(trunk: TrunkConfig) -> bool:
+def is_timm_hybrid_trunk(trunk: TrunkConfig | ConvStemConfig) -> bool:
     """Whether timm's hybrids have this trunk; both paddings of the pooling are one after a ReLU."""
+    if isinstance(trunk, ConvStemConfig):
+        return False
     theirs = TrunkConfig(trunk.units, standardise=STANDARDISE, group_norm_eps=GROUP_NORM_EPS)
     return trunk.units in HYBRID_ARCHITECTURES and replace(trunk, pool_padding="lowest") == theirs
 
