@@ -3,14 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
-BENCH := .venv-bench
 
 .PHONY: help demo test lint types check bench format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
 
-# Set up once, and anew whenever the versions or the dependencies change.
+# Set up once, and again whenever the versions or the dependencies change.
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10) and "patchwords needs Python 3.10 or newer; try make PYTHON=python3.11")'
 	$(PYTHON) -m venv $(VENV)
@@ -39,20 +38,12 @@ types: $(READY) ## check the types
 
 check: lint types test ## all that CI checks
 
-# Peers have a place of their own, on top of the project's: torchvision, which timm imports, may be
-# made for another build of torch, and transformers would stumble over it in the tests.
-$(BENCH)/ready: $(READY)
-	$(BIN)/python -m venv $(BENCH)
-	$(BENCH)/bin/python benchmarks/on_top_of.py $(abspath $(VENV))
-	$(BENCH)/bin/pip install --quiet --disable-pip-version-check --constraint constraints.txt --no-deps timm torchvision
-	@touch $@
-
-bench: $(BENCH)/ready ## measure speed beside timm and others; DATA=FOLDER of photos, ONLY='training memory'
-	$(BENCH)/bin/python -m benchmarks $(ONLY) $(if $(DATA),--data $(DATA))
+bench: $(READY) ## measure speed next to timm and others; DATA=FOLDER of photos, ONLY='training memory'
+	$(BIN)/python -m benchmarks $(ONLY) $(if $(DATA),--data $(DATA))
 
 format: $(READY) ## put the code in form
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean: ## remove the virtual environment and caches; runs/ is kept
-	rm -rf $(VENV) $(BENCH) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

@@ -2,7 +2,7 @@
 
     python -m benchmarks [NAME ...] [--data FOLDER] [--quick] [--json FILE] [--list]
 
-Peers that are not installed are named and left out; `make bench` installs them beside the project.
+Peers that are not installed are named and left out; `pip install "patchwords[bench]"` brings them.
 """
 
 from __future__ import annotations

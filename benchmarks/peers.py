@@ -12,6 +12,7 @@ import tempfile
 import warnings
 from collections.abc import Callable
 from contextlib import nullcontext
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -26,6 +27,7 @@ from patchwords.weights.store import save_pretrained
 Answer = Callable[[Tensor], Tensor]  # normalised images [B, C, H, W] -> logits [B, classes]
 DECLARED: list[torch.library.Library] = []  # an operator lives as long as what declared it
 FP32_APART = 1e-4  # relative; more would be another function
+NEED_TORCHVISION = ("timm", "transformers")  # the latter where it is installed
 OPERATORS = (
     "nms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
     "qnms(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -43,7 +45,7 @@ class Different(Exception):
 def load(name: str) -> ModuleType:
     """The package; raises Absent."""
     try:
-        if name == "timm":
+        if name in NEED_TORCHVISION and find_spec("torchvision"):
             prepare_torchvision()
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -55,8 +57,8 @@ def load(name: str) -> ModuleType:
 def prepare_torchvision() -> None:
     """Make torchvision importable without its compiled part, which no ViT needs.
 
-    timm imports torchvision, whose compiled part is for one build of torch; beside another it
-    stops at two operators that nobody has declared. They are declared here, and never called.
+    torchvision's compiled part is for one build of torch; with another, torchvision stops at two
+    operators that nothing has declared. They are declared here, and never called.
     """
     try:
         importlib.import_module("torchvision")

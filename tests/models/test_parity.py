@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 import pytest
 import torch
+from benchmarks import peers
 
 from patchwords.models.vit import ViT
 
@@ -154,7 +155,7 @@ def from_hugging_face(theirs: Mapping[str, torch.Tensor]) -> dict[str, torch.Ten
 
 
 def test_logits_are_those_of_transformers(tiny: Callable[..., ViT], images: torch.Tensor) -> None:
-    transformers = pytest.importorskip("transformers", reason="transformers is not installed")
+    transformers = peers.load("transformers")
     model = tiny(gelu="erf", norm_eps=1e-12)
     c = model.config
     config = transformers.ViTConfig(

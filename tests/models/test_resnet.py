@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 import torch
+from benchmarks import peers
 from torch import Tensor
 
 from patchwords.errors import ConfigError
@@ -11,7 +12,7 @@ from patchwords.models.init import init_weights
 from patchwords.models.resnet.config import BIT_TRUNK, ResNetConfig, TrunkConfig
 from patchwords.models.resnet.resnet import ResNet
 
-transformers = pytest.importorskip("transformers")
+transformers = peers.load("transformers")
 
 
 def tiny(**settings: Any) -> ResNet:

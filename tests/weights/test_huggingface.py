@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from benchmarks import peers
 from PIL import Image
 
 from drawn import drawn
@@ -27,7 +28,7 @@ from patchwords.weights.huggingface.config import (
 )
 from patchwords.weights.pretrained import Pretrained
 
-transformers = pytest.importorskip("transformers")
+transformers = peers.load("transformers")
 
 CLOSE = 1e-9  # in float64, where orders of summation differ by 1e-14 or so
 SIZES = {

@@ -1,4 +1,4 @@
-"""Files of timm, read and written. What compares with timm itself is skipped where it is not."""
+"""Files of timm, read and written, and compared with timm itself."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import safetensors.torch
 import torch
+from benchmarks import peers
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import WeightsError
@@ -33,12 +34,7 @@ from patchwords.weights.timm.config import (
     preprocess_to_timm,
 )
 
-try:
-    import timm
-    from timm.data import create_transform, resolve_data_config
-except Exception:  # a timm that does not fit the torch at hand fails in many ways
-    timm = None
-with_timm = pytest.mark.skipif(timm is None, reason="timm is not there, or does not import")
+timm = peers.load("timm")
 
 CLOSE = 1e-9  # in float64, where orders of summation differ by 1e-14 or so
 LABELS = ("daisy", "dandelion", "rose", "sunflower", "tulip", "oak", "ash")
@@ -95,7 +91,6 @@ def test_a_model_goes_to_timm_and_back(kind: str, tmp_path: Path) -> None:
     assert found.notes == ()
 
 
-@with_timm
 @pytest.mark.parametrize("kind", HELD)
 def test_timm_opens_what_was_written(kind: str, tmp_path: Path) -> None:
     ours = drawn(build_model(HELD[kind]))
@@ -104,7 +99,7 @@ def test_timm_opens_what_was_written(kind: str, tmp_path: Path) -> None:
     x = images(2, ours.config.channels, 64, 96)
     with torch.no_grad():
         assert (theirs(x) - ours.double()(x)).abs().max() < CLOSE
-    told = resolve_data_config({}, model=theirs)
+    told = timm.data.resolve_data_config({}, model=theirs)
     assert tuple(told["input_size"]) == (ours.config.channels, 64, 96)
     assert (told["crop_mode"], told["interpolation"]) == ("center", "bilinear")
 
@@ -120,7 +115,6 @@ TINY = {
 }
 
 
-@with_timm
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
@@ -145,7 +139,6 @@ def test_logits_are_those_of_timm(name: str, settings: dict[str, Any]) -> None:
         assert (theirs(x) - ours(x)).abs().max() < CLOSE
 
 
-@with_timm
 @pytest.mark.parametrize("mode", [{"resize": "squash"}, {"crop_fraction": 28 / 36}])
 def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
     """Of a square photo under 4 times the size: else rounding of the crop shows, as for others."""
@@ -155,8 +148,8 @@ def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
     image = Image.fromarray(noise).resize((97, 97), Image.Resampling.BICUBIC)
     preprocess = Preprocess((28, 28), **mode)
     cfg = preprocess_to_timm(preprocess)
-    told = resolve_data_config({}, pretrained_cfg=cfg)
-    theirs = create_transform(**told)(image)
+    told = timm.data.resolve_data_config({}, pretrained_cfg=cfg)
+    theirs = timm.data.create_transform(**told)(image)
     pixels = torch.from_numpy(preprocess(image).copy()).permute(2, 0, 1)
     levels = (preprocess.normalise(pixels[None])[0] - theirs).abs() * 127.5
     assert levels.max() < 1.01  # where a filter ends up between two levels
