@@ -106,7 +106,7 @@ def test_weights_are_the_beginning_where_they_still_are(tmp_path: Path) -> None:
     )
     assert begun.model is not None
     assert begun.words == str(tmp_path / "old")
-    assert torch.equal(begun.model.embed.weight, of.model.embed.weight)
+    assert torch.equal(begun.model.patch_embed.weight, of.model.patch_embed.weight)
     assert begun.model.config.grid == (5, 6)  # brought to the run's size, as training did
     gone = load_initial_weights(larger, {"weights": str(tmp_path / "gone"), "seed": 1})
     assert gone.model is None
@@ -121,7 +121,7 @@ def test_now_beside_the_beginning() -> None:
     of = source()
     before = redraw_initial_weights(of.model.config, 7)
     with torch.no_grad():
-        of.model.embed.weight.mul_(1.25)
+        of.model.patch_embed.weight.mul_(1.25)
     found = looked(of, InitialWeights("seed", before))
     assert found.results["filters"]["moved"] == pytest.approx(0.25)
     for name, model in (("filters", of.model), ("filters_before", before)):

@@ -67,15 +67,15 @@ def follow(model: ViT, towards: list[int]) -> None:
         aim[1 + i] = torch.eye(width)[1 + j]
     block = model.encoder.blocks[0]
     with torch.no_grad():
-        for parameter in (*model.embed.parameters(), model.class_token):
+        for parameter in (*model.patch_embed.parameters(), model.class_token):
             parameter.zero_()
         model.positions.table.copy_(torch.eye(width)[:tokens])
         for norm in (block.norm1,):
             norm.weight.fill_(1.0)
             norm.bias.zero_()
-        block.attention.qkv.bias.zero_()
-        block.attention.qkv.weight[:width] = 10 * aim.T
-        block.attention.qkv.weight[width : 2 * width] = 10 * torch.eye(width)
+        block.mixer.qkv.bias.zero_()
+        block.mixer.qkv.weight[:width] = 10 * aim.T
+        block.mixer.qkv.weight[width : 2 * width] = 10 * torch.eye(width)
 
 
 def test_a_planted_model_has_the_known_distance(tiny: Build, images: torch.Tensor) -> None:
@@ -92,7 +92,7 @@ def test_uniform_attention_has_the_uniform_distance(tiny: Build, images: torch.T
     model = tiny()
     with torch.no_grad():
         for block in model.encoder.blocks:
-            block.attention.qkv.weight.zero_()
+            block.mixer.qkv.weight.zero_()
     found = attention_distance(model, [images])
     expected = by_loops(np.full((7, 7), 1 / 7), (2, 3), 3, 1)
     assert found.uniform == pytest.approx(expected)

@@ -29,8 +29,8 @@ def softmax_by_hand(model: ViT, images: torch.Tensor) -> np.ndarray:
     norm = block.norm1
     z = (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + norm.eps)
     z = z * norm.weight.detach().numpy() + norm.bias.detach().numpy()
-    qkv = z @ block.attention.qkv.weight.detach().numpy().T
-    qkv = qkv + block.attention.qkv.bias.detach().numpy()
+    qkv = z @ block.mixer.qkv.weight.detach().numpy().T
+    qkv = qkv + block.mixer.qkv.bias.detach().numpy()
     width, heads = model.config.width, model.config.heads
     a = np.empty((len(x), heads, x.shape[1], x.shape[1]))
     for head in range(heads):

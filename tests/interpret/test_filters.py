@@ -20,7 +20,7 @@ Build = Callable[..., ViT]
 
 def test_parity_with_scikit_learn(tiny: Build) -> None:
     model = tiny(width=22, heads=1)
-    filters = model.embed.weight.detach().permute(0, 2, 3, 1).reshape(22, -1).numpy()
+    filters = model.patch_embed.weight.detach().permute(0, 2, 3, 1).reshape(22, -1).numpy()
     pca = PCA(n_components=11).fit(filters)
     found = principal_filters(model, 11)
     assert found.components.shape == (11, 3, 3, 2)
@@ -36,8 +36,8 @@ def test_a_planted_component_keeps_its_orientation(tiny: Build) -> None:
     """Filters are a constant plus more or less of one pattern: row 0, column 2, channel 1."""
     model = tiny()
     with torch.no_grad():
-        model.embed.weight.fill_(0.7)
-        model.embed.weight[:, 1, 0, 2] += torch.linspace(-1, 2, 20)
+        model.patch_embed.weight.fill_(0.7)
+        model.patch_embed.weight[:, 1, 0, 2] += torch.linspace(-1, 2, 20)
     found = principal_filters(model)
     assert len(found.components) == 18  # P * P * C, fewer than 28
     assert found.explained[0] == pytest.approx(1)
@@ -54,7 +54,7 @@ def test_no_more_components_than_there_are_and_28_by_default(tiny: Build) -> Non
 
 def test_equal_filters_explain_nothing(tiny: Build) -> None:
     model = tiny()
-    torch.nn.init.zeros_(model.embed.weight)
+    torch.nn.init.zeros_(model.patch_embed.weight)
     assert (principal_filters(model).explained == 0).all()
 
 

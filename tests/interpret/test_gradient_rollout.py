@@ -25,11 +25,11 @@ class Nudged(torch.nn.Module):
         self.mixer, self.nudge = mixer, torch.tensor(0.0)
 
     def forward(
-        self, x: torch.Tensor, grid: tuple[int, int], first: int | None = None
+        self, x: torch.Tensor, grid: tuple[int, int], num_queries: int | None = None
     ) -> torch.Tensor:
         _, _, v = self.mixer.project(x)
         y = (self.mixer.weights(x, grid) + self.nudge) @ v
-        return self.mixer.out(y.transpose(1, 2).flatten(2))[:, :first]
+        return self.mixer.proj(y.transpose(1, 2).flatten(2))[:, :num_queries]
 
 
 @torch.no_grad()
@@ -39,8 +39,8 @@ def by_differences(model: ViT, image: torch.Tensor, answer: int, step: float = 1
     relevance = np.eye(attentions[0].shape[-1])
     for layer, a in enumerate(attentions):
         block = model.encoder.blocks[layer]
-        kept = block.attention
-        nudged = block.attention = Nudged(kept)
+        kept = block.mixer
+        nudged = block.mixer = Nudged(kept)
         gradient = np.empty_like(a)
         for place in np.ndindex(*a.shape):
             nudged.nudge = torch.zeros(1, *a.shape, dtype=torch.float64)
@@ -48,7 +48,7 @@ def by_differences(model: ViT, image: torch.Tensor, answer: int, step: float = 1
             up = model(image)[0, answer]
             nudged.nudge = -nudged.nudge
             gradient[place] = (up - model(image)[0, answer]) / (2 * step)
-        block.attention = kept
+        block.mixer = kept
         relevance = relevance + np.maximum(gradient * a, 0).mean(axis=0) @ relevance
     return relevance
 

@@ -36,7 +36,7 @@ def test_one_dimensional_without_the_class_token(tiny: Build) -> None:
 @pytest.mark.parametrize("position", ["2d", "sincos2d"])
 def test_two_dimensional(tiny: Build, position: str) -> None:
     model = tiny(position=position)
-    table = model.positions((2, 3), model.embed.weight).detach().numpy()[0, 1:]
+    table = model.positions((2, 3), model.patch_embed.weight).detach().numpy()[0, 1:]
     found = position_similarity(model)
     np.testing.assert_allclose(found.values[0], cosines(table, (2, 3)), atol=1e-6)
 
@@ -59,7 +59,7 @@ def test_relative_positions_by_offset(tiny: Build) -> None:
     found = position_similarity(model)
     assert found.values.shape == (3, 2, 3, 2, 3)
     assert found.offsets
-    table = model.encoder.blocks[1].attention.relative.table  # 11 offsets, that of 0 in the middle
+    table = model.encoder.blocks[1].mixer.relative.table  # 11 offsets, that of 0 in the middle
     # from row 1, column 2 (place 5) to row 0, column 1 (place 1): offset 4
     assert found.values[1, 1, 2, 0, 1] == pytest.approx(cosine(table[5 + 4], table[5]))
     assert found.values[1, 0, 1, 1, 2] == pytest.approx(cosine(table[5 - 4], table[5]))
@@ -69,9 +69,9 @@ def test_axial_relative_positions_know_their_line_only(tiny: Build) -> None:
     model = tiny(position="relative", mixer="axial")
     found = position_similarity(model).values
     assert len(found) == 6
-    along_rows = model.encoder.blocks[2].attention.relative.table  # lines of 3: 5 offsets
+    along_rows = model.encoder.blocks[2].mixer.relative.table  # lines of 3: 5 offsets
     assert found[2, 1, 0, 1, 2] == pytest.approx(cosine(along_rows[0], along_rows[2]))
-    along_columns = model.encoder.blocks[3].attention.relative.table  # lines of 2: 3 offsets
+    along_columns = model.encoder.blocks[3].mixer.relative.table  # lines of 2: 3 offsets
     assert found[3, 1, 2, 0, 2] == pytest.approx(cosine(along_columns[2], along_columns[1]))
     same_row = np.zeros((2, 3, 2, 3), bool)
     for row in range(2):
@@ -83,7 +83,7 @@ def test_axial_relative_positions_know_their_line_only(tiny: Build) -> None:
 def test_local_relative_positions_know_their_window_only(tiny: Build) -> None:
     model = tiny(position="relative", mixer="local", window=3, image_size=(9, 12))
     found = position_similarity(model).values
-    relative = model.encoder.blocks[0].attention.relative
+    relative = model.encoder.blocks[0].mixer.relative
     near = torch.cat([relative.rows[2], relative.columns[0]])  # one row back, one column on
     here = torch.cat([relative.rows[1], relative.columns[1]])
     assert found[0, 1, 1, 0, 2] == pytest.approx(cosine(near, here))

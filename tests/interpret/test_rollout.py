@@ -59,7 +59,11 @@ def test_rows_sum_to_one(tiny: Build, mixer: str, fusion: str) -> None:
     model = tiny(mixer=mixer, **({"window": 1} if mixer == "local" else {}))
     images = torch.randn(2, 2, 15, 6, dtype=torch.float64)  # another grid, 5 x 2
     rolled = attention_rollout(model, images, fusion=fusion)
-    assert rolled.shape == (2, 10 + model.config.prefix, 10 + model.config.prefix)
+    assert rolled.shape == (
+        2,
+        10 + model.config.num_prefix_tokens,
+        10 + model.config.num_prefix_tokens,
+    )
     torch.testing.assert_close(rolled.sum(-1), torch.ones_like(rolled[..., 0]), atol=1e-12, rtol=0)
     assert (rolled >= 0).all()
 
@@ -115,7 +119,7 @@ def test_no_attention_no_rollout(tiny: Build, images: torch.Tensor, resnet: ResN
 @pytest.mark.parametrize("classifier", ["token", "gap"])
 def test_the_maps_that_are_compared(tiny: Build, images: torch.Tensor, classifier: str) -> None:
     model = tiny(classifier=classifier)
-    prefix = model.config.prefix
+    prefix = model.config.num_prefix_tokens
     maps = compute_saliency_maps(model, images)
     assert list(maps) == ["last layer", "rollout"]
     *_, (_, last) = model.attention(images)

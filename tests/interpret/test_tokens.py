@@ -22,8 +22,8 @@ def by_hand(model: ViT, images: torch.Tensor) -> np.ndarray:
     found = []
     for x in model.forward_intermediates(images).values():
         tokens = x.detach().numpy()
-        patches = tokens[:, model.config.prefix :]
-        read = tokens[:, 0] if model.config.prefix else patches.mean(1)
+        patches = tokens[:, model.config.num_prefix_tokens :]
+        read = tokens[:, 0] if model.config.num_prefix_tokens else patches.mean(1)
         cosine = np.einsum("bnd,bd->bn", patches, read)
         cosine /= np.linalg.norm(patches, axis=2) * np.linalg.norm(read, axis=1)[:, None]
         found.append(cosine.reshape(-1, 2, 3))

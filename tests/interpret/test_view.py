@@ -51,7 +51,7 @@ def test_it_is_the_models(tiny: Build, pixels: np.ndarray, mixer: str, classifie
     worst = np.abs(decode_attention(view.codes) - expected).max()
     assert worst == pytest.approx(view.error, abs=1e-6)  # float32 sums of another batch
     assert 0 < worst < 0.012
-    assert (view.grid, view.prefix, view.heads) == ((2, 3), model.config.prefix, 2)
+    assert (view.grid, view.prefix, view.heads) == ((2, 3), model.config.num_prefix_tokens, 2)
     assert [label for label, _ in view.answers] == [LABELS[i] for i in np.argsort(-scores)[:5]]
     np.testing.assert_allclose([p for _, p in view.answers], np.sort(scores)[:1:-1], rtol=1e-4)
     assert (view.pixels == pixels).all()
@@ -118,6 +118,6 @@ def test_without_attention(tiny: Build, pixels: np.ndarray, resnet: ResNet, mixe
 def test_a_model_that_has_diverged(tiny: Build, pixels: np.ndarray) -> None:
     model = tiny(channels=3).float()
     with torch.no_grad():
-        model.embed.weight.fill_(torch.nan)
+        model.patch_embed.weight.fill_(torch.nan)
     with pytest.raises(DataError, match="diverged"):
         seen(model, pixels)

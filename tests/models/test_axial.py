@@ -80,7 +80,7 @@ def test_weights_are_what_forward_uses(axis: Axis, grid: tuple[int, int], relati
     place = torch.arange(patches)
     line = place // grid[1] if axis == "rows" else place % grid[1]
     assert torch.equal(a != 0, (line[:, None] == line).expand(3, 2, -1, -1))
-    y = attention.out((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+    y = attention.proj((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(x, grid), y, atol=1e-11, rtol=0)
 
 
@@ -92,7 +92,7 @@ def test_on_a_grid_of_one_line_it_is_attention() -> None:
     torch.testing.assert_close(axial(x, (1, 11)), plain(x, (1, 11)), atol=1e-12, rtol=0)
     # Every patch is a column of its own: nothing but its value.
     axial.axis = "columns"
-    alone = axial.out(axial.project(x)[2].transpose(1, 2).flatten(2))
+    alone = axial.proj(axial.project(x)[2].transpose(1, 2).flatten(2))
     torch.testing.assert_close(axial(x, (1, 11)), alone, atol=1e-12, rtol=0)
 
 
@@ -103,4 +103,4 @@ def test_every_block_is_a_pair_and_so_twice_the_parameters(tiny: Callable[..., V
         return sum(parameter.numel() for parameter in model.encoder.blocks.parameters())
 
     assert count(axial) == 2 * count(plain)
-    assert [block.attention.axis for block in axial.encoder.blocks] == ["rows", "columns"] * 3  # type: ignore[union-attr]
+    assert [block.mixer.axis for block in axial.encoder.blocks] == ["rows", "columns"] * 3  # type: ignore[union-attr]

@@ -12,7 +12,12 @@ from patchwords.models.config import ViTConfig
 
 def test_derived_sizes_keep_patches_and_tokens_apart() -> None:
     config = ViTConfig(patch_size=16, image_size=(96, 160))
-    assert (config.grid, config.patches, config.tokens, config.prefix) == ((6, 10), 60, 61, 1)
+    assert (config.grid, config.patches, config.tokens, config.num_prefix_tokens) == (
+        (6, 10),
+        60,
+        61,
+        1,
+    )
     assert config.head_width == 64
     for classifier in ("gap", "map"):
         changed = config.with_settings(classifier=classifier)

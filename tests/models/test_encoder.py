@@ -21,7 +21,7 @@ def test_fused_attention_is_the_written_out_one() -> None:
     assert a.shape == (5, 3, 7, 7)
     torch.testing.assert_close(a.sum(-1), torch.ones(5, 3, 7, dtype=torch.float64))
     v = attention.project(x)[2]
-    written = attention.out((a @ v).transpose(1, 2).reshape(5, 7, 33))
+    written = attention.proj((a @ v).transpose(1, 2).reshape(5, 7, 33))
     # float64: only the order of sums differs.
     torch.testing.assert_close(attention(x, (1, 7)), written, atol=1e-12, rtol=0)
 

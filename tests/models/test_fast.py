@@ -95,9 +95,9 @@ def test_the_model_is_left_as_it_was() -> None:
     assert before.keys() == model.state_dict().keys()
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     model(images_like(model)).sum().backward()  # still learns
-    assert model.embed.weight.grad is not None
+    assert model.patch_embed.weight.grad is not None
     # What is not packed is shared, not copied.
-    assert fast.embed.weight is model.embed.weight
+    assert fast.patch_embed.weight is model.patch_embed.weight
 
 
 def test_what_cannot_be_packed_is_returned_itself(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -108,7 +108,7 @@ def test_what_cannot_be_packed_is_returned_itself(monkeypatch: pytest.MonkeyPatc
     assert pack_for_inference(model) is model
 
 
-def drawn(first: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
+def drawn(num_queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     """q, k and v in float64, as they come out of one product: not one after another in memory."""
     noise = torch.Generator().manual_seed(0)
     qkv = torch.randn(2, 13, 3, 3, 5, generator=noise, dtype=torch.float64)  # [B, T, 3, K, Dh]
@@ -132,7 +132,7 @@ def test_attention_written_out_is_the_fused_one(
 
 
 def test_gradients_of_attention_are_those_of_finite_differences() -> None:
-    assert torch.autograd.gradcheck(WrittenOutAttention.apply, drawn(first=3))
+    assert torch.autograd.gradcheck(WrittenOutAttention.apply, drawn(num_queries=3))
 
 
 def test_a_bias_takes_part() -> None:

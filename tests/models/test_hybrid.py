@@ -70,8 +70,8 @@ def test_tokens_are_the_places_of_the_feature_map() -> None:
     x = images(24, 40)
     features = model.trunk(x)  # type: ignore[misc]
     assert features.shape == (3, 512, 3, 5)
-    embedded = torch.einsum("bchw,dc->bhwd", features, model.embed.weight[:, :, 0, 0])
-    expected = (embedded + model.embed.bias).flatten(1, 2) + model.positions((3, 5))[0, 1:]
+    embedded = torch.einsum("bchw,dc->bhwd", features, model.patch_embed.weight[:, :, 0, 0])
+    expected = (embedded + model.patch_embed.bias).flatten(1, 2) + model.positions((3, 5))[0, 1:]
     torch.testing.assert_close(model.tokens(x)[:, 1:], expected, atol=1e-12, rtol=0)
 
 

@@ -77,7 +77,7 @@ def smoothing(magnitudes: Tensor, weight: Tensor) -> Tensor:
 def simulated(block: Block, ranges: ActivationRanges, x: Tensor) -> Tensor:
     """[B, T, D] -> [B, T, D], float64: every rounding of the block, written out."""
     block = copy.deepcopy(block).double()
-    attention: Any = block.attention
+    attention: Any = block.mixer
     mlp, heads, (batch, tokens, width) = block.mlp, attention.heads, x.shape
 
     def normed(norm: Any, x: Tensor, name: str, layer: Any) -> tuple[Tensor, Tensor, float]:
@@ -91,10 +91,10 @@ def simulated(block: Block, ranges: ActivationRanges, x: Tensor) -> Tensor:
     q, k, v = qkv.reshape(batch, tokens, 3, heads, -1).permute(2, 0, 3, 1, 4)
     weights = (q @ k.mT / (width // heads) ** 0.5).softmax(-1)
     y = (weights @ v).transpose(1, 2).reshape(batch, tokens, width)
-    smooth = smoothing(ranges["gathered"], attention.out.weight)
+    smooth = smoothing(ranges["gathered"], attention.proj.weight)
     scale = float((ranges["gathered"] / smooth).max()) / 127
     y = whole(y / smooth, scale) * scale
-    x = x + dense(y, attention.out.weight * smooth, attention.out.bias)
+    x = x + dense(y, attention.proj.weight * smooth, attention.proj.bias)
     y, smooth, scale = normed(block.norm2, x, "norm2", mlp.fc1)
     y = gelu(dense(y * scale, mlp.fc1.weight * smooth, mlp.fc1.bias), approximate="tanh")
     least, greatest = ranges["gelu"].tolist()
@@ -247,7 +247,7 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     assert all(torch.equal(kept[name], value) for name, value in ranges.items())
     model(images()).sum().backward()  # still learns
-    assert model.embed.weight.grad is not None
+    assert model.patch_embed.weight.grad is not None
 
 
 @torch.inference_mode()
@@ -264,7 +264,7 @@ def test_ranges_are_those_of_all_images() -> None:
         x = model.forward_intermediates(batch, [0])[0] + tables[1 % len(tables)]
         block: Any = model.encoder.blocks[1]
         normed.append(block.norm1(x))
-        x = x + block.attention(block.norm1(x), model.config.grid)
+        x = x + block.mixer(block.norm1(x), model.config.grid)
         bent.append(block.mlp.gelu(block.mlp.fc1(block.norm2(x))))
     flat = torch.cat([y.flatten(0, 1) for y in normed])
     torch.testing.assert_close(ranges["blocks.1.norm1"], flat.abs().amax(0))
@@ -286,9 +286,9 @@ def test_the_range_of_what_attention_gathers() -> None:
     """With weights of `out` that change nothing, it is what attention gives."""
     model = shaken()
     block: Any = model.encoder.blocks[0]
-    block.attention.out.weight.copy_(torch.eye(model.config.width))
-    block.attention.out.bias.zero_()
-    y = block.attention(block.norm1(model.tokens(images())), model.config.grid)
+    block.mixer.proj.weight.copy_(torch.eye(model.config.width))
+    block.mixer.proj.bias.zero_()
+    y = block.mixer(block.norm1(model.tokens(images())), model.config.grid)
     found = collect_activation_ranges(model, [images()])["blocks.0.gathered"]
     torch.testing.assert_close(found, y.abs().amax((0, 1)))
 

@@ -76,7 +76,7 @@ def test_weights_are_what_forward_uses(grid: tuple[int, int], window: int, relat
     y, column = torch.arange(patches) // grid[1], torch.arange(patches) % grid[1]
     far = torch.maximum((y[:, None] - y).abs(), (column[:, None] - column).abs()) > window // 2
     assert torch.equal(a == 0, far.expand(2, 3, -1, -1))
-    out = attention.out((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+    out = attention.proj((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
     torch.testing.assert_close(attention(x, grid), out, atol=1e-11, rtol=0)
 
 
@@ -97,7 +97,7 @@ def test_gradients_are_those_of_the_masked_full_matrix(relative: bool) -> None:
     parameters = list(attention.parameters())
     found = torch.autograd.grad(attention(x, (4, 5)).square().sum(), parameters)
     a = attention.weights(x, (4, 5))
-    y = attention.out((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+    y = attention.proj((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
     expected = torch.autograd.grad(y.square().sum(), parameters)
     # Gradients are up to 1e5 here.
     torch.testing.assert_close(found, expected, atol=1e-8, rtol=1e-10)

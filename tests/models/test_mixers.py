@@ -146,8 +146,8 @@ def test_streams_agree_with_the_forward_pass(
         block: Any = model.encoder.blocks[layer]
         x = model.encoder.add_positions(layer, x, tables)
         torch.testing.assert_close(a.sum(-1), torch.ones_like(a[..., 0]))
-        v = block.attention.project(block.norm1(x))[2]
-        y = x + block.attention.out((a @ v).transpose(1, 2).flatten(2))
+        v = block.mixer.project(block.norm1(x))[2]
+        y = x + block.mixer.proj((a @ v).transpose(1, 2).flatten(2))
         y = y + block.mlp(block.norm2(y))
         torch.testing.assert_close(outputs[layer], y, atol=1e-10, rtol=0)
         x = outputs[layer]

@@ -54,7 +54,7 @@ def test_relative_attention_is_the_written_out_one(prefix: int) -> None:
     with torch.no_grad():
         found = attention(x, (rows, columns))
         a = attention.weights(x, (rows, columns))
-        again = attention.out((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
+        again = attention.proj((a @ attention.project(x)[2]).transpose(1, 2).flatten(2))
     # float64: the order of sums differs.
     np.testing.assert_allclose(found.numpy(), np.stack(expected), atol=1e-10)
     torch.testing.assert_close(again, found, atol=1e-10, rtol=0)

@@ -84,9 +84,9 @@ def test_attention_is_what_each_block_uses(tiny: Tiny, images: Tensor) -> None:
     assert layers[1].shape == (5, 2, 21, 21)
     x = model.forward_intermediates(images, [0])[0]
     block: Any = model.encoder.blocks[1]
-    v = block.attention.project(block.norm1(x))[2]
-    y = block.attention.out((layers[1] @ v).transpose(1, 2).flatten(2))
-    torch.testing.assert_close(y, block.attention(block.norm1(x), (4, 5)), atol=1e-12, rtol=0)
+    v = block.mixer.project(block.norm1(x))[2]
+    y = block.mixer.proj((layers[1] @ v).transpose(1, 2).flatten(2))
+    torch.testing.assert_close(y, block.mixer(block.norm1(x), (4, 5)), atol=1e-12, rtol=0)
     assert [layer for layer, _ in model.attention(images, [-1, 0])] == [0, 2]
     with pytest.raises(ConfigError, match="layer -4 does not exist"):
         model.attention(images, [-4])  # at the call, not at the first step

@@ -116,7 +116,7 @@ def test_the_checkpoint_has_the_mask_and_the_prediction_the_model_has_not(
     assert not any("mask" in name for name in whole.start.model.state_dict())
     # and what was trained is what is saved
     trained = weights_of(whole)["vit.embed.weight"]
-    assert trained.data_ptr() == whole.start.model.embed.weight.data_ptr()
+    assert trained.data_ptr() == whole.start.model.patch_embed.weight.data_ptr()
 
 
 def test_the_head_does_not_move_and_all_else_does(whole: TrainingRun) -> None:

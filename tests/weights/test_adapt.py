@@ -31,7 +31,7 @@ def test_nothing_asked_is_a_copy_of_its_own(tiny: Build, images: torch.Tensor) -
         copy.head.linear.weight.zero_()
         copy.embed.weight.zero_()
     assert model.head.linear.weight.abs().min() > 0
-    assert model.embed.weight.abs().max() > 0
+    assert model.patch_embed.weight.abs().max() > 0
 
 
 @pytest.mark.parametrize("classifier", ["token", "gap", "map"])

@@ -52,9 +52,9 @@ def test_pooling_changes_and_the_encoder_stays(
     assert all(torch.equal(value, encoder(model)[name]) for name, value in encoder(other).items())
     assert torch.equal(other.head.linear.weight, model.head.linear.weight)  # it still fits
     # Each patch enters as it did, and a new class token as zero.
-    patches = model.tokens(images)[:, model.config.prefix :]
-    assert torch.equal(other.tokens(images)[:, other.config.prefix :], patches)
-    assert not other.tokens(images)[:, : other.config.prefix].any()
+    patches = model.tokens(images)[:, model.config.num_prefix_tokens :]
+    assert torch.equal(other.tokens(images)[:, other.config.num_prefix_tokens :], patches)
+    assert not other.tokens(images)[:, : other.config.num_prefix_tokens].any()
     assert other(images).isfinite().all()
 
 

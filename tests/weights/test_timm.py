@@ -198,7 +198,7 @@ def test_layer_scale_is_folded(tiny: Callable[..., ViT], images: torch.Tensor) -
     x = model.tokens(images.double())
     for index, block in enumerate(model.encoder.blocks):
         first, second = (gammas[f"blocks.{index}.ls{branch}.gamma"] for branch in (1, 2))
-        x = x + first * block.attention(block.norm1(x), (3, 5))  # type: ignore[operator]
+        x = x + first * block.mixer(block.norm1(x), (3, 5))  # type: ignore[operator]
         x = x + second * block.mlp(block.norm2(x))  # type: ignore[operator]
     wanted = model.forward_head(model.encoder.norm(x))
     folded = build_with_weights(found.config, found.weights).eval()

@@ -345,7 +345,10 @@ def make_rollout_function(subject: LoadedModel) -> tuple[str | None, RolloutFunc
     def looking(images: Tensor) -> np.ndarray:
         rolled = attention_rollout(vit, images)
         return (
-            extract_query_map(rolled, vit.grid(images), vit.config.prefix)[0].float().cpu().numpy()
+            extract_query_map(rolled, vit.grid(images), vit.config.num_prefix_tokens)[0]
+            .float()
+            .cpu()
+            .numpy()
         )
 
     return None, looking

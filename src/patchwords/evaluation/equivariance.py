@@ -176,7 +176,7 @@ def compute_layer_outputs(model: Model, images: Tensor) -> dict[str, LayerOutput
         assert isinstance(model, ViT)
         stem = LayerOutput(model.embed(images))
     if isinstance(model, ViT):
-        patches = features[:, model.config.prefix :]  # [B, N, D]
+        patches = features[:, model.config.num_prefix_tokens :]  # [B, N, D]
         features = patches.transpose(1, 2).unflatten(2, model.grid(images))  # [B, D, h, w]
     return {"stem": stem, "features": LayerOutput(features), "logits": logits}
 

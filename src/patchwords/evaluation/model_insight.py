@@ -211,7 +211,7 @@ def analyse_attention(
         return found.leave_out("attention", f"the mixer {model.config.mixer} has no attention")
     if examples is None:
         return found.leave_out("attention", "the held-out images were not at hand")
-    device = model.embed.weight.device
+    device = model.patch_embed.weight.device
     pixels = read_model_inputs(source, subsample_evenly(examples, DISTANCE_IMAGES))
     if not len(pixels):
         return found.leave_out("attention", "none of the held-out images can be read")
@@ -279,16 +279,18 @@ def analyse_attention_rollout(
     for name in shown:
         pixels = read_model_inputs(source, examples.select([place[name]]))  # [1, C, H, W], or none
         if len(pixels):
-            images = source.preprocess.normalise(pixels.to(model.embed.weight.device))
+            images = source.preprocess.normalise(pixels.to(model.patch_embed.weight.device))
             rolled = attention_rollout(model, images)
             maps.append(
-                extract_query_map(rolled, model.grid(images), model.config.prefix)[0].cpu().numpy()
+                extract_query_map(rolled, model.grid(images), model.config.num_prefix_tokens)[0]
+                .cpu()
+                .numpy()
             )
             photos.append(shrink_photo(pixels[0]))
             names.append(name)
     if not names:
         return found.leave_out("maps", "none of the images that were to be shown can be read")
-    found.results["maps"] = {"paths": names, "class_token": model.config.prefix > 0}
+    found.results["maps"] = {"paths": names, "class_token": model.config.num_prefix_tokens > 0}
     found.arrays["maps"] = np.stack(maps).astype(np.float32)
     found.arrays["photos"] = np.stack(photos)
     return None

@@ -48,7 +48,7 @@ def require_attention(model: Model) -> ViT:
 
 def choose_chunk_size(config: ViTConfig, grid: tuple[int, int], layers: int = 1) -> int:
     """So many that the attention of this many layers stays below MOST_NUMBERS; at least one."""
-    tokens = grid[0] * grid[1] + config.prefix
+    tokens = grid[0] * grid[1] + config.num_prefix_tokens
     return max(
         1, min(MAX_CHUNK_IMAGES, MAX_ATTENTION_ELEMENTS // (layers * config.heads * tokens**2))
     )
@@ -79,7 +79,9 @@ def attention_maps(
     for some in split_into_chunks(vit, images):
         grid = vit.grid(some)
         rows = [
-            extract_query_map(promote_to_float32(attention), grid, vit.config.prefix, query)
+            extract_query_map(
+                promote_to_float32(attention), grid, vit.config.num_prefix_tokens, query
+            )
             for _, attention in vit.attention(some, layers)
         ]
         parts.append(torch.stack(rows, dim=1))  # [b, L, K, h, w]
@@ -148,13 +150,13 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
     """
     vit = require_vit(model)
     config, grid = vit.config, vit.grid(images)
-    tokens = grid[0] * grid[1] + config.prefix
+    tokens = grid[0] * grid[1] + config.num_prefix_tokens
     size = max(1, MAX_ATTENTION_ELEMENTS // (config.layers * tokens * config.width))
     parts = []
     for some in images.split(size):
         outputs = vit.forward_intermediates(some)
         maps = [
-            patch_to_class_similarity(outputs[layer], config.prefix)
+            patch_to_class_similarity(outputs[layer], config.num_prefix_tokens)
             for layer in range(config.layers)
         ]
         parts.append(torch.stack(maps, dim=1).unflatten(-1, grid))  # [b, L, h, w]

@@ -66,7 +66,7 @@ def attention_distance(
         for some in split_into_chunks(vit, batch):
             between = patch_distances(vit.grid(some), vit.config.stride, some)
             heads = [
-                mean_head_distance(attention, between, vit.config.prefix)
+                mean_head_distance(attention, between, vit.config.num_prefix_tokens)
                 for _, attention in vit.attention(some, wanted)
             ]
             measured.append(torch.stack(heads, dim=1).cpu())  # [b, L, K]

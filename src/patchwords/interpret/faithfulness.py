@@ -175,7 +175,7 @@ def compute_saliency_maps(
     image, for which one. Raises ConfigError where there is no attention.
     """
     vit = require_attention(model)
-    grid, prefix = vit.grid(images), vit.config.prefix
+    grid, prefix = vit.grid(images), vit.config.num_prefix_tokens
     maps = {
         "last layer": attention_maps(vit, images, [-1])[:, 0].mean(dim=1),
         "rollout": extract_query_map(attention_rollout(vit, images), grid, prefix),

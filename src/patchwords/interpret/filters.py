@@ -66,7 +66,7 @@ def principal_filters(model: Model, components: int = NUM_COMPONENTS) -> Princip
 def get_embedding_filters(model: Model) -> tuple[Tensor, str]:
     """[D, C, P, P] as images meet them, a root's standardised as in every forward pass"""
     if model.trunk is None:
-        embedding: torch.nn.Conv2d = model.embed
+        embedding: torch.nn.Conv2d = model.patch_embed
         return embedding.weight, "patch embedding"
     if isinstance(model.trunk, ConvStem):
         return model.trunk.layers[0].get_parameter("weight"), "first convolution"

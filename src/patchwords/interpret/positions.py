@@ -53,8 +53,8 @@ def position_similarity(model: Model) -> PositionSimilarity:
         tables = [_offset_similarity(vit, layer) for layer in range(config.layers)]
         values = torch.stack(tables)
     else:
-        table = cast(Tensor, vit.positions(config.grid, vit.embed.weight))  # [n, T, D]
-        unit = normalize(table[:, config.prefix :].double(), dim=-1)
+        table = cast(Tensor, vit.positions(config.grid, vit.patch_embed.weight))  # [n, T, D]
+        unit = normalize(table[:, config.num_prefix_tokens :].double(), dim=-1)
         values = unit @ unit.mT  # [n, N, N]
     by_grid = values.unflatten(2, config.grid).unflatten(1, config.grid)
     array = by_grid.float().cpu().numpy()
@@ -63,7 +63,7 @@ def position_similarity(model: Model) -> PositionSimilarity:
 
 def _offset_similarity(vit: ViT, layer: int) -> Tensor:
     """-> [N, N], queries in rows; NaN where this layer never looks"""
-    mixer = cast(Attention, vit.encoder.blocks[layer].attention)
+    mixer = cast(Attention, vit.encoder.blocks[layer].mixer)
     grid = vit.config.grid
     places = torch.cartesian_prod(*(torch.arange(side) for side in grid)).reshape(-1, 2)
     if isinstance(mixer.relative, WindowRelativePositions):

@@ -110,7 +110,7 @@ def gradient_rollout(
 
 def resolve_target_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Tensor:
     """-> int64 [B] on the model's device"""
-    asked = torch.as_tensor(classes, dtype=torch.int64, device=vit.embed.weight.device)
+    asked = torch.as_tensor(classes, dtype=torch.int64, device=vit.patch_embed.weight.device)
     count = vit.config.num_classes
     if asked.shape != (images,) or (images and not 0 <= asked.min() <= asked.max() < count):
         raise ConfigError(
@@ -159,9 +159,9 @@ def forward_with_attention(vit: ViT, images: Tensor) -> tuple[Tensor, list[Tenso
 
 def _forward_block(block: Block, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
     """[B, T, D] -> [B, T, D] and A; Eqs. 6-8 written out, then the MLP"""
-    mixer = cast(Attention, block.attention)
+    mixer = cast(Attention, block.mixer)
     z = block.norm1(x)
     attention = mixer.weights(z, grid)  # [B, K, T, T]
     _, _, v = mixer.project(z)  # [B, K, T, Dh]
-    x = x + mixer.out((attention @ v).transpose(1, 2).flatten(2))  # [B, T, D]
+    x = x + mixer.proj((attention @ v).transpose(1, 2).flatten(2))  # [B, T, D]
     return x + block.mlp(block.norm2(x)), attention

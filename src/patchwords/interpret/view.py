@@ -70,7 +70,7 @@ def attention_view_shape(
     config: ViTConfig, grid: tuple[int, int], heads: HeadSelection = "auto"
 ) -> tuple[int, int, int]:
     """(L, heads kept, T) of a photo's attention: "auto" keeps all heads up to MOST_NUMBERS."""
-    tokens = config.prefix + grid[0] * grid[1]
+    tokens = config.num_prefix_tokens + grid[0] * grid[1]
     few = config.layers * config.heads * tokens**2 <= MAX_STORED_WEIGHTS
     every = heads == "all" or (heads == "auto" and few)
     return config.layers, config.heads if every else 1, tokens
@@ -130,7 +130,7 @@ def build_attention_view(
             (best["label"], best["score"]) for best in label_top_k(scores, labels, NUM_TOP_CLASSES)
         ]
     colour = np.repeat(pixels, 3, axis=2) if pixels.shape[2] == 1 else pixels
-    prefix = vit.config.prefix
+    prefix = vit.config.num_prefix_tokens
     return AttentionView(
         photo, name, colour, grid, prefix, vit.config.heads, codes, error, tuple(answers)
     )

@@ -100,7 +100,7 @@ class Attention(nn.Module):
         self.heads = heads
         self.scale = (width // heads) ** -0.5
         self.qkv = nn.Linear(width, 3 * width)
-        self.out = nn.Linear(width, width)
+        self.proj = nn.Linear(width, width)
         self.relative = relative
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -109,14 +109,14 @@ class Attention(nn.Module):
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; with `first` = F only what the first F tokens see, [B, F, D]"""
         q, k, v = self.project(x)
-        q = q[:, :, :first]
+        q = q[:, :, :num_queries]
         # The kernels scale q k^T but not what is added to it.
         bias = None if self.relative is None else self.relative(q * self.scale, grid)
         y = attend(q, k, v, bias)  # [B, K, T, Dh]  Eqs. 6-7
-        return self.out(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
+        return self.proj(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.

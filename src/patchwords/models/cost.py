@@ -235,7 +235,7 @@ def add_relative_cost(config: ViTConfig, part: PartCost, patches: int, others: i
     """Relative positions on top (relative.py): queries meet all embeddings, and each its own."""
     if config.position != "relative":
         return part
-    offsets = 2 * patches - 1 + 3 * config.prefix
+    offsets = 2 * patches - 1 + 3 * config.num_prefix_tokens
     weights = config.tokens * others * config.heads
     return replace(
         part,
@@ -331,22 +331,26 @@ def vit_part_costs(config: ViTConfig) -> Iterator[PartCost]:
 
 def count_unread_macs(config: ViTConfig) -> int:
     """Attention, `out` and MLP of the last block's tokens that the classifier does not read."""
-    if config.read is None:
+    if config.num_read_tokens is None:
         return 0
     width, tokens = config.width, config.tokens
-    offsets = 2 * config.patches - 1 + 3 * config.prefix if config.position == "relative" else 0
+    offsets = (
+        2 * config.patches - 1 + 3 * config.num_prefix_tokens
+        if config.position == "relative"
+        else 0
+    )
     of_one = width**2 + (2 * tokens + offsets) * width + 2 * width * config.mlp_width
-    return (tokens - config.read) * of_one
+    return (tokens - config.num_read_tokens) * of_one
 
 
 def drop_unread_tokens(
     config: ViTConfig, mixing: PartCost, dense: PartCost
 ) -> tuple[PartCost, PartCost]:
     """The last block's memory where most of its tokens are not read; its products stay counted."""
-    if config.read is None:
+    if config.num_read_tokens is None:
         return mixing, dense
-    unread, width = config.tokens - config.read, config.width
-    share = config.read / config.tokens
+    unread, width = config.tokens - config.num_read_tokens, config.width
+    share = config.num_read_tokens / config.tokens
     # What goes into `out`, its dropout's mask, and with relative positions queries and weights.
     lost = unread * width * (2 if config.dropout else 1)
     if config.position == "relative":
@@ -370,7 +374,7 @@ def embedding_cost(config: ViTConfig) -> PartCost:
     height, width = config.image_size
     return PartCost(
         "embedding",
-        parameters=weights + config.width + config.prefix * config.width,
+        parameters=weights + config.width + config.num_prefix_tokens * config.width,
         macs=config.patches * weights,
         # The features of a trunk are kept by its end.
         float32=0 if config.trunk else config.channels * height * width,
@@ -382,7 +386,7 @@ def position_cost(config: ViTConfig) -> PartCost:
     tables = config.layers if config.position_at == "every" else 1
     rows = {
         "1d": config.tokens * config.width,
-        "2d": sum(config.grid) * (config.width // 2) + config.prefix * config.width,
+        "2d": sum(config.grid) * (config.width // 2) + config.num_prefix_tokens * config.width,
     }
     return PartCost("positions", parameters=tables * rows.get(config.position, 0))
 

@@ -26,7 +26,7 @@ class CrossAttention(nn.Module):
         self.heads = heads
         self.query = nn.Linear(width, width)
         self.key_value = nn.Linear(width, 2 * width)  # rows: (k, v), then heads, then Dh
-        self.out = nn.Linear(width, width)
+        self.proj = nn.Linear(width, width)
 
     def forward(self, probe: Tensor, x: Tensor) -> Tensor:
         """[1, 1, D], [B, T, D] -> [B, 1, D]"""
@@ -36,7 +36,7 @@ class CrossAttention(nn.Module):
             self.key_value(x).unflatten(-1, (2, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
         )  # [B, K, T, Dh]
         y = scaled_dot_product_attention(q, k, v)  # [B, K, 1, Dh]
-        return self.out(y.transpose(1, 2).flatten(2))
+        return self.proj(y.transpose(1, 2).flatten(2))
 
 
 class MapPool(nn.Module):

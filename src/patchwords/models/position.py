@@ -40,7 +40,7 @@ class PositionEmbedding(nn.Module):
         if config.position == "2d":
             self.rows = nn.Parameter(torch.zeros(tables, config.grid[0], width // 2))
             self.columns = nn.Parameter(torch.zeros(tables, config.grid[1], width // 2))
-            if config.prefix:
+            if config.num_prefix_tokens:
                 self.class_token = nn.Parameter(torch.zeros(tables, 1, width))
 
     def forward(self, grid: tuple[int, int], like: Tensor | None = None) -> Tensor | None:
@@ -50,7 +50,9 @@ class PositionEmbedding(nn.Module):
         """
         config = self.config
         if self.table is not None:
-            return resize_positions(self.table, config.grid, grid, config.prefix, config.resize)
+            return resize_positions(
+                self.table, config.grid, grid, config.num_prefix_tokens, config.resize
+            )
         if self.rows is not None and self.columns is not None:
             rows = resize_position_line(self.rows, grid[0], config.resize)
             columns = resize_position_line(self.columns, grid[1], config.resize)
@@ -60,7 +62,9 @@ class PositionEmbedding(nn.Module):
             return torch.cat([self.class_token, patches], dim=1)
         if config.position == "sincos2d":
             patches = posemb_sincos_2d(grid, config.width, torch.empty(0) if like is None else like)
-            return torch.cat([patches.new_zeros(1, config.prefix, config.width), patches], dim=1)
+            return torch.cat(
+                [patches.new_zeros(1, config.num_prefix_tokens, config.width), patches], dim=1
+            )
         return None
 
 
@@ -126,7 +130,7 @@ def resize_position_parameters(
 def _resize_parameter(name: str, value: Tensor, old: ViTConfig, grid: tuple[int, int]) -> Tensor:
     """Other parameters than those of positions come back as they are."""
     if name == "positions.table":
-        return resize_positions(value, old.grid, grid, old.prefix, old.resize)
+        return resize_positions(value, old.grid, grid, old.num_prefix_tokens, old.resize)
     if name == "positions.rows":
         return resize_position_line(value, grid[0], old.resize)
     if name == "positions.columns":

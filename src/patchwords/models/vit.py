@@ -71,14 +71,16 @@ class Block(nn.Module):
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
         self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens.
 
         With `first` = F the others are seen but not computed any further: [B, F, D].
         """
-        only = () if first is None else (first,)  # other mixers than attention have no such part
+        only = (
+            () if num_queries is None else (num_queries,)
+        )  # other mixers than attention have no such part
         y = self.attention(self.norm1(x), grid, *only)
-        x = x[:, :first] + self.drop_path(self.dropout(y))  # Eq. 2
+        x = x[:, :num_queries] + self.drop_path(self.dropout(y))  # Eq. 2
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
 
     def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
@@ -105,7 +107,7 @@ class Encoder(nn.Module):
         grid: tuple[int, int],
         tables: Tensor | None = None,
         start: int = 0,
-        first: int | None = None,
+        num_queries: int | None = None,
     ) -> Tensor:
         """[B, T, D], what enters block `start`, and positions [1 or layers, T, D] -> [B, T, D]
 
@@ -115,7 +117,7 @@ class Encoder(nn.Module):
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[start:], start):
             x = self.add_positions(layer, x, tables)
-            x = block(x, grid, first if layer == last else None)
+            x = block(x, grid, num_queries if layer == last else None)
         return self.norm(x)
 
     def add_positions(self, layer: int, x: Tensor, tables: Tensor | None) -> Tensor:
@@ -142,7 +144,9 @@ class ViT(nn.Module):
             self.trunk = Trunk(trunk, config.channels, config.image_size)
         channels = trunk.channels if trunk else config.channels
         self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
-        self.class_token = nn.Parameter(torch.zeros(1, 1, width)) if config.prefix else None
+        self.class_token = (
+            nn.Parameter(torch.zeros(1, 1, width)) if config.num_prefix_tokens else None
+        )
         self.positions = PositionEmbedding(config)
         self.dropout = Dropout(config.dropout)
         self.encoder = Encoder(config)
@@ -152,7 +156,7 @@ class ViT(nn.Module):
         """[B, C, H, W] -> [B, classes]"""
         # Where the class token alone is read, the last block computes no other: a twelfth of a
         # base model, saved.
-        return self.forward_head(self.encode(images, self.config.read))
+        return self.forward_head(self.encode(images, self.config.num_read_tokens))
 
     def tokens(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
@@ -163,7 +167,7 @@ class ViT(nn.Module):
         """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
         return self.encode(images)
 
-    def encode(self, images: Tensor, first: int | None = None) -> Tensor:
+    def encode(self, images: Tensor, num_queries: int | None = None) -> Tensor:
         """`forward_features`, or only its first F tokens, [B, F, D]"""
         grid = self.grid(images)
         # On another grid the tables are resized at every call, and never kept: that takes 0.02 to
@@ -171,11 +175,11 @@ class ViT(nn.Module):
         # optimizer's step, which torch does not count as a write.
         tables = self.positions(grid, images)  # [1 or layers, T, D], or None
         x = self.enter(self.embed_patches(images), tables)
-        return self.encoder(x, grid, tables, first=first)
+        return self.encoder(x, grid, tables, num_queries=num_queries)
 
     def represent(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, R or D], what the classifier sees"""
-        return self.forward_head(self.encode(images, self.config.read), pre_logits=True)
+        return self.forward_head(self.encode(images, self.config.num_read_tokens), pre_logits=True)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
@@ -216,7 +220,7 @@ class ViT(nn.Module):
         grid = grid or self.config.grid
         start = check_layer_boundary(layer, self.config.layers)
         return self.forward_head(
-            self.encoder(x, grid, self.positions(grid, x), start, self.config.read)
+            self.encoder(x, grid, self.positions(grid, x), start, self.config.num_read_tokens)
         )
 
     def attention(

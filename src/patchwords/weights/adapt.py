@@ -75,13 +75,13 @@ def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfi
     ]
     table = weights.get("positions.table")  # [n, T, D]
     drop_parameters(weights, "head.pool.")
-    if old.prefix and not new.prefix:
+    if old.num_prefix_tokens and not new.num_prefix_tokens:
         for name in [name for name in weights if name.endswith("class_token")]:
             del weights[name]
         if table is not None:
             weights["positions.table"] = table[:, 1:].clone()
         said.append("the class token and its position are dropped")
-    if new.prefix:
+    if new.num_prefix_tokens:
         if table is not None:
             row = table.new_zeros(table.shape[0], 1, table.shape[2])  # [n, 1, D]
             weights["positions.table"] = torch.cat([row, table], dim=1)

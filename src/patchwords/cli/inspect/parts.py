@@ -197,7 +197,9 @@ def inspect_photos(
             )
         )
     arrays = {"photos": colour} | {format_array_key(name): values for name, values in found.items()}
-    return InspectionPart({"photos": rows}, arrays, draw_attention_maps(gazes, model.config.prefix))
+    return InspectionPart(
+        {"photos": rows}, arrays, draw_attention_maps(gazes, model.config.num_prefix_tokens)
+    )
 
 
 @torch.no_grad()
@@ -221,7 +223,7 @@ def inspect_heads(
     gaze = PhotoAttention(
         Path(name).name, pixels_to_rgb(pixels[0].permute(1, 2, 0).numpy()), None, {}
     )
-    figures = draw_head_maps(gaze, attention, layers, heads, model.config.prefix, query)
+    figures = draw_head_maps(gaze, attention, layers, heads, model.config.num_prefix_tokens, query)
     results = {"path": name, "layers": list(layers), "heads": list(heads), "query": query}
     return InspectionPart({"heads": results}, {"heads": attention}, figures)
 
@@ -230,10 +232,10 @@ def inspect_tokens(model: ViT, batches: Iterable[Tensor]) -> InspectionPart:
     found = torch.cat([token_similarity(model, images).float().cpu() for images in batches]).numpy()
     results = {
         "images": len(found),
-        "to": "class token" if model.config.prefix else "mean of the patches",
+        "to": "class token" if model.config.num_prefix_tokens else "mean of the patches",
         "mean": found.mean(axis=(0, 2, 3)).tolist(),
     }
-    figures = draw_token_similarity(found, model.config.prefix)
+    figures = draw_token_similarity(found, model.config.num_prefix_tokens)
     return InspectionPart({"tokens": results}, {"token_similarity": found}, figures)
 
 

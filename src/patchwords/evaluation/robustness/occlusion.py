@@ -71,7 +71,7 @@ def last_layer_attention(model: ViT, images: Tensor) -> Tensor:
     """[B, C, H, W], normalised -> [B, h, w]"""
     grid = model.grid(images)
     [(_, weights)] = model.attention(images, [model.config.layers - 1])  # [B, K, T, T]
-    prefix = model.config.prefix
+    prefix = model.config.num_prefix_tokens
     mean = weights.mean(1)  # [B, T, T]
     received = mean[:, 0, prefix:] if prefix else mean.mean(1)  # [B, N]
     return received.unflatten(1, grid)

@@ -68,10 +68,10 @@ def collect_activation_ranges(model: Model, batches: Iterable[Tensor]) -> Activa
 
 def observe_block(block: Block, x: Tensor) -> tuple[Tensor, ActivationRanges]:
     """[B, T, D] -> what the block gives, [B, T, D], and what went through it (Eqs. 2-3)."""
-    attention, mlp = cast(Attention, block.attention), block.mlp
+    attention, mlp = cast(Attention, block.mixer), block.mlp
     normed1 = block.norm1(x)
     gathered = attend(*attention.project(normed1)).transpose(1, 2).flatten(2)  # [B, T, D]
-    x = x + attention.out(gathered)
+    x = x + attention.proj(gathered)
     normed2 = block.norm2(x)
     bent = mlp.gelu(mlp.fc1(normed2))  # [B, T, M]
     return x + mlp.fc2(bent), {

@@ -87,33 +87,33 @@ class QuantisedBlock(nn.Module):
 
     def __init__(self, block: Block, ranges: ActivationRanges, dtype: torch.dtype) -> None:
         super().__init__()
-        attention, mlp = cast(Attention, block.attention), block.mlp
+        attention, mlp = cast(Attention, block.mixer), block.mlp
         self.dtype, self.gives = dtype, dtype
         self.heads, self.gelu = attention.heads, mlp.gelu.approximate
-        qkv, out = attention.qkv, attention.out
+        qkv, proj = attention.qkv, attention.proj
         smooth1, scale1 = smooth_scales(ranges["norm1"], qkv.weight)
         smooth2, scale2 = smooth_scales(ranges["norm2"], mlp.fc1.weight)
-        smooth, scale = smooth_scales(ranges["gathered"], out.weight)
+        smooth, scale = smooth_scales(ranges["gathered"], proj.weight)
         self.norm1 = ScaledLayerNorm(block.norm1, smooth1 * scale1)
         self.norm2 = ScaledLayerNorm(block.norm2, smooth2 * scale2)
         ones = torch.ones_like(smooth)
-        rows = torch.cat([ones, ones, 1 / (smooth * scale)])  # [3 D]: those of v in units of `out`
+        rows = torch.cat([ones, ones, 1 / (smooth * scale)])  # [3 D]: those of v in units of `proj`
         self.qkv = Int8Linear(qkv.weight * smooth1 * rows[:, None], qkv.bias * rows, scale1)
-        self.out = Int8Linear(out.weight * smooth, out.bias, scale)
+        self.proj = Int8Linear(proj.weight * smooth, proj.bias, scale)
         least, greatest = ranges["gelu"].tolist()
         unit = max(greatest - least, MIN_MAGNITUDE) / 255  # of what GELU gives to fc2
         self.fc1 = Int8Linear(mlp.fc1.weight * smooth2, mlp.fc1.bias, scale2)
         self.fc2 = Int8Linear(mlp.fc2.weight, mlp.fc2.bias, unit, round(-least / unit))
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D] or [B, F, D]"""
         with torch.autocast("cpu", enabled=False):
             x = x.to(self.dtype)
             qkv = self.qkv(round_to_uint8(self.norm1(x)), self.dtype)  # [B, T, 3 D]
             q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-            y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh], in units of `out`
+            y = attend(q[:, :, :num_queries], k, v)  # [B, K, F, Dh], in units of `proj`
             y = round_to_uint8(y.transpose(1, 2).flatten(2).float())  # [B, F, D]
-            x = self.out.onto(y, x[:, :first].contiguous())
+            x = self.proj.onto(y, x[:, :num_queries].contiguous())
             y = self.fc1.gelu(round_to_uint8(self.norm2(x)), self.gelu, self.fc2)  # [B, F, M]
             return self.fc2.onto(y, x).to(self.gives)
 

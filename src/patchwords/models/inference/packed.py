@@ -95,12 +95,12 @@ class PackedEncoder(Encoder):
         grid: tuple[int, int],
         tables: Tensor | None = None,
         start: int = 0,
-        first: int | None = None,
+        num_queries: int | None = None,
     ) -> Tensor:
         """[B, T, D] -> float32 [B, T, D] or [B, F, D], as the head's weights are"""
         with torch.autocast("cpu", enabled=False):  # blocks have a precision of their own
             parts = [
-                Encoder.forward(self, some, grid, tables, start, first)
+                Encoder.forward(self, some, grid, tables, start, num_queries)
                 for some in x.split(max(1, TOKENS_PER_CHUNK // x.shape[1]))
             ]
             return torch.cat(parts).float()
@@ -134,23 +134,25 @@ class PackedBlock(nn.Module):
 
     def __init__(self, block: Block, dtype: torch.dtype) -> None:
         super().__init__()
-        attention, mlp = block.attention, block.mlp
+        attention, mlp = block.mixer, block.mlp
         assert isinstance(attention, Attention)
         self.dtype, self.heads = dtype, attention.heads
         self.qkv = PackedLinear(attention.qkv.weight, attention.qkv.bias, dtype)
-        self.out = PackedLinear(attention.out.weight, attention.out.bias, dtype)
+        self.proj = PackedLinear(attention.proj.weight, attention.proj.bias, dtype)
         self.fc1 = PackedLinear(mlp.fc1.weight, mlp.fc1.bias, dtype)
         self.fc2 = PackedLinear(mlp.fc2.weight, mlp.fc2.bias, dtype)
         self.gelu = mlp.gelu.approximate
         self.norm1, self.norm2 = block.norm1, block.norm2
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D] or [B, F, D]"""
         x = x.to(self.dtype)
         qkv = self.qkv(self.normalise(x, self.norm1))
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
-        y = attend(q[:, :, :first], k, v)  # [B, K, F, Dh]
-        x = self.out.onto(y.transpose(1, 2).flatten(2), x[:, :first].contiguous())  # [B, F, D]
+        y = attend(q[:, :, :num_queries], k, v)  # [B, K, F, Dh]
+        x = self.proj.onto(
+            y.transpose(1, 2).flatten(2), x[:, :num_queries].contiguous()
+        )  # [B, F, D]
         y = self.fc1(self.normalise(x, self.norm2), self.gelu)  # [B, F, M]
         return self.fc2.onto(y, x)
 

@@ -85,7 +85,7 @@ def build_relative_positions(
 
 
 def build_attention(config: ViTConfig, layer: int) -> nn.Module:
-    relative = build_relative_positions(config, config.grid, config.prefix)
+    relative = build_relative_positions(config, config.grid, config.num_prefix_tokens)
     return Attention(config.width, config.heads, relative)
 
 

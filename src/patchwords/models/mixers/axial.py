@@ -34,12 +34,12 @@ class AxialAttention(Attention):
         super().__init__(width, heads, relative)
         self.axis = axis
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D] or [B, F, D]"""
         lines = super().forward(self._lines(x, grid), get_line_grid(self.axis, grid))  # [B*h, w, D]
         if self.axis == "rows":
-            return lines.reshape(x.shape)[:, :first]
-        return lines.unflatten(0, (-1, grid[1])).transpose(1, 2).flatten(1, 2)[:, :first]
+            return lines.reshape(x.shape)[:, :num_queries]
+        return lines.unflatten(0, (-1, grid[1])).transpose(1, 2).flatten(1, 2)[:, :num_queries]
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, N, D] -> [B, K, N, N], zero outside the query's row or column"""

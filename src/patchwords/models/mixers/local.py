@@ -49,7 +49,7 @@ class LocalAttention(Attention):
         super().__init__(width, heads, relative)
         self.window = window
 
-    def forward(self, x: Tensor, grid: tuple[int, int], first: int | None = None) -> Tensor:
+    def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D] or [B, F, D]"""
         check_window(self.window, grid)
         q, k, v = self.project(x)  # [B, K, N, Dh]
@@ -66,7 +66,7 @@ class LocalAttention(Attention):
             mask = bias.masked_fill(~mask, -torch.inf)
         y = scaled_dot_product_attention(q, k, v, mask)  # [B*K, blocks, W^2, Dh]
         y = merge_blocks(y, grid, window).unflatten(0, (-1, self.heads))  # [B, K, N, Dh]
-        return self.out(y.transpose(1, 2).flatten(2))[:, :first]
+        return self.proj(y.transpose(1, 2).flatten(2))[:, :num_queries]
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, N, D] -> [B, K, N, N], zero outside the query's window"""

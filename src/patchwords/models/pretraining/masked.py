@@ -60,7 +60,7 @@ class MaskedViT(nn.Module):
         check_maskable(vit.config)
         self.vit = vit
         self.vit.head.requires_grad_(False)
-        width, like = vit.config.width, vit.embed.weight
+        width, like = vit.config.width, vit.patch_embed.weight
         self.mask_token = nn.Parameter(like.new_empty(1, 1, width))
         self.prediction = nn.Linear(width, outputs, device=like.device, dtype=like.dtype)
         with torch.no_grad():
@@ -77,7 +77,9 @@ class MaskedViT(nn.Module):
             vit.embed_patches(images), corruption, self.mask_token
         )  # [B, N, D]
         features = vit.encoder(vit.enter(patches, tables), grid, tables)  # [B, T, D]
-        return self.prediction(gather_patches(features[:, vit.config.prefix :], corruption.places))
+        return self.prediction(
+            gather_patches(features[:, vit.config.num_prefix_tokens :], corruption.places)
+        )
 
 
 def corrupt_patches(patches: Tensor, corruption: PatchCorruption, mask_token: Tensor) -> Tensor:

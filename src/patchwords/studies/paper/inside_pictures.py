@@ -133,7 +133,9 @@ def save_stage_arrays(
         "filters": principal_filters(model).components,
         "positions": similarity,
         "photos": pixels.permute(0, 2, 3, 1).numpy(),
-        "maps": extract_query_map(rolled, model.grid(images), model.config.prefix).cpu().numpy(),
+        "maps": extract_query_map(rolled, model.grid(images), model.config.num_prefix_tokens)
+        .cpu()
+        .numpy(),
     }
     file = io.BytesIO()
     np.savez_compressed(file, allow_pickle=False, **arrays)

@@ -117,7 +117,7 @@ def shard_model(model: nn.Module, device: Device, here: World) -> None:
     )
     for layer in list_layers(model):
         if device.bf16 and isinstance(layer, Block):
-            for part in (layer.attention, layer.mlp):
+            for part in (layer.mixer, layer.mlp):
                 fully_shard(part, mesh=mesh, mp_policy=rounded, reshard_after_forward=True)
         else:
             fully_shard(layer, mesh=mesh, mp_policy=exact, reshard_after_forward=True)

@@ -41,7 +41,7 @@ class FrozenBackbone:
             return model.forward_until(images, self.first)
         # As the model's own forward pass has it, to the bit.
         features = (
-            model.encode(images, model.config.read)
+            model.encode(images, model.config.num_read_tokens)
             if isinstance(model, ViT)
             else model.forward_features(images)
         )

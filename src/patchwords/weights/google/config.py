@@ -73,7 +73,9 @@ def vit_config_from_google(tree: ParameterTree) -> ViTConfig:
         size = tree.shape(f"{PRE_LOGITS_KEY}/kernel", 2)[1]
         config = replace(config, representation_size=size)
     if POSITIONS_KEY in tree:
-        return config.with_settings(image_size=infer_grid_side(tree, config.prefix) * config.stride)
+        return config.with_settings(
+            image_size=infer_grid_side(tree, config.num_prefix_tokens) * config.stride
+        )
     tree.notes.append(
         "the file has no positions: they are taken for sines and cosines (sincos2d), as in "
         "big_vision's baselines"

@@ -41,7 +41,7 @@ def list_array_names(config: ViTConfig | ResNetConfig) -> ArrayNames:
 def list_vit_names(config: ViTConfig) -> ArrayNames:
     names = list_trunk_names(config.trunk) if isinstance(config.trunk, TrunkConfig) else {}
     names |= dense_names("embed", "embedding", "convolution")
-    if config.prefix:
+    if config.num_prefix_tokens:
         names["class_token"] = ArraySource(("cls",), "as is")
     if config.position == "1d":
         names["positions.table"] = ArraySource((POSITIONS_KEY,), "as is")

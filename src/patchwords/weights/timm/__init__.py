@@ -106,7 +106,11 @@ def read_timm_state_dict(
         config = vit_config_from_timm(weights, heads, size, args)
         notes += add_missing_qkv_biases(weights, config)
         table_rows = weights.get("positions.table")  # [1, T or N, D]
-        if table_rows is not None and config.prefix and table_rows.shape[1] == config.patches:
+        if (
+            table_rows is not None
+            and config.num_prefix_tokens
+            and table_rows.shape[1] == config.patches
+        ):
             weights["positions.table"] = prepend_class_token_row(table_rows)
     preprocess, more = preprocess_from_timm(cfg, config.image_size, config.channels)
     if len(labels) != config.num_classes:
