@@ -113,7 +113,7 @@ def drawn(num_queries: int | None = None) -> tuple[Tensor, Tensor, Tensor]:
     noise = torch.Generator().manual_seed(0)
     qkv = torch.randn(2, 13, 3, 3, 5, generator=noise, dtype=torch.float64)  # [B, T, 3, K, Dh]
     q, k, v = (x.detach().requires_grad_() for x in qkv.permute(2, 0, 3, 1, 4).unbind(0))
-    return q[:, :, :first], k, v
+    return q[:, :, :num_queries], k, v
 
 
 @pytest.mark.parametrize("first", [None, 1, 3])

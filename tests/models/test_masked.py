@@ -55,7 +55,7 @@ def test_replaced_at_the_embedding_before_positions_by_hand() -> None:
     """The same in plain steps, patch by patch."""
     model, images = learner(), pictures()
     vit = model.vit
-    x = vit.embed(images)  # [B, D, 3, 5]
+    x = vit.patch_embed(images)  # [B, D, 3, 5]
     tokens = torch.stack([x[:, :, i // 5, i % 5] for i in range(15)], dim=1)  # [B, N, D]
     given = tokens.clone()
     for place in (1, 7):

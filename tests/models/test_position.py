@@ -148,7 +148,7 @@ def test_the_sine_table_has_no_parameters_and_is_made_for_the_grid_at_hand(
 
 def tokens_alone(model: ViT, images: torch.Tensor) -> torch.Tensor:
     """Tokens before positions."""
-    x = model.embed(images).flatten(2).transpose(1, 2)
+    x = model.patch_embed(images).flatten(2).transpose(1, 2)
     if model.class_token is None:
         return x
     return torch.cat([model.class_token.expand(len(x), -1, -1), x], dim=1)

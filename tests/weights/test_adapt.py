@@ -29,7 +29,7 @@ def test_nothing_asked_is_a_copy_of_its_own(tiny: Build, images: torch.Tensor) -
     assert torch.equal(copy(images), model(images))
     with torch.no_grad():
         copy.head.linear.weight.zero_()
-        copy.embed.weight.zero_()
+        copy.patch_embed.weight.zero_()
     assert model.head.linear.weight.abs().min() > 0
     assert model.patch_embed.weight.abs().max() > 0
 

@@ -174,7 +174,7 @@ def compute_layer_outputs(model: Model, images: Tensor) -> dict[str, LayerOutput
         stem = LayerOutput(model.trunk.root(images), STEM_MARGIN)
     else:
         assert isinstance(model, ViT)
-        stem = LayerOutput(model.embed(images))
+        stem = LayerOutput(model.patch_embed(images))
     if isinstance(model, ViT):
         patches = features[:, model.config.num_prefix_tokens :]  # [B, N, D]
         features = patches.transpose(1, 2).unflatten(2, model.grid(images))  # [B, D, h, w]

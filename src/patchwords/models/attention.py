@@ -5,11 +5,13 @@ Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
+
+from patchwords.models.layers import StateNames
 
 # Which kernel computes attention: a rule for each device, measured, beside the plain form.
 #
@@ -89,11 +91,13 @@ def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(q), step)]
 
 
-class Attention(nn.Module):
+class Attention(StateNames):
     """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh.
 
     `relative` gives logits by the offsets of tokens: see relative.py.
     """
+
+    state_names: ClassVar = {"proj": "out"}
 
     def __init__(self, width: int, heads: int, relative: nn.Module | None = None) -> None:
         super().__init__()

@@ -173,18 +173,18 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
-    def prefix(self) -> int:
+    def num_prefix_tokens(self) -> int:
         """Tokens before the patches: the class token, which gap and map do without."""
         return int(self.classifier == "token")
 
     @property
     def tokens(self) -> int:
         """T"""
-        return self.patches + self.prefix
+        return self.patches + self.num_prefix_tokens
 
     @property
-    def read(self) -> int | None:
-        """How many tokens of the last block the classifier needs, from the front; None: all."""
+    def num_read_tokens(self) -> int | None:
+        """Leading tokens of the last block that the classifier reads; None: all."""
         return 1 if self.classifier == "token" and self.mixer == "attention" else None
 
     @property

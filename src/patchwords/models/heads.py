@@ -10,16 +10,20 @@ The representation layer is the tanh layer of pre-training (Sec. 3.1).
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from patchwords.models.config import ViTConfig
-from patchwords.models.layers import MLP
+from patchwords.models.layers import MLP, StateNames
 
 
-class CrossAttention(nn.Module):
+class CrossAttention(StateNames):
     """One learned query looks at all tokens."""
+
+    state_names: ClassVar = {"proj": "out"}
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

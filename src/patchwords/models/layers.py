@@ -5,6 +5,8 @@ Sizes: B batch, T tokens, D width, M MLP width.
 
 from __future__ import annotations
 
+from typing import Any, ClassVar
+
 import torch
 from torch import Tensor, nn
 
@@ -39,6 +41,22 @@ def sample_dropout_mask(like: Tensor, p: float) -> Tensor:
     bits = draws.view(torch.int16)[: like.numel()].view(like.shape)  # -32,768 .. 32,767
     keep = (bits >= dropped - DROPOUT_LEVELS // 2).to(like.dtype)
     return keep.mul_(DROPOUT_LEVELS / (DROPOUT_LEVELS - dropped))
+
+
+class StateNames(nn.Module):
+    """A module some of whose submodules have another name in its state dict.
+
+    The names of parameters are part of files, checkpoints and seeds, so they stay when the code
+    finds a better word: `state_names` maps attributes to them.
+    """
+
+    state_names: ClassVar[dict[str, str]] = {}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(self.state_names.get(name, name), value)
+
+    def __getattr__(self, name: str) -> Tensor | nn.Module:
+        return super().__getattr__(self.state_names.get(name, name))
 
 
 GELU_APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # our name -> torch's

@@ -7,7 +7,7 @@ the class token, else N), D width, K heads, L depth.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from patchwords.models.checks import (
 from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.models.conv_stem import ConvStem
 from patchwords.models.heads import ClassifierHead, make_zero_classifier
-from patchwords.models.layers import MLP, Dropout
+from patchwords.models.layers import MLP, Dropout, StateNames
 from patchwords.models.mixers import build_mixer
 from patchwords.models.position import PositionEmbedding
 from patchwords.models.resnet.config import ConvStemConfig
@@ -59,13 +59,15 @@ class DropPath(nn.Module):
         return f"rate={self.rate:g}"
 
 
-class Block(nn.Module):
-    """One layer of the encoder. `attention` may be another mixer of tokens: see mixers.py."""
+class Block(StateNames):
+    """One layer of the encoder: a mixer of tokens and an MLP, each on a residual branch."""
+
+    state_names: ClassVar = {"mixer": "attention"}
 
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.attention = build_mixer(config, layer)
+        self.mixer = build_mixer(config, layer)
         self.dropout = Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
@@ -79,14 +81,13 @@ class Block(nn.Module):
         only = (
             () if num_queries is None else (num_queries,)
         )  # other mixers than attention have no such part
-        y = self.attention(self.norm1(x), grid, *only)
+        y = self.mixer(self.norm1(x), grid, *only)
         x = x[:, :num_queries] + self.drop_path(self.dropout(y))  # Eq. 2
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
 
     def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D], the input of the block -> [B, K, T, T]"""
-        attention = cast(Attention, self.attention)
-        return attention.weights(self.norm1(x), grid)
+        return cast(Attention, self.mixer).weights(self.norm1(x), grid)
 
 
 class Encoder(nn.Module):
@@ -130,8 +131,10 @@ class Encoder(nn.Module):
         return x + tables[layer % tables.shape[0]]
 
 
-class ViT(nn.Module):
+class ViT(StateNames):
     """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
+
+    state_names: ClassVar = {"patch_embed": "embed"}
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
@@ -143,7 +146,7 @@ class ViT(nn.Module):
         elif trunk:
             self.trunk = Trunk(trunk, config.channels, config.image_size)
         channels = trunk.channels if trunk else config.channels
-        self.embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
+        self.patch_embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
         self.class_token = (
             nn.Parameter(torch.zeros(1, 1, width)) if config.num_prefix_tokens else None
         )
@@ -206,6 +209,19 @@ class ViT(nn.Module):
                 outputs[layer] = x
         return {layer: outputs[layer % count] for layer in asked}
 
+    def forward_dense(self, images: Tensor, layers: Sequence[int] = (-1,)) -> Tensor:
+        """[B, C, H, W] -> [B, D, h, w], a map of patch features; h, w = H/P, W/P
+
+        Outputs of several layers, each through the final LayerNorm, are joined along the channels:
+        [B, len(layers) * D, h, w]. Layers count from 0, or from the end if negative.
+        """
+        rows, columns = self.grid(images)
+        outputs = self.forward_intermediates(images, layers)
+        patches = [
+            self.encoder.norm(outputs[layer])[:, self.num_prefix_tokens :] for layer in layers
+        ]
+        return torch.cat(patches, dim=-1).transpose(1, 2).unflatten(2, (rows, columns))
+
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
         """[B, C, H, W] -> [B, T, D], what enters block `layer`; after the last for `layers`"""
         if check_layer_boundary(layer, self.config.layers) == 0:
@@ -251,6 +267,20 @@ class ViT(nn.Module):
 
         return stream(x)
 
+    @property
+    def num_features(self) -> int:
+        """D, channels of the features; the classifier may see fewer: `representation_size`"""
+        return self.config.width
+
+    @property
+    def num_prefix_tokens(self) -> int:
+        """Tokens before those of the patches"""
+        return self.config.num_prefix_tokens
+
+    def get_classifier(self) -> nn.Linear:
+        """The layer that gives the logits"""
+        return self.head.linear
+
     def reset_head(self, num_classes: int, *, keep_representation: bool = False) -> None:
         """A new classifier, all zero; the tanh layer goes too, as in Sec. 3.2 and Appendix D.3."""
         size = self.config.representation_size if keep_representation else None
@@ -273,7 +303,7 @@ class ViT(nn.Module):
     def embed_patches(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, N, D], the patches of Eq. 1 times E, row after row of the image"""
         features = images if self.trunk is None else self.trunk(images)
-        return self.embed(features).flatten(2).transpose(1, 2)
+        return self.patch_embed(features).flatten(2).transpose(1, 2)
 
     def enter(self, patches: Tensor, tables: Tensor | None) -> Tensor:
         """[B, N, D] -> [B, T, D]: the class token goes in front, positions are added (Eq. 1)"""

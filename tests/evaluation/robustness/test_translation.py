@@ -85,7 +85,7 @@ def test_errors_are_those_of_numpy() -> None:
     x = subject.preprocess.normalise(batch.images)
     model = subject.model
     with torch.no_grad():
-        f = model.embed(x).numpy().astype(float)  # type: ignore[operator]
+        f = model.patch_embed(x).numpy().astype(float)  # type: ignore[operator]
         logits = model(x).numpy().astype(float)
         spread = ((f - f.mean((0, 2, 3), keepdims=True)) ** 2).sum(1).mean()
         spread_of_logits = ((logits - logits.mean(0)) ** 2).sum(1).mean()
@@ -93,7 +93,7 @@ def test_errors_are_those_of_numpy() -> None:
             for pixels_, parts in ((1, {0: 0.75, 1: 0.25}), (6, {1: 0.5, 2: 0.5})):
                 moved = torch.roll(x, pixels_, dim)
                 wanted = sum(part * np.roll(f, whole, dim) for whole, part in parts.items())
-                apart = ((model.embed(moved).numpy() - wanted) ** 2).sum(1).mean()  # type: ignore[operator]
+                apart = ((model.patch_embed(moved).numpy() - wanted) ** 2).sum(1).mean()  # type: ignore[operator]
                 error = errors(rows, "stem")[axis, pixels_]
                 assert error == pytest.approx((apart / spread) ** 0.5, rel=1e-5)
                 after = model(moved).numpy()

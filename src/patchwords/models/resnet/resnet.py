@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
+import torch
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
@@ -68,6 +69,22 @@ class ResNet(nn.Module):
                 outputs[index] = x
         return {layer: outputs[layer % count] for layer in asked}
 
+    def forward_dense(self, images: Tensor, layers: Sequence[int] | None = None) -> Tensor:
+        """[B, C, H, W] -> [B, C', h, w], `forward_features`; or outputs of units of one stage
+
+        Outputs of several units are joined along the channels, as a ViT's `forward_dense` does.
+        """
+        if layers is None:
+            return self.forward_features(images)
+        outputs = self.forward_intermediates(images, layers)
+        maps = [outputs[layer] for layer in layers]
+        if len({features.shape[2:] for features in maps}) > 1:
+            raise ConfigError(
+                f"units {', '.join(map(str, layers))} have feature maps of several sizes: "
+                "choose units of one stage"
+            )
+        return torch.cat(maps, dim=1)
+
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
         """[B, C, H, W] -> [B, c, h', w'], what enters unit `layer`; after the last for `layers`"""
         if check_layer_boundary(layer, self.config.layers) == 0:
@@ -91,6 +108,15 @@ class ResNet(nn.Module):
     ) -> Iterator[tuple[int, Tensor]]:
         """Raises ConfigError: a ResNet weighs no tokens. It is here because a ViT has it."""
         raise ConfigError("a ResNet has no attention among tokens to look at: a ViT has")
+
+    @property
+    def num_features(self) -> int:
+        """C', channels of the features that the classifier sees"""
+        return self.config.trunk.channels
+
+    def get_classifier(self) -> nn.Linear:
+        """The layer that gives the logits"""
+        return self.head.linear
 
     def reset_head(self, num_classes: int) -> None:
         """A new classifier, all zero (Sec. 3.2)."""
