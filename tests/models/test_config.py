@@ -21,7 +21,7 @@ def test_derived_sizes_keep_patches_and_tokens_apart() -> None:
     assert config.head_width == 64
     for classifier in ("gap", "map"):
         changed = config.with_settings(classifier=classifier)
-        assert (changed.tokens, changed.prefix) == (60, 0)
+        assert (changed.tokens, changed.num_prefix_tokens) == (60, 0)
 
 
 def test_goes_through_json() -> None:
