@@ -17,6 +17,7 @@ from patchwords.version import __version__
 
 if TYPE_CHECKING:
     from patchwords.data.preprocess import Preprocess
+    from patchwords.data.torch_dataset import load_dataset
     from patchwords.models.resnet.resnet import ResNet
     from patchwords.models.vit import ViT
     from patchwords.models.zoo import create_model, list_models
@@ -29,6 +30,7 @@ PUBLIC = {
     "ResNet": "patchwords.models.resnet.resnet",
     "ViT": "patchwords.models.vit",
     "Preprocess": "patchwords.data.preprocess",
+    "load_dataset": "patchwords.data.torch_dataset",
     "Pretrained": "patchwords.weights.pretrained",
     "from_pretrained": "patchwords.weights.store",
     "save_pretrained": "patchwords.weights.store",
@@ -43,6 +45,7 @@ __all__ = [
     "create_model",
     "from_pretrained",
     "list_models",
+    "load_dataset",
     "save_pretrained",
 ]
 

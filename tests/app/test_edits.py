@@ -117,7 +117,7 @@ def test_the_page_gets_what_the_model_saw(app: App) -> None:
     data = photo(4)
     subject = app.desk.subject
     answer = app.look(data)
-    pixels = subject.preprocess(Image.open(io.BytesIO(data)))
+    pixels = subject.preprocess.resize_and_crop(np.array(Image.open(io.BytesIO(data))))
     assert np.array_equal(seen(answer), pixels)
     found = answer.json()
     assert (found["size"], found["grid"], found["tilings"]) == ([12, 20], [3, 5], [2, 4])

@@ -53,18 +53,18 @@ def test_a_panorama_is_cut_before_it_is_resized(monkeypatch: pytest.MonkeyPatch)
     """Else a picture of 30,000 x 2 pixels would be one of 480,000 x 32."""
     preprocess = Preprocess((28, 28))
     image = ramp(700, 50)
-    two_steps = preprocess(image).astype(int)
+    two_steps = preprocess.resize_and_crop(np.array(image)).astype(int)
     monkeypatch.setattr("patchwords.data.preprocess.PANORAMA_AREA_RATIO", 1)
-    one_step = preprocess(image).astype(int)
+    one_step = preprocess.resize_and_crop(np.array(image)).astype(int)
     assert np.abs(one_step - two_steps).max() <= 1  # Pillow's rounding
     monkeypatch.undo()
-    assert preprocess(ramp(30_000, 2)).shape == (28, 28, 3)
+    assert preprocess.resize_and_crop(np.array(ramp(30_000, 2))).shape == (28, 28, 3)
 
 
 def test_squash_shows_the_whole_image_and_crop_its_middle() -> None:
-    image = ramp(300, 100)
-    squashed = Preprocess((64, 64), resize="squash")(image)
-    cropped = Preprocess((64, 64), crop_fraction=1.0)(image)
+    image = np.array(ramp(300, 100))
+    squashed = Preprocess((64, 64), resize="squash").resize_and_crop(image)
+    cropped = Preprocess((64, 64), crop_fraction=1.0).resize_and_crop(image)
     assert squashed.shape == cropped.shape == (64, 64, 3)
     assert squashed.dtype == np.uint8
     # columns of the squash run over all of x; those of the crop over its middle third
@@ -81,7 +81,8 @@ def test_the_centre_is_that_of_the_image_resized_whole(
 ) -> None:
     rng = np.random.default_rng(3)
     image = Image.fromarray(rng.integers(0, 256, (5, 7, 3), np.uint8)).resize((531, 487))
-    ours = Preprocess(image_size, interpolation=interpolation)(image)  # type: ignore[arg-type]
+    preprocess = Preprocess(image_size, interpolation=interpolation)  # type: ignore[arg-type]
+    ours = preprocess.resize_and_crop(np.array(image))
     height, width = (round(side / 0.875) for side in image_size)
     scale = max(height / image.height, width / image.width)
     resized = image.resize(
@@ -94,10 +95,9 @@ def test_the_centre_is_that_of_the_image_resized_whole(
     # Fixed-point sums of 15 and of 22 bits are rounded differently near the middle of two levels.
     assert apart.max() <= 2
     assert (apart > 0).mean() < 0.01
-    pixels = np.array(image)
+    batch = preprocess(image)  # [1, C, H, W]
     np.testing.assert_array_equal(
-        ours,
-        Preprocess(image_size, interpolation=interpolation)(pixels),  # type: ignore[arg-type]
+        batch, preprocess.normalise(torch.from_numpy(ours.transpose(2, 0, 1)[None]))
     )
 
 
@@ -136,7 +136,7 @@ def test_normalise_is_minus_one_to_one_and_exact() -> None:
 def test_one_channel() -> None:
     grey = Preprocess((8, 8), channels=1)
     assert grey.mean == (0.5,)
-    assert grey(ramp(11, 13)).shape == (8, 8, 1)
+    assert grey(ramp(11, 13)).shape == (1, 1, 8, 8)
     with pytest.raises(ConfigError, match="3 values for 1 channels"):
         Preprocess((8, 8), channels=1, mean=(0.1, 0.2, 0.3))
 

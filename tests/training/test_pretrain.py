@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tiny_run import VIT, Killed, assemble, digits, go, go_on
@@ -253,9 +254,9 @@ def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
     """uint8 [C, H, W]"""
     from patchwords.data.decode import decode_image
 
-    return torch.from_numpy(preprocess(decode_image(data, preprocess.smallest)).copy()).permute(
-        2, 0, 1
-    )
+    return torch.from_numpy(
+        preprocess.resize_and_crop(np.array(decode_image(data, preprocess.smallest))).copy()
+    ).permute(2, 0, 1)
 
 
 @pytest.mark.parametrize(

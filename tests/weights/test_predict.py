@@ -52,7 +52,9 @@ def encode(image: Image.Image, kind: str = "PNG", **settings: Any) -> bytes:
 def by_hand(pretrained: Pretrained, data: bytes) -> np.ndarray:
     """The written-out way: decode, cut, normalise, model, softmax."""
     p = pretrained.preprocess
-    pixels = np.asarray(p(decode_image(data))).astype(np.float64)  # [H, W, C]
+    pixels = np.asarray(p.resize_and_crop(np.array(decode_image(data)))).astype(
+        np.float64
+    )  # [H, W, C]
     x = (pixels / 255 - np.array(p.mean)) / np.array(p.std)
     images = torch.from_numpy(x).permute(2, 0, 1)[None].float()  # [1, C, H, W]
     with torch.no_grad():

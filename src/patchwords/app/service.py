@@ -292,7 +292,8 @@ class PredictionService:
     def pixels(self, image: bytes, size: ImageSize) -> np.ndarray:
         """Encoded -> uint8 [H, W, C], as evaluation sees it at this size."""
         preprocess = replace(self.subject.preprocess, image_size=size)
-        return preprocess(decode_upload(image, self.limits.pixels, preprocess.smallest))
+        photo = decode_upload(image, self.limits.pixels, preprocess.smallest)
+        return preprocess.resize_and_crop(np.array(photo))
 
     async def apart(self, work: Callable[[], T]) -> T:
         """Runs in one of the few threads that decode."""

@@ -13,12 +13,17 @@ import io
 import struct
 import warnings
 from functools import cache
+from pathlib import Path
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
-from PIL import ExifTags, Image, ImageFile, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageFile, ImageOps, UnidentifiedImageError
 
 from patchwords.errors import DataError
+
+if TYPE_CHECKING:
+    ImageLike = str | Path | bytes | Image.Image | np.ndarray  # a path, or what is in a file
 
 # JPEG by simplejpeg: the pixels that Pillow gives, to the bit, without its copies.
 #
@@ -144,6 +149,40 @@ def decode_image(data: bytes, smallest: int | None = None) -> Image.Image:
     the stored size nothing changes). Raises DataError with the reason.
     """
     return EncodedImage(data).image(smallest)
+
+
+def read_pixels(image: ImageLike, smallest: int | None = None) -> np.ndarray:
+    """Read an image in any form as upright RGB pixels, uint8 [h, w, 3].
+
+    Args:
+        image: a path, encoded bytes, a PIL image, or a uint8 array [h, w, 3] or [h, w, 1].
+        smallest: as in `decode_image`.
+
+    Raises DataError with the reason.
+    """
+    if isinstance(image, bytes):
+        return EncodedImage(image).pixels(smallest)
+    if isinstance(image, str | Path):
+        try:
+            return EncodedImage(Path(image).read_bytes()).pixels(smallest)
+        except OSError as error:
+            raise DataError(error.strerror or str(error)) from error
+    if isinstance(image, np.ndarray):
+        if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] not in {1, 3}:
+            raise DataError(
+                f"an array of {image.dtype} {list(image.shape)} is not an image: give uint8 "
+                "[height, width, 3]"
+            )
+        return np.array(np.broadcast_to(image, (*image.shape[:2], 3)))  # a copy that torch may take
+    if not hasattr(image, "convert"):
+        raise DataError(
+            f"a {type(image).__name__} is not an image: give a path, encoded bytes, a PIL "
+            "image, or a uint8 array [height, width, 3]"
+        )
+    try:
+        return np.array(to_rgb(ImageOps.exif_transpose(image)))
+    except OSError as error:  # PIL reads the pixels only now
+        raise DataError(f"a PIL image cannot be read: {error}") from error
 
 
 def read_image_size(data: bytes) -> tuple[int, int]:

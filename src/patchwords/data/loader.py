@@ -26,7 +26,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from patchwords.data.dataset import ImageDataset
-from patchwords.data.decode import EncodedImage
+from patchwords.data.decode import read_pixels
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
 from patchwords.errors import ConfigError, DataError, StorageError
@@ -68,7 +68,7 @@ class EvalTransform:
     preprocess: Preprocess
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        return self.preprocess(EncodedImage(data).pixels(self.preprocess.smallest))
+        return self.preprocess.resize_and_crop(read_pixels(data, self.preprocess.smallest))
 
 
 def default_num_workers(processes: int = 1) -> int:

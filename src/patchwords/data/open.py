@@ -18,8 +18,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -52,6 +54,9 @@ from patchwords.data.sources.tables import (
     open_parquet,
 )
 from patchwords.errors import ConfigError, DataError, did_you_mean
+
+if TYPE_CHECKING:
+    from patchwords.data.decode import ImageLike
 
 
 @dataclass(frozen=True)
@@ -121,6 +126,37 @@ def open_images(paths: Sequence[str]) -> ImageDataset:
     return build_dataset_splits(" ".join(map(str, paths)), "folder", {ALL: listing}, reader).splits[
         ALL
     ]
+
+
+@dataclass(frozen=True)
+class MemoryReader:
+    """Images of a list, each in any form that `read_pixels` takes."""
+
+    images: Sequence[ImageLike]
+
+    def __call__(self, row: int) -> Any:
+        return self.images[row]
+
+
+def wrap_images(images: ImageLike | Iterable[ImageLike]) -> tuple[ImageDataset, bool]:
+    """List images to predict on; -> the images, and whether it is a single one.
+
+    A text or path that names a folder or a pattern stands for all images in it.
+    """
+    if isinstance(images, str | Path) and _names_several(str(images)):
+        return open_images([str(images)]), False
+    single = isinstance(images, str | Path | bytes | np.ndarray) or hasattr(images, "convert")
+    several: list[Any] = [images] if single else list(images)  # type: ignore[arg-type]
+    listing = Listing()
+    for row, image in enumerate(several):
+        key = str(image) if isinstance(image, str | Path) else f"image {row + 1}"
+        listing.add(key, None, 0, row)
+    data = build_dataset_splits("images", "memory", {ALL: listing}, MemoryReader(several))
+    return data.splits[ALL], single
+
+
+def _names_several(path: str) -> bool:
+    return os.path.isdir(path) or (glob.has_magic(path) and not os.path.exists(path))
 
 
 def keep_classes(data: DatasetSplits, names: Sequence[str]) -> DatasetSplits:

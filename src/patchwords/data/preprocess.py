@@ -12,17 +12,19 @@ Sizes: B batch, C channels, H W image.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from patchwords.errors import ConfigError, did_you_mean
+from patchwords.errors import ConfigError, DataError, did_you_mean
 
 if TYPE_CHECKING:
     import torch
-    from PIL import Image
+
+    from patchwords.data.decode import ImageLike
 
 
 # The inception crop: a part of the image, random in area and in aspect ratio.
@@ -226,9 +228,30 @@ class Preprocess:
             return rows, rows * width // height
         return columns * height // width, columns
 
-    def __call__(self, image: Image.Image | np.ndarray) -> np.ndarray:
-        """An RGB image, or its uint8 [h, w, 3] -> uint8 [H, W, C], as evaluation sees it."""
-        pixels = image if isinstance(image, np.ndarray) else np.array(image)
+    def __call__(self, images: ImageLike | Sequence[ImageLike]) -> torch.Tensor:
+        """Turn an image, or a list of them, into what the model takes, float32 [B, C, H, W].
+
+        An image is a path, encoded bytes, a PIL image, or a uint8 array [h, w, 3]. Raises DataError
+        for one that cannot be read.
+        """
+        import torch
+
+        several: list[Any] = list(images) if isinstance(images, list | tuple) else [images]
+        pixels = np.stack([self.resize_and_crop(self.read(image)) for image in several])
+        return self.normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2))
+
+    def read(self, image: ImageLike) -> np.ndarray:
+        """Read an image as uint8 [h, w, 3], no larger than `resize_and_crop` has use for."""
+        from patchwords.data.decode import read_pixels
+
+        try:
+            return read_pixels(image, self.smallest)
+        except DataError as error:
+            name = f"{image}: " if isinstance(image, str | Path) else ""
+            raise DataError(f"{name}{error}") from error
+
+    def resize_and_crop(self, pixels: np.ndarray) -> np.ndarray:
+        """Bring RGB pixels to the model's size as evaluation does, uint8 [h, w, 3] -> [H, W, C]."""
         (height, width), (h, w) = self.image_size, pixels.shape[:2]
         rows, columns = self.resized(w, h)
         # The corner is rounded down as in big_vision's ops_image.py and in transformers.

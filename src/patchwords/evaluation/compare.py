@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from patchwords.data.dataset import ImageDataset
-from patchwords.data.decode import EncodedImage
 from patchwords.data.loader import check_bad_image_share, load_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
@@ -161,7 +160,7 @@ class PackedPreprocess:
         return Preprocess((1, sum(map(count_image_bytes, self.wanted))), channels=1)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        views = [one(EncodedImage(data).pixels(one.smallest)).reshape(-1) for one in self.wanted]
+        views = [one.resize_and_crop(one.read(data)).reshape(-1) for one in self.wanted]
         return np.concatenate(views)[None, :, None]  # [1, bytes, 1]
 
     def cut(self, strips: Tensor) -> dict[Preprocess, Tensor]:

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import safetensors
 import safetensors.torch
 import torch
-from PIL import Image, ImageOps
 from torch import Tensor
 
-from patchwords.data.decode import decode_image, to_rgb
+from patchwords.data.dataset import ImageDataset
+from patchwords.data.loader import load_eval_batches
+from patchwords.data.open import wrap_images
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.errors import DataError, WeightsError
@@ -28,7 +29,7 @@ from patchwords.weights.convert import find_shape_mismatch
 from patchwords.weights.safe_load import read_safetensors, translate_read_errors
 
 if TYPE_CHECKING:
-    ImageLike = str | Path | bytes | Image.Image | np.ndarray
+    from patchwords.data.decode import ImageLike
 
 
 # What sets weights apart from others, in a line.
@@ -119,23 +120,23 @@ class Pretrained:
     changes: tuple[str, ...] = ()  # what loading reset or resized, for a person
     home: Path | None = None  # the model folder of ours that it was read from
 
-    def predict(self, images: ImageLike | Sequence[ImageLike], top_k: int = 5) -> list[Any]:
-        """The best `top_k` classes of an image, or of each of several.
+    def predict(
+        self, images: ImageLike | Iterable[ImageLike], top_k: int = 5, workers: int = 0
+    ) -> list[Any]:
+        """Name the best `top_k` classes of an image, or of each of several.
 
         An image is a path, encoded bytes, a PIL image, or a uint8 array [H, W, 3]. One image gives
         `[{"label": ..., "score": ...}, ...]`, best first, as transformers' pipeline does; a
-        sequence of images gives a list of such lists. Raises DataError for one that cannot be read,
-        and WeightsError where the model was pre-trained without classes.
+        sequence of images, a folder or a pattern gives a list of such lists. Raises DataError for
+        one that cannot be read, and WeightsError where the model was pre-trained without classes.
         """
         self.require_classes("RUN")
-        single = isinstance(images, str | Path | bytes | np.ndarray) or hasattr(images, "convert")
-        several: Iterable[ImageLike] = [images] if single else images  # type: ignore[list-item,assignment]
-        pixels = [self.preprocess(self._open(image)) for image in several]  # each [H, W, C] uint8
+        examples, single = wrap_images(images)
         answers = []
-        for start in range(0, len(pixels), PREDICT_BATCH_SIZE):
-            stack = np.stack(pixels[start : start + PREDICT_BATCH_SIZE])  # [B, H, W, C]
-            batch = torch.from_numpy(stack).permute(0, 3, 1, 2)  # [B, C, H, W]
-            answers += [self.name(row, top_k) for row in self.scores(batch)]
+        for path, classes, reason in stream_predictions(self, examples, top_k, workers=workers):
+            if reason is not None:
+                raise DataError(f"{path}: {reason}")
+            answers.append(classes)
         return answers[0] if single else answers
 
     def require_classes(self, source: str) -> None:
@@ -169,35 +170,42 @@ class Pretrained:
             logits = self.model(self.preprocess.normalise(images.to(device.torch_device)))
         return logits.float().softmax(-1).cpu().numpy()
 
-    def name(self, scores: np.ndarray, top_k: int) -> list[dict[str, Any]]:
-        """[classes] -> the best `top_k`, named."""
-        return label_top_k(scores, self.labels, top_k)
 
-    def _open(self, image: ImageLike) -> Image.Image:
-        if isinstance(image, str | Path):
-            path = Path(image)
-            try:
-                image = path.read_bytes()
-            except OSError as error:
-                raise DataError(f"{path}: {error.strerror or error}") from error
-        if isinstance(image, np.ndarray):
-            if image.dtype != np.uint8 or image.ndim != 3 or image.shape[2] != 3:
-                raise DataError(
-                    f"an array of {image.dtype} {list(image.shape)} is not an image: give uint8 "
-                    "[height, width, 3]"
-                )
-            return Image.fromarray(image)
-        if isinstance(image, bytes):
-            return decode_image(image, self.preprocess.smallest)
-        if not hasattr(image, "convert"):
-            raise DataError(
-                f"a {type(image).__name__} is not an image: give a path, encoded bytes, a PIL "
-                "image, or a uint8 array [height, width, 3]"
-            )
-        try:
-            return to_rgb(ImageOps.exif_transpose(image))
-        except OSError as error:  # PIL reads the pixels only now
-            raise DataError(f"a PIL image cannot be read: {error}") from error
+class Classifier(Protocol):
+    """A model that scores classes: `Pretrained`, or an exported file."""
+
+    @property
+    def preprocess(self) -> Preprocess: ...
+
+    @property
+    def labels(self) -> tuple[str, ...]: ...
+
+    def scores(self, images: Tensor) -> np.ndarray:
+        """uint8 [B, C, H, W] -> float32 [B, classes], probabilities."""
+        ...
+
+
+def stream_predictions(
+    source: Classifier,
+    examples: ImageDataset,
+    top_k: int,
+    *,
+    batch_size: int = PREDICT_BATCH_SIZE,
+    workers: int = 0,
+    scores: Callable[[Tensor], np.ndarray] | None = None,
+) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
+    """Classify images batch by batch; memory does not grow with their number.
+
+    -> (name, best classes, None) of each image in turn, or (name, [], reason) of one that cannot
+    be read. `scores` computes in place of `source.scores`.
+    """
+    compute = scores or source.scores
+    for batch in load_eval_batches(examples, source.preprocess, batch_size, workers):
+        for index, reason in batch.bad:
+            yield examples.keys[index], [], reason
+        if len(batch.indices):
+            for index, row in zip(batch.indices.tolist(), compute(batch.images), strict=True):
+                yield examples.keys[index], label_top_k(row, source.labels, top_k), None
 
 
 def label_top_k(scores: np.ndarray, labels: Sequence[str], top_k: int) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     import numpy as np
     from torch import Tensor
 
-    from patchwords.data.dataset import ImageDataset
     from patchwords.export.runtime import ExportedModel
     from patchwords.weights.pretrained import Pretrained
 
@@ -80,14 +79,23 @@ def run_predict(config: PredictCommand) -> int:
             raise ConfigError(f"{name} {value} must be at least 1")
     if config.csv is not None:
         check_csv_writable(config.csv, config.overwrite)
+    from patchwords.data.loader import choose_num_workers
     from patchwords.data.open import open_images
+    from patchwords.weights.pretrained import stream_predictions
 
     source, scores = open_predictor(config)
     examples = open_images(config.images)
     sink = choose_writer(config, len(examples))
     unreadable, whole = 0, False
     try:
-        for path, answers, reason in stream_predictions(config, source, scores, examples):
+        for path, answers, reason in stream_predictions(
+            source,
+            examples,
+            config.top_k,
+            batch_size=config.batch_size,
+            workers=choose_num_workers(examples) if config.workers is None else config.workers,
+            scores=scores,
+        ):
             if reason is None:
                 sink.add(path, answers)
             else:
@@ -147,25 +155,6 @@ def choose_engine(config: PredictCommand) -> str:
         )
     wants = "a run folder" if config.engine == "torch" else "another file; export writes it"
     raise ConfigError(f"{path} runs with --engine {found}; --engine {config.engine} takes {wants}")
-
-
-def stream_predictions(
-    config: PredictCommand,
-    source: Pretrained | ExportedModel,
-    scores: Scores,
-    examples: ImageDataset,
-) -> Iterator[tuple[str, list[dict[str, Any]], str | None]]:
-    """(path, best classes, None) of each image in turn, or (path, [], reason)."""
-    from patchwords.data.loader import choose_num_workers, load_eval_batches
-    from patchwords.weights.pretrained import label_top_k
-
-    workers = config.workers if config.workers is not None else choose_num_workers(examples)
-    for batch in load_eval_batches(examples, source.preprocess, config.batch_size, workers):
-        for index, reason in batch.bad:
-            yield examples.keys[index], [], reason
-        if len(batch.indices):
-            for index, row in zip(batch.indices.tolist(), scores(batch.images), strict=True):
-                yield examples.keys[index], label_top_k(row, source.labels, config.top_k), None
 
 
 def choose_writer(config: PredictCommand, images: int) -> PredictionWriter:
