@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import COUNTS, draw
+from api_stage import COUNTS, draw
 from PIL import Image
 from torch.utils.data import DataLoader
 
@@ -35,7 +35,6 @@ def test_an_item_is_a_pil_image_and_its_class(photos: Path) -> None:
 
 def test_the_splits_are_those_of_training(photos: Path) -> None:
     parts = [pw.load_dataset(str(photos), split) for split in ("train", "validation", "test")]
-    assert [len(part) for part in parts] == [30, 3, 7] or sum(map(len, parts)) == 40
     assert len({path for part in parts for path in part.paths}) == 40
     assert pw.load_dataset(photos, "val").paths == parts[1].paths
     assert pw.load_dataset(photos, "val", seed=1).paths != parts[1].paths
@@ -90,5 +89,5 @@ def test_preprocessing_takes_every_form(photos: Path) -> None:
     assert all(torch.equal(row, batch[0]) for row in batch)
     assert -1 <= batch.min() < batch.max() <= 1
     assert torch.equal(PREPROCESS(path), batch[:1])
-    with pytest.raises(DataError, match="nowhere.png: No such file or directory"):
+    with pytest.raises(DataError, match=r"nowhere\.png: No such file or directory"):
         PREPROCESS("nowhere.png")
