@@ -13,10 +13,10 @@ from PIL import Image
 
 from patchwords import save_pretrained
 from patchwords.cli import main
-from patchwords.cli.inspect import parts
-from patchwords.cli.inspect.parts import open_photos
 from patchwords.data.dataset import subsample_evenly
 from patchwords.models.zoo import create_model
+from patchwords.report import inspection as parts
+from patchwords.report.inspection import open_photos
 
 Ask = Callable[..., str]
 LABELS = ["disc", "square", "stripe"]
@@ -231,9 +231,10 @@ def test_chance_is_another_for_every_image_of_every_batch() -> None:
     generator = torch.Generator().manual_seed(0)
     torch.nn.init.normal_(model.head.linear.weight, generator=generator)
     image = torch.randn(1, 3, 12, 16, generator=generator)
-    arrays = parts.inspect_faithfulness(
-        model, iter([image, image.repeat(2, 1, 1, 1)]), "mean"
-    ).arrays
+    inspection = parts.Inspection.start("tiny")
+    batches = iter([image, image.repeat(2, 1, 1, 1)])
+    parts.inspect_faithfulness(inspection, model, batches, "mean")
+    arrays = inspection.arrays
     chance, rollout = arrays["deletion_random"], arrays["deletion_rollout"]
     np.testing.assert_allclose(rollout, rollout[:1].repeat(3, axis=0), atol=1e-5)  # float32
     for one, other in ((0, 1), (0, 2), (1, 2)):

@@ -15,7 +15,6 @@ from PIL import Image
 
 from patchwords import save_pretrained
 from patchwords.cli import main
-from patchwords.cli.inspect import parts
 from patchwords.data.dataset import ALL, TEST, TRAIN
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
@@ -25,6 +24,7 @@ from patchwords.evaluation.predictions import load_model_on_device
 from patchwords.evaluation.probes.cache import FeaturePass
 from patchwords.evaluation.probes.features import extract_example_features
 from patchwords.models.zoo import create_model
+from patchwords.report import inspection as parts
 from patchwords.report.figures import insight as figure
 
 CLASSES = ("disc", "square")
@@ -205,7 +205,7 @@ def test_of_fewer_images_all_are_shown(place: Path, ask: Ask, drawn: list[Any]) 
     words = "--nearest", place / "data", "--nearest-k", 20, "--cache", "none"
     found, _ = ask(place / "vit", place / "photos", *words)
     assert (found["nearest"]["asked"], found["nearest"]["k"]) == (20, 7)
-    assert "the 7 images (20 were asked for)" in figure.caption(*drawn)
+    assert "the 7 images (20 were asked for)" in figure.format_nearest_caption(*drawn)
 
 
 @pytest.mark.usefixtures("drawn")

@@ -105,14 +105,14 @@ def test_weights_are_the_beginning_where_they_still_are(tmp_path: Path) -> None:
         larger, {"weights": str(tmp_path / "old"), "seed": 1, "model": None}
     )
     assert begun.model is not None
-    assert begun.words == str(tmp_path / "old")
+    assert begun.description == str(tmp_path / "old")
     assert torch.equal(begun.model.patch_embed.weight, of.model.patch_embed.weight)
     assert begun.model.config.grid == (5, 6)  # brought to the run's size, as training did
     gone = load_initial_weights(larger, {"weights": str(tmp_path / "gone"), "seed": 1})
     assert gone.model is None
-    assert "which cannot be read any more" in gone.words
+    assert "which cannot be read any more" in gone.description
     assert (
-        load_initial_weights(larger, {"weights": None, "seed": 5}).words
+        load_initial_weights(larger, {"weights": None, "seed": 5}).description
         == "the initial weights of seed 5"
     )
 
@@ -237,7 +237,7 @@ def test_without_classes_no_answers_are_explained() -> None:
 
 def test_without_images_what_needs_none() -> None:
     found = analyse_model(source(), NOTHING, None, ())
-    assert found.results["left_out"] == {"attention": "the held-out images were not at hand"}
+    assert found.results["left_out"] == {"attention": "the held-out images were not available"}
     assert found.results["images"] is False
     none = photos().select([3])
     assert (

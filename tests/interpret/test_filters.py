@@ -24,7 +24,7 @@ def test_parity_with_scikit_learn(tiny: Build) -> None:
     pca = PCA(n_components=11).fit(filters)
     found = principal_filters(model, 11)
     assert found.components.shape == (11, 3, 3, 2)
-    assert (found.of, found.count) == ("patch embedding", 22)
+    assert (found.layer, found.num_filters) == ("patch embedding", 22)
     np.testing.assert_allclose(found.explained, pca.explained_variance_ratio_, atol=1e-12)
     flat = found.components.reshape(11, -1)
     alike = np.abs((flat * pca.components_).sum(1))  # the sign is nobody's
@@ -60,7 +60,7 @@ def test_equal_filters_explain_nothing(tiny: Build) -> None:
 
 def test_a_resnet_and_a_hybrid_show_their_root_standardised(resnet: ResNet) -> None:
     found = principal_filters(resnet, 5)
-    assert found.of == "root convolution"
+    assert found.layer == "root convolution"
     assert found.components.shape == (5, 7, 7, 3)
     weight = resnet.trunk.root.conv.weight.detach().double()
     plain = (weight - weight.mean((1, 2, 3), keepdim=True)) / weight.std(
@@ -73,7 +73,7 @@ def test_a_resnet_and_a_hybrid_show_their_root_standardised(resnet: ResNet) -> N
 
 def test_a_convolutional_stem_shows_its_first_layer() -> None:
     found = principal_filters(create_model("C+ViT-Ti/4", image_size=32, depth=1))
-    assert found.of == "first convolution"
+    assert found.layer == "first convolution"
     assert found.components.shape == (27, 3, 3, 3)
 
 

@@ -1,8 +1,9 @@
-"""What the model of a run has learned, as numbers small enough to lie in the run's folder.
+"""Insight into a trained model, for the report: small numbers and arrays in the run's folder.
 
-Filters and similarities of positions now and at the beginning; how far heads look, where the model
-looks in a few held-out images, and whether these maps explain its answers. Time is bounded: what
-a first look says would take too long is done on fewer images, or left out and named.
+Filters and position similarities now and at the start of training, attention distance, maps of a
+few held-out images, and whether these maps explain the answers. Time is bounded: a part that would
+take too long uses fewer images or is left out and named. `report.inspection` has the same analyses
+at full size.
 
 Sizes: n images, C channels, H W image, t tables, r c tiles down and across, h w grid.
 """
@@ -12,7 +13,7 @@ from __future__ import annotations
 import io
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from torch import Tensor
 
 from patchwords.data.dataset import ImageDataset, evenly_spaced_indices, subsample_evenly
 from patchwords.data.loader import load_eval_batches
+from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, PatchwordsError
 from patchwords.evaluation.predictions import eval_mode
 from patchwords.files import write_atomically
@@ -42,12 +44,18 @@ from patchwords.training.logs.run_folder import write_json
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
-# The weights that a run began with: drawn again by its seed, or read again where they came from.
-#
-# Only what is compared with the end is drawn: filters, and position embeddings. Each parameter has a
-# generator of its own, so they are what they were, and the largest model takes no time.
-
-
+INSIGHT_JSON, INSIGHT_NPZ = "insight.json", "insight.npz"
+IMAGE_BATCH = 16
+DISTANCE_IMAGES, FAITHFULNESS_IMAGES = 64, 16
+MIN_IMAGES = 4  # of a mean
+FAITHFULNESS_MAPS = ("rollout", "gradient rollout")
+TIME_BUDGET_SECONDS = {"distance": 8.0, "maps": 6.0, "truth": 16.0}
+FORWARD_PASSES_PER_IMAGE = {"distance": 3, "maps": 4, "truth": 75}  # about
+NUM_POSITION_TILES = 7  # in each direction
+MAX_GRID_PATCHES = 2048  # all pairs of patches are compared
+MAX_PHOTO_SIDE = 192  # pixels of the longer side of a stored photo
+# Of the initial weights only those that are compared with the trained ones are drawn again. Each
+# parameter has its own generator, so they are exact, and the largest model takes no time.
 COMPARED_PARAMETERS = re.compile(
     r"embed\.\w+|trunk\.(root\.\w+|layers\.0)\.\w+|positions\.\w+|.*\.relative\.\w+"
 )
@@ -55,25 +63,24 @@ COMPARED_PARAMETERS = re.compile(
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Where a run began."""
+    """Weights that a run started from."""
 
-    words: str  # for a person: "the initial weights of seed 0"
-    model: Model | None  # good for filters and positions only; None where it cannot be had again
+    description: str  # "the initial weights of seed 0"
+    model: Model | None  # has filters and positions only; None if they cannot be restored
 
 
 def load_initial_weights(config: ModelConfig, settings: Mapping[str, Any]) -> InitialWeights:
-    """Of a run that ended with a model of this config; `settings` as in its config.yaml."""
+    """Restore the initial weights of a run from its model config and its config.yaml."""
     weights = settings.get("weights")
     if not weights:
         seed = int(settings.get("seed", 0))
-        return InitialWeights(
-            f"the initial weights of seed {seed}", redraw_initial_weights(config, seed)
-        )
-    asked = {field.name: settings.get(field.name) for field in fields(ModelSettings)}
-    changes = {name: value for name, value in asked.items() if value is not None}
-    changes["image_size"] = config.image_size
+        model = redraw_initial_weights(config, seed)
+        return InitialWeights(f"the initial weights of seed {seed}", model)
+    overrides = {field.name: settings.get(field.name) for field in fields(ModelSettings)}
+    overrides = {name: value for name, value in overrides.items() if value is not None}
+    overrides["image_size"] = config.image_size
     try:
-        source = from_pretrained(weights, architecture=settings.get("model"), **changes)
+        source = from_pretrained(weights, architecture=settings.get("model"), **overrides)
     except (PatchwordsError, OSError, ValueError) as error:
         reason = " ".join(str(error).split())
         return InitialWeights(f"{weights}, which cannot be read any more ({reason})", None)
@@ -81,7 +88,7 @@ def load_initial_weights(config: ModelConfig, settings: Mapping[str, Any]) -> In
 
 
 def redraw_initial_weights(config: ModelConfig, seed: int) -> Model:
-    """A model without weights, but for the initial ones that are compared."""
+    """Build a model on the meta device with only the initial weights that are compared."""
     with torch.device("meta"):
         model = build_model(config)
     values = {
@@ -93,33 +100,23 @@ def redraw_initial_weights(config: ModelConfig, seed: int) -> Model:
     return model
 
 
-INSIGHT_JSON, INSIGHT_NPZ = "insight.json", "insight.npz"
-BATCH_SIZE = 16
-DISTANCE_IMAGES, FAITHFULNESS_IMAGES = 64, 16
-MIN_IMAGES = 4  # of a mean
-FAITHFULNESS_MAPS = ("rollout", "gradient rollout")
-TIME_BUDGET_SECONDS = {"distance": 8.0, "maps": 6.0, "truth": 16.0}  # each may take
-FORWARD_PASSES_PER_IMAGE = {
-    "distance": 3,
-    "maps": 4,
-    "truth": 75,
-}  # forward passes, about, that an image takes
-NUM_POSITION_TILES = 7  # of positions, each way
-MAX_GRID_PATCHES = 2048  # of a grid whose similarities are compared, pair by pair
-MAX_PHOTO_SIDE = 192  # pixels of the longer side of a photo that is kept
-
-
 @dataclass
 class ModelInsight:
-    """What was found, and why a part was not: for insight.json and insight.npz."""
+    """Results for insight.json and arrays for insight.npz, and why a part is missing."""
 
     results: dict[str, Any] = field(default_factory=lambda: {"left_out": {}})
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
 
-    def leave_out(self, part: str, why: object) -> None:
-        self.results["left_out"][part] = " ".join(str(why).split())
+    def leave_out(self, part: str, reason: object) -> None:
+        """Record why a part is missing."""
+        self.results["left_out"][part] = " ".join(str(reason).split())
+
+    def leave_out_slow(self, part: str) -> None:
+        """Record that a part did not fit into its time."""
+        self.leave_out(part, "it would have taken too long on this machine")
 
     def write(self, folder: Path) -> None:
+        """Write both files into a run's folder."""
         file = io.BytesIO()
         np.savez_compressed(file, allow_pickle=False, **self.arrays)
         write_atomically(folder / INSIGHT_NPZ, file.getvalue())
@@ -127,201 +124,215 @@ class ModelInsight:
 
 
 def analyse_model(
-    source: Pretrained, begun: InitialWeights, examples: ImageDataset | None, shown: Sequence[str]
+    source: Pretrained,
+    initial: InitialWeights,
+    examples: ImageDataset | None,
+    map_keys: Sequence[str],
 ) -> ModelInsight:
-    """Everything, of a model on its device; `shown` are keys of examples that get maps.
+    """Analyse a model on its device; the examples with `map_keys` get attention maps.
 
-    Without examples only what needs no image.
+    Without examples only the parts that need no images.
     """
-    found = ModelInsight()
-    found.results["images"] = examples is not None  # else another look could say more
-    found.results["beginning"] = {"words": begun.words, "there": begun.model is not None}
+    insight = ModelInsight()
+    insight.results["images"] = examples is not None  # else a later analysis could show more
+    insight.results["beginning"] = {
+        "words": initial.description,
+        "there": initial.model is not None,
+    }
     with eval_mode(source.model):
-        analyse_filters(found, source.model, begun.model)
-        analyse_positions(found, source.model, begun.model)
-        analyse_attention(found, source, examples, shown)
-    return found
+        analyse_filters(insight, source.model, initial.model)
+        analyse_positions(insight, source.model, initial.model)
+        analyse_attention(insight, source, examples, map_keys)
+    return insight
 
 
-def analyse_filters(found: ModelInsight, model: Model, before: Model | None) -> None:
-    """Principal components now and before, and how far the filters have moved."""
+def analyse_filters(insight: ModelInsight, model: Model, initial: Model | None) -> None:
+    """Add the principal components now and at the start, and how far the filters moved."""
     try:
-        now = principal_filters(model)
+        filters = principal_filters(model)
     except ConfigError as reason:
-        return found.leave_out("filters", reason)
-    results: dict[str, Any] = {"of": now.of, "filters": now.count}
-    results["explained"] = now.explained.tolist()
-    found.arrays["filters"] = now.components.astype(np.float16)
-    if before is not None:
-        then = principal_filters(before)
-        weights, old = (
-            get_embedding_filters(one)[0].detach().double().cpu() for one in (model, before)
+        return insight.leave_out("filters", reason)
+    results = filters.to_dict()
+    insight.arrays["filters"] = filters.components.astype(np.float16)
+    if initial is not None:
+        before = principal_filters(initial)
+        weights, start = (
+            get_embedding_filters(version)[0].detach().double().cpu()
+            for version in (model, initial)
         )
-        results["explained_before"] = then.explained.tolist()
-        results["moved"] = float((weights - old).norm() / old.norm())
-        found.arrays["filters_before"] = then.components.astype(np.float16)
-    found.results["filters"] = results
+        results["explained_before"] = before.explained.tolist()
+        results["moved"] = float((weights - start).norm() / start.norm())
+        insight.arrays["filters_before"] = before.components.astype(np.float16)
+    insight.results["filters"] = results
     return None
 
 
 @torch.no_grad()
-def analyse_positions(found: ModelInsight, model: Model, before: Model | None) -> None:
-    """The first and the last table of similarities, some tiles of each, now and before."""
+def analyse_positions(insight: ModelInsight, model: Model, initial: Model | None) -> None:
+    """Add some tiles of the first and last similarity table, now and at the start."""
     if not isinstance(model, ViT):
         return None
     if model.config.position == "none":
-        return found.leave_out("positions", "the model has no position embeddings")
+        return insight.leave_out("positions", "the model has no position embeddings")
     if model.config.patches > MAX_GRID_PATCHES:
-        why = f"a grid of {model.config.patches:,} patches is too large to compare in pairs"
-        return found.leave_out("positions", why)
-    now = position_similarity(model)
-    tables = sorted({0, len(now.values) - 1})
-    rows, columns = (
-        evenly_spaced_indices(side, NUM_POSITION_TILES) for side in now.values.shape[1:3]
-    )
+        reason = f"a grid of {model.config.patches:,} patches is too large to compare in pairs"
+        return insight.leave_out("positions", reason)
+    similarity = position_similarity(model)
+    h, w = similarity.values.shape[1:3]
+    tables = sorted({0, len(similarity.values) - 1})
+    rows, columns = (evenly_spaced_indices(side, NUM_POSITION_TILES) for side in (h, w))
     learned = model.config.position != "sincos2d"
     results: dict[str, Any] = {
-        "offsets": now.offsets,
+        "offsets": similarity.offsets,
         "learned": learned,
-        "layers": [now.layers[table] for table in tables],
-        "grid": list(now.values.shape[1:3]),
+        "layers": [similarity.layers[table] for table in tables],
+        "grid": [h, w],
         "rows": rows,
         "columns": columns,
     }
-    sides = {"": model} if before is None or not learned else {"": model, "_before": before}
-    for side, one in sides.items():
-        values = position_similarity(one).values
-        results[f"explained{side}"] = [
-            asdict(fit_position_structure(values[table])) for table in tables
-        ]
+    versions = {"": similarity.values}
+    if initial is not None and learned:
+        versions["_before"] = position_similarity(initial).values
+    for suffix, values in versions.items():
+        structures = [fit_position_structure(values[table]) for table in tables]
+        results[f"explained{suffix}"] = [asdict(structure) for structure in structures]
         tiles = values[np.ix_(tables, rows, columns)]  # [t, r, c, h, w]
-        found.arrays[f"positions{side}"] = tiles.astype(np.float16)
-    found.results["positions"] = results
+        insight.arrays[f"positions{suffix}"] = tiles.astype(np.float16)
+    insight.results["positions"] = results
     return None
 
 
 def analyse_attention(
-    found: ModelInsight, source: Pretrained, examples: ImageDataset | None, shown: Sequence[str]
+    insight: ModelInsight,
+    source: Pretrained,
+    examples: ImageDataset | None,
+    map_keys: Sequence[str],
 ) -> None:
-    """What needs attention, and images."""
+    """Add the parts that need attention and images."""
     model = source.model
     if not isinstance(model, ViT):
-        return found.leave_out("attention", "a ResNet has no patches that attend to one another")
+        return insight.leave_out("attention", "a ResNet has no patches that attend to one another")
     if model.config.mixer not in MIXERS_WITH_HEADS:
-        return found.leave_out("attention", f"the mixer {model.config.mixer} has no attention")
+        return insight.leave_out("attention", f"the mixer {model.config.mixer} has no attention")
     if examples is None:
-        return found.leave_out("attention", "the held-out images were not at hand")
+        return insight.leave_out("attention", "the held-out images were not available")
     device = model.patch_embed.weight.device
     pixels = read_model_inputs(source, subsample_evenly(examples, DISTANCE_IMAGES))
     if not len(pixels):
-        return found.leave_out("attention", "none of the held-out images can be read")
+        return insight.leave_out("attention", "none of the held-out images can be read")
     images = source.preprocess.normalise(pixels.to(device))
-    found.results["image_size"] = list(images.shape[-2:])
-    count = make_image_budget(model, images)
-    analyse_attention_distance(found, model, images, count("distance", DISTANCE_IMAGES))
+    insight.results["image_size"] = list(images.shape[-2:])
+    budget = make_image_budget(model, images)
+    analyse_attention_distance(insight, model, images, budget("distance", DISTANCE_IMAGES))
     if source.labels:
-        if shown:
-            analyse_attention_rollout(
-                found, source, model, examples, shown[: count("maps", len(shown))]
-            )
-        analyse_faithfulness(found, model, images, count("truth", FAITHFULNESS_IMAGES))
+        if map_keys:
+            keys = map_keys[: budget("maps", len(map_keys))]
+            analyse_attention_rollout(insight, source, model, examples, keys)
+        analyse_faithfulness(insight, model, images, budget("truth", FAITHFULNESS_IMAGES))
     return None
 
 
 def make_image_budget(model: ViT, images: Tensor) -> Callable[[str, int], int]:
-    """-> what says on how many images a part can be done in its time: `most`, fewer, or 0"""
+    """Time the model; return a function from (part, maximum) to the images within its time."""
 
     @torch.no_grad()
-    def seconds(some: Tensor) -> float:
-        begun = time.perf_counter()
-        model(some).sum().item()  # waits for the device
-        return (time.perf_counter() - begun) / len(some)
+    def time_per_image(batch: Tensor) -> float:
+        start = time.perf_counter()
+        model(batch).sum().item()  # waits for the device
+        return (time.perf_counter() - start) / len(batch)
 
-    seconds(images[:1])  # the first pass has more to do
-    each = seconds(images[:2])
+    time_per_image(images[:1])  # the first pass includes set-up
+    seconds = time_per_image(images[:2])
 
-    def count(part: str, most: int) -> int:
-        affordable = min(
-            most, int(TIME_BUDGET_SECONDS[part] / (FORWARD_PASSES_PER_IMAGE[part] * each))
-        )
-        return affordable if affordable >= min(most, MIN_IMAGES) else 0
+    def count_affordable(part: str, maximum: int) -> int:
+        per_image = FORWARD_PASSES_PER_IMAGE[part] * seconds
+        affordable = min(maximum, int(TIME_BUDGET_SECONDS[part] / per_image))
+        return affordable if affordable >= min(maximum, MIN_IMAGES) else 0
 
-    return count
+    return count_affordable
 
 
-def analyse_attention_distance(found: ModelInsight, model: ViT, images: Tensor, count: int) -> None:
-    """Mean attention distance of every head"""
+def analyse_attention_distance(
+    insight: ModelInsight, model: ViT, images: Tensor, count: int
+) -> None:
+    """Add the mean attention distance of every head."""
     if not count:
-        return leave_out_slow_part(found, "distance")
+        return insight.leave_out_slow("distance")
     chosen = images[evenly_spaced_indices(len(images), count)]
-    measured = attention_distance(model, chosen.split(BATCH_SIZE))
-    found.results["distance"] = {
-        "images": len(measured.pixels),
-        "pixels": measured.mean.tolist(),
-        "standard_error": np.nan_to_num(measured.error).tolist(),
-        "uniform": measured.uniform,
-    }
+    distances = attention_distance(model, chosen.split(IMAGE_BATCH))
+    results = distances.to_dict()
+    del results["layers"]  # all of them
+    results["standard_error"] = np.nan_to_num(distances.error).tolist()
+    insight.results["distance"] = results
     return None
 
 
 def analyse_attention_rollout(
-    found: ModelInsight,
+    insight: ModelInsight,
     source: Pretrained,
     model: ViT,
     examples: ImageDataset,
-    shown: Sequence[str],
+    keys: Sequence[str],
 ) -> None:
-    """Attention Rollout over single images, and the images as the model sees them"""
-    if not shown:
-        return leave_out_slow_part(found, "maps")
-    place = {key: i for i, key in enumerate(examples.keys)}
-    names, photos, maps = [], [], []
-    for name in shown:
-        pixels = read_model_inputs(source, examples.select([place[name]]))  # [1, C, H, W], or none
+    """Add Attention Rollout maps of single images, and the images as the model sees them."""
+    if not keys:
+        return insight.leave_out_slow("maps")
+    index = {key: i for i, key in enumerate(examples.keys)}
+    paths, photos, maps = [], [], []
+    for key in keys:
+        pixels = read_model_inputs(source, examples.select([index[key]]))  # [0 or 1, C, H, W]
         if len(pixels):
             images = source.preprocess.normalise(pixels.to(model.patch_embed.weight.device))
-            rolled = attention_rollout(model, images)
-            maps.append(
-                extract_query_map(rolled, model.grid(images), model.config.num_prefix_tokens)[0]
-                .cpu()
-                .numpy()
+            rollout = attention_rollout(model, images)
+            grid_map = extract_query_map(
+                rollout, model.grid(images), model.config.num_prefix_tokens
             )
+            maps.append(grid_map[0].cpu().numpy())
             photos.append(shrink_photo(pixels[0]))
-            names.append(name)
-    if not names:
-        return found.leave_out("maps", "none of the images that were to be shown can be read")
-    found.results["maps"] = {"paths": names, "class_token": model.config.num_prefix_tokens > 0}
-    found.arrays["maps"] = np.stack(maps).astype(np.float32)
-    found.arrays["photos"] = np.stack(photos)
+            paths.append(key)
+    if not paths:
+        return insight.leave_out("maps", "none of the images that were to be shown can be read")
+    insight.results["maps"] = {"paths": paths, "class_token": model.config.num_prefix_tokens > 0}
+    insight.arrays["maps"] = np.stack(maps).astype(np.float32)
+    insight.arrays["photos"] = np.stack(photos)
     return None
 
 
-def analyse_faithfulness(found: ModelInsight, model: ViT, images: Tensor, count: int) -> None:
-    """Deletion and insertion curves, and whether they differ from those of random maps"""
+def analyse_faithfulness(insight: ModelInsight, model: ViT, images: Tensor, count: int) -> None:
+    """Add deletion and insertion curves, and their difference from those of random maps."""
     if not count:
-        return leave_out_slow_part(found, "truth")
+        return insight.leave_out_slow("truth")
     chosen = images[evenly_spaced_indices(len(images), count)]
-    curves = compute_curves_by_map(model, chosen.split(BATCH_SIZE), kinds=FAITHFULNESS_MAPS)
-    found.results["truth"] = {"images": len(chosen), "maps": summarise_faithfulness(curves)}
-    for name, truth in curves.items():
-        found.arrays[f"deletion_{name}"] = truth.deletion.astype(np.float32)
-        found.arrays[f"insertion_{name}"] = truth.insertion.astype(np.float32)
+    curves = compute_curves_by_map(model, chosen.split(IMAGE_BATCH), kinds=FAITHFULNESS_MAPS)
+    insight.results["truth"] = summarise_faithfulness(curves)
+    for name, curve in curves.items():
+        insight.arrays[f"deletion_{name}"] = curve.deletion.astype(np.float32)
+        insight.arrays[f"insertion_{name}"] = curve.insertion.astype(np.float32)
     return None
 
 
-def leave_out_slow_part(found: ModelInsight, part: str) -> None:
-    found.leave_out(part, "it would have taken too long on this machine")
+def read_image_batches(
+    examples: ImageDataset,
+    preprocess: Preprocess,
+    workers: int = 0,
+    unreadable: dict[str, str] | None = None,
+) -> Iterator[tuple[list[str], Tensor]]:
+    """Yield keys and uint8 [B, C, H, W] of readable images; add the others to `unreadable`."""
+    for batch in load_eval_batches(examples, preprocess, IMAGE_BATCH, workers):
+        if unreadable is not None:
+            unreadable |= {examples.keys[index]: reason for index, reason in batch.bad}
+        if len(batch.indices):
+            yield [examples.keys[index] for index in batch.indices.tolist()], batch.images
 
 
 def read_model_inputs(source: Pretrained, examples: ImageDataset) -> Tensor:
-    """uint8 [n, C, H, W] of those that can be read"""
-    batches = load_eval_batches(examples, source.preprocess, BATCH_SIZE)
-    some = [batch.images for batch in batches if len(batch.indices)]
-    return torch.cat(some) if some else torch.empty(0)
+    """Read the images that can be read: uint8 [n, C, H, W], empty if there are none."""
+    batches = [pixels for _, pixels in read_image_batches(examples, source.preprocess)]
+    return torch.cat(batches) if batches else torch.empty(0)
 
 
 def shrink_photo(pixels: Tensor) -> np.ndarray:
-    """uint8 [C, H, W] -> [H', W', 3]: no larger than a page has use for, grey if not in colour"""
+    """Shrink uint8 [C, H, W] to a thumbnail [H', W', 3], grey unless it has three channels."""
     image = pixels.permute(1, 2, 0).numpy()
     if image.shape[2] != 3:
         image = image.mean(axis=2, keepdims=True).astype(np.uint8).repeat(3, axis=2)

@@ -1,6 +1,8 @@
-"""Where a ViT looks: the attention of its layers and heads, one layer in memory at a time.
+"""Attention maps of a ViT by layer and head, and the similarity of its tokens.
 
-Sizes: B batch, C channels, H W image, h w grid, N = h*w patches, T tokens, K heads, L layers.
+Only the attention of one layer is in memory at a time.
+
+Sizes: B batch, C channels, H W image, h w grid, N = h*w patches, T tokens, D width, K heads, L layers.
 """
 
 from __future__ import annotations
@@ -16,17 +18,15 @@ from patchwords.models.build import Model
 from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
 from patchwords.models.vit import ViT
 
-QueryPatch = (
-    tuple[int, int] | None
-)  # (row, column) of a patch; None: what the classifier sees, below
-MAX_ATTENTION_ELEMENTS = (
-    2**25
-)  # of attention at a time: 128 MiB, and about three times that on the way
+# (row, column) of a patch; None: the class token, or the mean over the patches without one
+QueryPatch = tuple[int, int] | None
+# 128 MiB of float32 attention at a time, and about three times that while it is computed
+MAX_ATTENTION_ELEMENTS = 2**25
 MAX_CHUNK_IMAGES = 32
 
 
 def require_vit(model: Model) -> ViT:
-    """The model itself; raises ConfigError for a ResNet, which has no tokens."""
+    """Return the model as a ViT; raise ConfigError for a ResNet, which has no tokens."""
     if isinstance(model, ViT):
         return model
     raise ConfigError(
@@ -36,7 +36,7 @@ def require_vit(model: Model) -> ViT:
 
 
 def require_attention(model: Model) -> ViT:
-    """The model itself; raises ConfigError where nothing in it weighs patches by attention."""
+    """Return the model as a ViT; raise ConfigError where its mixer has no attention."""
     vit = require_vit(model)
     if vit.config.mixer in MIXERS_WITH_HEADS:
         return vit
@@ -47,7 +47,7 @@ def require_attention(model: Model) -> ViT:
 
 
 def choose_chunk_size(config: ViTConfig, grid: tuple[int, int], layers: int = 1) -> int:
-    """So many that the attention of this many layers stays below MOST_NUMBERS; at least one."""
+    """Return how many images keep the attention of `layers` below MAX_ATTENTION_ELEMENTS."""
     tokens = grid[0] * grid[1] + config.num_prefix_tokens
     return max(
         1, min(MAX_CHUNK_IMAGES, MAX_ATTENTION_ELEMENTS // (layers * config.heads * tokens**2))
@@ -55,7 +55,7 @@ def choose_chunk_size(config: ViTConfig, grid: tuple[int, int], layers: int = 1)
 
 
 def split_into_chunks(model: ViT, images: Tensor, layers: int = 1) -> Iterator[Tensor]:
-    """[B, C, H, W] -> the same a few at a time; raises where the model cannot take them."""
+    """Yield [B, C, H, W] in chunks whose attention fits in memory."""
     size = choose_chunk_size(model.config, model.grid(images), layers)
     return iter(images.split(size))
 
@@ -67,31 +67,34 @@ def attention_maps(
     layers: Sequence[int] | None = None,
     query: QueryPatch = None,
 ) -> Tensor:
-    """[B, C, H, W] -> [B, L, K, h, w]: how much the query attends to each patch.
+    """Compute how much the query attends to each patch: [B, C, H, W] -> [B, L, K, h, w].
 
-    Of the layers asked for, by depth, or all; every head. `query` is a patch, or None for the class
-    token; where there is none (classifiers gap and map), the mean over all patches as queries. In a
-    row of a class token model, what goes to the class token is missing: it sums to less than 1.
-    Raises ConfigError where there is no attention, no such layer or no such patch.
+    Args:
+        layers: from 0, negative from the end; default: all. The result is ordered by depth.
+        query: a patch; default: the class token or, without one (classifiers gap and map), the
+            mean over all patches as queries.
+
+    With a class token the weights of a map sum to less than 1: the class token's own is left out.
+    Raises ConfigError where the model has no attention, or no such layer or patch.
     """
     vit = require_attention(model)
-    parts = []
-    for some in split_into_chunks(vit, images):
-        grid = vit.grid(some)
-        rows = [
+    chunks = []
+    for chunk in split_into_chunks(vit, images):
+        grid = vit.grid(chunk)
+        maps = [
             extract_query_map(
                 promote_to_float32(attention), grid, vit.config.num_prefix_tokens, query
             )
-            for _, attention in vit.attention(some, layers)
+            for _, attention in vit.attention(chunk, layers)
         ]
-        parts.append(torch.stack(rows, dim=1))  # [b, L, K, h, w]
-    return torch.cat(parts)
+        chunks.append(torch.stack(maps, dim=1))  # [b, L, K, h, w]
+    return torch.cat(chunks)
 
 
 def extract_query_map(
     matrix: Tensor, grid: tuple[int, int], prefix: int, query: QueryPatch = None
 ) -> Tensor:
-    """[..., T, T] -> [..., h, w]: the row of the query, its patches; see `attention_maps`."""
+    """Select the query's weights of the patches: [..., T, T] -> [..., h, w]; see `attention_maps`."""
     if query is not None:
         row = matrix[..., prefix + find_patch_index(query, grid), :]
     elif prefix:
@@ -102,7 +105,7 @@ def extract_query_map(
 
 
 def find_patch_index(query: tuple[int, int], grid: tuple[int, int]) -> int:
-    """Where a patch stands in the raster; raises ConfigError for one that is not on the grid."""
+    """Return a patch's index in raster order; raise ConfigError for one outside the grid."""
     row, column = query
     if 0 <= row < grid[0] and 0 <= column < grid[1]:
         return row * grid[1] + column
@@ -113,7 +116,7 @@ def find_patch_index(query: tuple[int, int], grid: tuple[int, int]) -> int:
 
 
 def check_heads(heads: Sequence[int], count: int) -> list[int]:
-    """Heads counted from 0, or from the end if negative; one that is not there is an error."""
+    """Resolve negative head indices; raise ConfigError for a head that does not exist."""
     for head in heads:
         if not -count <= head < count:
             raise ConfigError(
@@ -123,49 +126,42 @@ def check_heads(heads: Sequence[int], count: int) -> list[int]:
 
 
 def promote_to_float32(attention: Tensor) -> Tensor:
-    """In float32 at least: rows of a half precision do not sum to 1."""
+    """Convert to float32 or wider: rows in half precision do not sum to 1."""
     return attention.to(torch.promote_types(attention.dtype, torch.float32))
 
 
 def matmul_without_autocast(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right in their own precision, under autocast too: rounding would grow with depth"""
+    """Multiply in the operands' precision, also under autocast: rounding grows with depth."""
     with torch.autocast(left.device.type, enabled=False):
         return left @ right
 
 
-# How alike the patch tokens are to the token that the classifier reads, layer by layer.
-#
-# Cosine similarity of each patch to the class token, or, where there is none, to the mean of the
-# patches, in the outputs of the blocks (before the final LayerNorm). High everywhere in deep layers
-# means that tokens have grown alike.
-#
-# Sizes: B batch, C channels, H W image, h w grid, T tokens, D width, L layers.
-
-
 @torch.no_grad()
 def token_similarity(model: Model, images: Tensor) -> Tensor:
-    """[B, C, H, W] -> [B, L, h, w], from -1 to 1; layer l is the output of block l.
+    """Compute each patch token's cosine similarity to the class token: -> [B, L, h, w].
 
-    For every ViT, also for one whose mixer has no attention. Raises ConfigError for a ResNet.
+    Layer l is the output of block l, before the final LayerNorm. Without a class token: similarity
+    to the mean of the patches. High values in deep layers mean that the tokens have become alike.
+    Works for every ViT, with or without attention. Raises ConfigError for a ResNet.
     """
     vit = require_vit(model)
     config, grid = vit.config, vit.grid(images)
     tokens = grid[0] * grid[1] + config.num_prefix_tokens
     size = max(1, MAX_ATTENTION_ELEMENTS // (config.layers * tokens * config.width))
-    parts = []
-    for some in images.split(size):
-        outputs = vit.forward_intermediates(some)
+    chunks = []
+    for chunk in images.split(size):
+        outputs = vit.forward_intermediates(chunk)
         maps = [
             patch_to_class_similarity(outputs[layer], config.num_prefix_tokens)
             for layer in range(config.layers)
         ]
-        parts.append(torch.stack(maps, dim=1).unflatten(-1, grid))  # [b, L, h, w]
-    return torch.cat(parts)
+        chunks.append(torch.stack(maps, dim=1).unflatten(-1, grid))  # [b, L, h, w]
+    return torch.cat(chunks)
 
 
 def patch_to_class_similarity(x: Tensor, prefix: int) -> Tensor:
-    """[B, T, D] -> [B, N]"""
+    """Compare patch tokens with the class token, or with their mean: [B, T, D] -> [B, N]."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     patches = x[:, prefix:]
-    read = x[:, :1] if prefix else patches.mean(dim=1, keepdim=True)  # [B, 1, D]
-    return cosine_similarity(patches, read, dim=-1)
+    reference = x[:, :1] if prefix else patches.mean(dim=1, keepdim=True)  # [B, 1, D]
+    return cosine_similarity(patches, reference, dim=-1)

@@ -1,12 +1,18 @@
-"""Attention Rollout: how much of each patch there is in a token after several layers.
+"""Attention Rollout, plain and weighted by gradients.
 
-Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (arXiv 2005.00928), which the paper
-uses for Figs. 6 and 14 (Appendix D.8). A token's new value is half what it attends to and half
-itself, by the residual connection: A' = (A + I) / 2. The product of A' over the layers says how
-values would have mixed if attention were all that moves them. MLPs, values and signs take no part,
-so it is a picture of mixing and no proof of why: `truth` measures that.
+Attention Rollout: Abnar and Zuidema, "Quantifying Attention Flow in Transformers" (arXiv
+2005.00928), which the paper uses for Figs. 6 and 14 (Appendix D.8). A token's new value is half
+what it attends to and half itself, by the residual connection: A' = (A + I) / 2. The product of A'
+over the layers says how values would have mixed if attention alone moved them. MLPs, values and
+signs are ignored, so a map shows mixing and does not prove why the model answered as it did:
+`interpret.faithfulness` measures that.
 
-Sizes: B batch, C channels, H W image, K heads, T tokens.
+Gradient rollout: Chefer, Gur and Wolf, "Generic Attention-model Explainability" (arXiv 2103.15679),
+Eqs. 5 and 6 for self-attention. With the gradient of the class' logit by the attention A, heads are
+fused to (gradient * A), negative parts dropped, mean over heads; and R <- R + A R, from R = I.
+(Their earlier arXiv 2012.09838, which propagates relevances through every layer, is not used.)
+
+Sizes: B batch, C channels, H W image, h w grid, K heads, Dh head width, T tokens, D width.
 """
 
 from __future__ import annotations
@@ -38,25 +44,25 @@ HEAD_FUSIONS = ("mean", "max", "min")
 def attention_rollout(
     model: Model, images: Tensor, start: int = 0, end: int = -1, fusion: HeadFusion = "mean"
 ) -> Tensor:
-    """[B, C, H, W] -> [B, T, T]: row i is what token i is made of; rows sum to 1.
+    """Multiply the attention of several layers: [B, C, H, W] -> [B, T, T], rows sum to 1.
 
-    From layer `start` to layer `end`, both included, counted from 0, or from the end if negative.
-    The map of the class token is `attention.seen_from` of this. Raises ConfigError where there is
-    no attention, no such layer, or `start` lies behind `end`.
+    Row i says which patches token i is made of; `extract_query_map` selects the map of a query.
+    Layers run from `start` to `end`, both included, negative from the end. Raises ConfigError where
+    the model has no attention or no such layer, or where `start` is deeper than `end`.
     """
     vit = require_attention(model)
     first, last = check_layer_indices([start, end], vit.config.layers)
     if first > last:
         raise ConfigError(f"rollout from layer {first} to {last}: the first must not be deeper")
-    parts: list[Tensor] = []
-    for some in split_into_chunks(vit, images):
-        layers = vit.attention(some, range(first, last + 1))
-        parts += deque(rollout_layers((attention for _, attention in layers), fusion), maxlen=1)
-    return torch.cat(parts)
+    chunks: list[Tensor] = []
+    for chunk in split_into_chunks(vit, images):
+        layers = vit.attention(chunk, range(first, last + 1))
+        chunks += deque(rollout_layers((attention for _, attention in layers), fusion), maxlen=1)
+    return torch.cat(chunks)
 
 
 def rollout_layers(layers: Iterable[Tensor], fusion: HeadFusion = "mean") -> Iterator[Tensor]:
-    """Attention of layer after layer, [B, K, T, T] each -> [B, T, T] after each of them"""
+    """Yield the rollout [B, T, T] after each layer's attention [B, K, T, T]."""
     rolled: Tensor | None = None
     for attention in layers:
         step = add_residual(fuse_heads(promote_to_float32(attention), fusion))
@@ -65,7 +71,7 @@ def rollout_layers(layers: Iterable[Tensor], fusion: HeadFusion = "mean") -> Ite
 
 
 def fuse_heads(attention: Tensor, fusion: HeadFusion = "mean") -> Tensor:
-    """[B, K, T, T] -> [B, T, T]: one number for all heads; the paper takes the mean"""
+    """Fuse the heads: [B, K, T, T] -> [B, T, T]; the paper takes the mean."""
     check_choice("fusion", fusion, HEAD_FUSIONS)
     if fusion == "mean":
         return attention.mean(dim=1)
@@ -73,81 +79,69 @@ def fuse_heads(attention: Tensor, fusion: HeadFusion = "mean") -> Tensor:
 
 
 def add_residual(fused: Tensor) -> Tensor:
-    """[B, T, T] -> [B, T, T]: (A + I) with rows that sum to 1; half and half where A's did"""
+    """Add the residual connection: A + I with rows that sum to 1, [B, T, T]."""
     mixed = fused + torch.eye(fused.shape[-1], dtype=fused.dtype, device=fused.device)
     return mixed / mixed.sum(dim=-1, keepdim=True)
-
-
-# Attention weighted by what it does to one class: which patches speak for the answer.
-#
-# Chefer, Gur and Wolf, "Generic Attention-model Explainability" (arXiv 2103.15679), Eqs. 5 and 6 for
-# self-attention: with the gradient of the class' logit by the attention A, the heads are fused to
-# (gradient * A), negative parts dropped, mean over heads; and R <- R + A R, from R = I. (Their
-# earlier arXiv 2012.09838 propagates relevances through every layer; that is not done here.)
-#
-# Sizes: B batch, C channels, H W image, h w grid, K heads, T tokens, L layers.
 
 
 def gradient_rollout(
     model: Model, images: Tensor, classes: Sequence[int] | Tensor | None = None
 ) -> Tensor:
-    """[B, C, H, W] -> [B, T, T]; `attention.seen_from` of it is the map of the class.
+    """Compute how much each patch supports a class: [B, C, H, W] -> [B, T, T].
 
-    `classes` are the classes asked about, one per image; by default those that the model answers.
-    Rows do not sum to 1. Works where gradients are off, and leaves none behind. The model must be
-    in evaluation mode. Raises ConfigError where there is no attention or no such class.
+    `classes` has one class per image; default: the model's answers. `extract_query_map` selects
+    the map of a query; rows do not sum to 1. Works under no_grad, and leaves no gradients behind.
+    The model must be in evaluation mode. Raises ConfigError where the model has no attention or no
+    such class.
     """
     vit = require_attention(model)
-    asked = None if classes is None else resolve_target_classes(classes, len(images), vit)
-    parts, done = [], 0
+    targets = None if classes is None else resolve_target_classes(classes, len(images), vit)
+    chunks, start = [], 0
     with torch.inference_mode(False), torch.enable_grad():
-        for some in split_into_chunks(vit, images, layers=vit.config.layers):
-            part = None if asked is None else asked[done : done + len(some)]
-            parts.append(_gradient_rollout_chunk(vit, some.clone(), part))
-            done += len(some)
-    return torch.cat(parts)
+        for chunk in split_into_chunks(vit, images, layers=vit.config.layers):
+            end = start + len(chunk)
+            target = None if targets is None else targets[start:end]
+            chunks.append(_gradient_rollout_chunk(vit, chunk.clone(), target))
+            start = end
+    return torch.cat(chunks)
 
 
 def resolve_target_classes(classes: Sequence[int] | Tensor, images: int, vit: ViT) -> Tensor:
-    """-> int64 [B] on the model's device"""
-    asked = torch.as_tensor(classes, dtype=torch.int64, device=vit.patch_embed.weight.device)
+    """Convert one class per image to int64 [B] on the model's device."""
+    targets = torch.as_tensor(classes, dtype=torch.int64, device=vit.patch_embed.weight.device)
     count = vit.config.num_classes
-    if asked.shape != (images,) or (images and not 0 <= asked.min() <= asked.max() < count):
+    if targets.shape != (images,) or (images and not 0 <= targets.min() <= targets.max() < count):
         raise ConfigError(
-            f"classes {asked.tolist()} are not one of 0 to {count - 1} for each of {images} images"
+            f"classes {targets.tolist()} are not one of 0 to {count - 1} for each of {images} images"
         )
-    return asked
+    return targets
 
 
 def _gradient_rollout_chunk(vit: ViT, images: Tensor, classes: Tensor | None) -> Tensor:
     logits, attentions = forward_with_attention(vit, images)
-    chosen = logits.argmax(dim=-1) if classes is None else classes
-    # The images of a batch do not see one another, so one sum has the gradients of all.
-    score = logits.gather(1, chosen[:, None]).sum()
+    targets = logits.argmax(dim=-1) if classes is None else classes
+    # Images of a batch do not influence one another, so one sum has the gradients of all.
+    score = logits.gather(1, targets[:, None]).sum()
     gradients = torch.autograd.grad(score, attentions)
     tokens = attentions[0].shape[-1]
     first = promote_to_float32(attentions[0])
-    relevance = torch.eye(tokens, dtype=first.dtype, device=first.device).expand(
-        len(images), -1, -1
-    )
+    identity = torch.eye(tokens, dtype=first.dtype, device=first.device)
+    relevance = identity.expand(len(images), -1, -1)
     for attention, gradient in zip(attentions, gradients, strict=True):
-        weighed = (
-            (promote_to_float32(attention.detach()) * promote_to_float32(gradient))
-            .clamp(min=0)
-            .mean(dim=1)
-        )
-        relevance = relevance + matmul_without_autocast(weighed, relevance)  # [B, T, T]
+        product = promote_to_float32(attention.detach()) * promote_to_float32(gradient)
+        weighted = product.clamp(min=0).mean(dim=1)  # [B, T, T]
+        relevance = relevance + matmul_without_autocast(weighted, relevance)  # [B, T, T]
     return relevance
 
 
 def forward_with_attention(vit: ViT, images: Tensor) -> tuple[Tensor, list[Tensor]]:
-    """[B, C, H, W] -> logits [B, classes], and A of every layer [B, K, T, T] on the way to them.
+    """Compute logits [B, classes] and the attention of every layer, [B, K, T, T], with gradients.
 
-    The logits are those of `forward`, to rounding; its fused kernel has no A to differentiate by.
+    Equals `forward` to rounding; its fused kernel has no attention to differentiate by.
     """
     grid = vit.grid(images)
     tables = vit.positions(grid, images)
-    # A leaf that wants gradients, so that there are some for a frozen model, too.
+    # A leaf that requires gradients, so that a frozen model has some, too.
     x = vit.enter(vit.embed_patches(images), tables).detach().requires_grad_()
     attentions = []
     for layer, block in enumerate(vit.encoder.blocks):
@@ -158,7 +152,7 @@ def forward_with_attention(vit: ViT, images: Tensor) -> tuple[Tensor, list[Tenso
 
 
 def _forward_block(block: Block, x: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """[B, T, D] -> [B, T, D] and A; Eqs. 6-8 written out, then the MLP"""
+    """Apply a block: [B, T, D] -> [B, T, D] and its attention; Eqs. 6-8 written out."""
     mixer = cast(Attention, block.mixer)
     z = block.norm1(x)
     attention = mixer.weights(z, grid)  # [B, K, T, T]

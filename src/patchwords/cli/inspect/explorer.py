@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from patchwords.cli.inspect.parts import PhotoReader
     from patchwords.data.dataset import ImageDataset
     from patchwords.evaluation.predictions import LoadedModel
     from patchwords.interpret.view import AttentionView
+    from patchwords.report.inspection import PhotoReader
 
 MAX_PHOTO_WEIGHTS = 24_000_000  # on a page, some 20 MB, unless one photo alone has more
 
@@ -53,21 +53,21 @@ def write_explorer_page(
     """Write the page of `count` photos, or as many as fit; gives its path and a line about it."""
     import numpy as np
 
-    from patchwords.cli.inspect.parts import PhotoReader
     from patchwords.data.dataset import subsample_evenly
     from patchwords.evaluation.predictions import load_model_on_device
     from patchwords.report.explorer.page import write_explorer
     from patchwords.report.format import pluralise
+    from patchwords.report.inspection import PhotoReader
 
     assert config.explore is not None
-    first = photos.subject
+    first = photos.loaded
     looking = [photos]
     for spec in config.beside:
         subject = load_model_on_device(spec, first.device, first.workers)
         seen = subject.preprocess
         if photos.preprocess.image_size != first.preprocess.image_size:  # --image-size is for all
             seen = replace(seen, image_size=photos.preprocess.image_size)
-        looking.append(PhotoReader(subject, seen, photos.bad))
+        looking.append(PhotoReader(subject, seen, photos.unreadable))
     _, once = np.unique(examples.keys, return_index=True)
     examples = examples.select(np.sort(once))  # a file may have been named twice
     each = sum(count_photo_weights(some, config.explore_heads) for some in looking)
@@ -87,7 +87,7 @@ def count_photo_weights(photos: PhotoReader, heads: Literal["auto", "all", "mean
 
     from patchwords.interpret.view import attention_view_shape
 
-    vit = photos.attending()
+    vit = photos.require_attention()
     grid = vit.grid(torch.empty(1, vit.config.channels, *photos.preprocess.image_size))
     layers, kept, tokens = attention_view_shape(vit.config, grid, heads)
     return layers * kept * tokens**2
@@ -99,7 +99,7 @@ def make_views(
     """What a model makes of each photo that can be read."""
     from patchwords.interpret.view import build_attention_view
 
-    subject = photos.subject
+    subject = photos.loaded
     names = shorten_paths(examples.keys)
     return [
         build_attention_view(

@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 from rich.console import Console
 from rich.progress import Progress
-from torch import Tensor
 
-from patchwords.cli.inspect import parts
 from patchwords.cli.inspect.explorer import ExplorerOptions
 from patchwords.cli.inspect.nearest import NearestOptions, NearestSearch, inspect_nearest
-from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
 from patchwords.cli.options import CacheOptions, DeviceOptions
-from patchwords.data.dataset import ImageDataset, subsample_evenly
 from patchwords.errors import ConfigError
 from patchwords.report.format import format_against_random, pluralise
 
 if TYPE_CHECKING:
-    from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
+    from torch import Tensor
+
+    from patchwords.data.dataset import ImageDataset
+    from patchwords.report.inspection import Inspection, PhotoReader
 
 
 @dataclass(frozen=True)
@@ -101,11 +100,10 @@ def run_inspect(config: InspectCommand) -> int:
     from patchwords.cli.inspect.explorer import write_explorer_page
     from patchwords.cli.inspect.nearest import check_nearest_options as refuse_nearest
     from patchwords.cli.inspect.nearest import open_nearest_search
-    from patchwords.cli.inspect.parts import PhotoReader, open_photos
     from patchwords.cli.options import claim_output_folder
-    from patchwords.errors import ConfigError
     from patchwords.evaluation.predictions import load_model_on_device
     from patchwords.files import check_csv_writable
+    from patchwords.report.inspection import PhotoReader, open_photos
 
     if config.output is None and config.page.explore is None:
         raise ConfigError(
@@ -132,26 +130,25 @@ def run_inspect(config: InspectCommand) -> int:
     results, said = {}, ""
     with device.autocast():
         if folder is not None:
-            found = inspect_model(config, photos, examples, plan, search)
-            write_inspection(folder, found)
-            results = found.results
+            inspection = inspect_model(config, photos, examples, plan, search)
+            write_inspection(folder, inspection)
+            results = inspection.results
         if examples is not None and config.page.explore is not None:
             page, said = write_explorer_page(config.page, photos, examples, config.photos)
             results = results | {"page": str(page)}
-    for path, reason in photos.bad.items():
+    for path, reason in photos.unreadable.items():
         print(f"patchwords: {path}: {reason}", file=sys.stderr)
     if config.json:
         print(jsonlib.dumps(results))
-        return 2 if photos.bad else 0
+        return 2 if photos.unreadable else 0
     if folder is not None:
         print_inspection(results, folder)
     if said:
         print(f"page to open in a browser: {config.page.explore} ({said})")
-    return 2 if photos.bad else 0
+    return 2 if photos.unreadable else 0
 
 
 def check_inspection_counts(config: InspectCommand) -> None:
-    from patchwords.errors import ConfigError
 
     least = {"--photos": 1, "--distance-images": 1, "--truth-images": 0}
     for flag, value in zip(
@@ -185,12 +182,12 @@ def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPl
     """
     import torch
 
-    from patchwords.errors import ConfigError, did_you_mean
+    from patchwords.errors import did_you_mean
     from patchwords.interpret.attention import check_heads, find_patch_index
     from patchwords.models.checks import check_layer_indices
 
     try:
-        vit = photos.attending()
+        vit = photos.require_attention()
     except ConfigError as error:
         alone = config.near.nearest is not None and config.page.explore is None
         if alone and not list_attention_flags(config):
@@ -200,7 +197,7 @@ def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPl
     grid = vit.grid(torch.empty(1, vit.config.channels, height, width))
     if config.query is not None:
         find_patch_index(config.query, grid)
-    count, labels = vit.config.layers, photos.subject.source.labels
+    count, labels = vit.config.layers, photos.loaded.source.labels
     layers = check_layer_indices(list(config.layers), count) or sorted({0, count // 2, count - 1})
     heads = check_heads(config.heads, vit.config.heads) or list(range(vit.config.heads))
     if config.class_name is None:
@@ -211,21 +208,18 @@ def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPl
     return InspectionPlan(layers, heads, labels.index(config.class_name))
 
 
-def write_inspection(folder: Path, found: InspectionPart) -> None:
+def write_inspection(folder: Path, inspection: Inspection) -> None:
     import numpy as np
 
     from patchwords.files import write_atomically
 
-    text = jsonlib.dumps(found.results, indent=2, ensure_ascii=False)
+    text = jsonlib.dumps(inspection.results, indent=2, ensure_ascii=False)
     write_atomically(folder / "results.json", text + "\n")
     arrays = io.BytesIO()
-    np.savez_compressed(arrays, allow_pickle=False, **found.arrays)
+    np.savez_compressed(arrays, allow_pickle=False, **inspection.arrays)
     write_atomically(folder / "arrays.npz", arrays.getvalue())
-    for name, content in found.figures.items():
+    for name, content in inspection.figures.items():
         write_atomically(folder / name, content)
-
-
-# All that `patchwords inspect` was asked for, in turn.
 
 
 def inspect_model(
@@ -234,57 +228,61 @@ def inspect_model(
     examples: ImageDataset | None,
     plan: InspectionPlan | None,
     search: NearestSearch | None = None,
-) -> InspectionPart:
-    """All parts in one."""
-    subject = photos.subject
-    found = [
-        parts.InspectionPart({"model": subject.name, "left_out": {}}),
-        parts.inspect_filters(subject.model),
-    ]
-    try:
-        found.append(parts.inspect_positions(subject.model))
-    except ConfigError as reason:  # of a ResNet, or of a ViT without positions
-        found[0].results["left_out"]["positions"] = str(reason)
-    if examples is not None and search is not None:
-        found.append(inspect_nearest(search, photos, subsample_evenly(examples, config.photos)))
-    if examples is not None and plan is not None:
-        if plan.no_attention is not None:
-            found[0].results["left_out"]["attention"] = plan.no_attention
-        else:
-            found += inspect_images(config, photos, examples, plan)
-    return parts.merge_parts(found)
+) -> Inspection:
+    """Run every part of the inspection, the parts that need no images first."""
+    from patchwords.data.dataset import subsample_evenly
+    from patchwords.report.inspection import Inspection, inspect_filters, inspect_positions
+
+    inspection = Inspection.start(photos.loaded.name)
+    inspect_filters(inspection, photos.loaded.model)
+    inspect_positions(inspection, photos.loaded.model)
+    if examples is None or plan is None:
+        return inspection
+    if search is not None:
+        chosen = subsample_evenly(examples, config.photos)
+        inspect_nearest(inspection, search, photos, chosen)
+    if plan.no_attention is not None:
+        inspection.leave_out("attention", plan.no_attention)
+    else:
+        inspect_images(inspection, config, photos, examples, plan)
+    return inspection
 
 
 def inspect_images(
-    config: InspectCommand, photos: PhotoReader, examples: ImageDataset, plan: InspectionPlan
-) -> Iterator[InspectionPart]:
-    """The parts that look at images, the quick ones first."""
-    vit, labels = photos.attending(), photos.subject.source.labels
-    names, pixels = photos.all(subsample_evenly(examples, config.photos))
-    images = photos.normalised(pixels)
-    yield parts.inspect_photos(vit, names, pixels, images, labels, plan.asked_class)
-    yield parts.inspect_heads(
-        vit, names[0], pixels[:1], images[:1], plan.layers, plan.heads, config.query
+    inspection: Inspection,
+    config: InspectCommand,
+    photos: PhotoReader,
+    examples: ImageDataset,
+    plan: InspectionPlan,
+) -> None:
+    """Run the parts that need images and attention, the quick ones first."""
+    from patchwords.data.dataset import subsample_evenly
+    from patchwords.report import inspection as parts
+
+    vit = photos.require_attention()
+    names, pixels = photos.read_all(subsample_evenly(examples, config.photos))
+    parts.inspect_photos(inspection, photos, names, pixels, plan.asked_class)
+    parts.inspect_heads(
+        inspection, photos, names[0], pixels[0], plan.layers, plan.heads, config.query
     )
 
-    def batches(count: int, what: str) -> Iterator[Tensor]:
+    def batches(count: int, title: str) -> Iterator[Tensor]:
         chosen = subsample_evenly(examples, count)
-        with show_inspection_progress(what, len(chosen)) as advance:
-            for some, batch in photos.batches(chosen):
-                yield photos.normalised(batch)
-                advance(len(some))
+        with show_inspection_progress(title, len(chosen)) as advance:
+            for batch_names, batch in photos.batches(chosen):
+                yield photos.normalise(batch)
+                advance(len(batch_names))
 
-    many = config.distance_images
-    yield parts.inspect_distance(
-        vit, batches(many, "attention distance"), photos.preprocess.image_size
-    )
-    yield parts.inspect_tokens(vit, batches(many, "tokens"))
-    if labels and config.truth_images:
-        truth = batches(config.truth_images, "deletion and insertion")
-        yield parts.inspect_faithfulness(vit, truth, config.baseline)
-    elif not labels:
-        why = "the model was pre-trained without classes, so there is no answer to explain"
-        yield parts.InspectionPart({"left_out": {"truth": why, "gradient rollout": why}})
+    distance_batches = batches(config.distance_images, "attention distance")
+    parts.inspect_distance(inspection, vit, distance_batches, photos.preprocess.image_size)
+    parts.inspect_tokens(inspection, vit, batches(config.distance_images, "tokens"))
+    if not photos.loaded.source.labels:
+        reason = "the model was pre-trained without classes, so there is no answer to explain"
+        inspection.leave_out("truth", reason)
+        inspection.leave_out("gradient rollout", reason)
+    elif config.truth_images:
+        truth_batches = batches(config.truth_images, "deletion and insertion")
+        parts.inspect_faithfulness(inspection, vit, truth_batches, config.baseline)
 
 
 @contextlib.contextmanager

@@ -13,12 +13,12 @@ import numpy as np
 from patchwords.cli.options import CacheOptions
 
 if TYPE_CHECKING:
-    from patchwords.cli.inspect.parts import InspectionPart, PhotoReader
     from patchwords.data.dataset import ImageDataset
     from patchwords.evaluation.predictions import LoadedModel
     from patchwords.evaluation.probes.cache import FeatureCache
     from patchwords.evaluation.probes.features import Features
     from patchwords.report.figures.insight import NearestImage
+    from patchwords.report.inspection import Inspection, PhotoReader
 
 MAX_NEAREST_IMAGES = 20  # neighbours that a row of the figure has room for
 
@@ -104,10 +104,9 @@ def open_nearest_search(
 
 
 def inspect_nearest(
-    search: NearestSearch, photos: PhotoReader, examples: ImageDataset
-) -> InspectionPart:
-    """Look for the nearest to these few photos; raises DataError where nothing can be read."""
-    from patchwords.cli.inspect.parts import InspectionPart, pixels_to_rgb
+    inspection: Inspection, search: NearestSearch, photos: PhotoReader, examples: ImageDataset
+) -> None:
+    """Add the nearest training images of a few photos; raise DataError if none can be read."""
     from patchwords.evaluation.probes.cache import build_feature_extractor
     from patchwords.evaluation.probes.knn import find_nearest_images, median_random_similarity
     from patchwords.report.figures.insight import (
@@ -115,8 +114,9 @@ def inspect_nearest(
         SearchSummary,
         draw_nearest_images,
     )
+    from patchwords.report.inspection import pixels_to_rgb
 
-    names, pixels = photos.all(examples)
+    names, pixels = photos.read_all(examples)
     subject = resize_subject(photos)
     asked = build_feature_extractor(subject, None)(examples).values  # [n, R]
     found = compute_search_features(search, subject)
@@ -133,8 +133,8 @@ def inspect_nearest(
     )
     near = load_neighbours(search.examples, places, cosines, photos)
     companies = [
-        PhotoNeighbours(name, pixels_to_rgb(colours), row)
-        for name, colours, row in zip(names, pixels.permute(0, 2, 3, 1).numpy(), near, strict=True)
+        PhotoNeighbours(name, pixels_to_rgb(photo), row)
+        for name, photo, row in zip(names, pixels, near, strict=True)
     ]
     table = [
         {"path": company.path, "nearest": [describe_neighbour(one) for one in company.neighbours]}
@@ -142,13 +142,13 @@ def inspect_nearest(
     ]
     results = {**asdict(searched), "k": places.shape[1], "photos": table}
     arrays = {"nearest_similarity": cosines, "nearest_places": places}
-    return InspectionPart({"nearest": results}, arrays, draw_nearest_images(companies, searched))
+    inspection.add("nearest", results, arrays, draw_nearest_images(companies, searched))
 
 
 def resize_subject(photos: PhotoReader) -> LoadedModel:
     """The model, to be asked for features at the size that photos are looked at in."""
-    source = replace(photos.subject.source, preprocess=photos.preprocess)
-    return replace(photos.subject, source=source)
+    source = replace(photos.loaded.source, preprocess=photos.preprocess)
+    return replace(photos.loaded, source=source)
 
 
 def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
@@ -190,12 +190,13 @@ def load_neighbour_pictures(
     examples: ImageDataset, places: np.ndarray, photos: PhotoReader
 ) -> dict[int, np.ndarray]:
     """[H, W, 3] of each that can still be read, as the model sees it."""
-    from patchwords.cli.inspect.parts import PHOTO_BATCH_SIZE, pixels_to_rgb
     from patchwords.data.loader import load_eval_batches
+    from patchwords.evaluation.model_insight import IMAGE_BATCH
+    from patchwords.report.inspection import pixels_to_rgb
 
     return {
-        int(places[index]): pixels_to_rgb(pixels.permute(1, 2, 0).numpy())
-        for batch in load_eval_batches(examples.select(places), photos.preprocess, PHOTO_BATCH_SIZE)
+        int(places[index]): pixels_to_rgb(pixels)
+        for batch in load_eval_batches(examples.select(places), photos.preprocess, IMAGE_BATCH)
         for index, pixels in zip(batch.indices.tolist(), batch.images, strict=True)
     }
 

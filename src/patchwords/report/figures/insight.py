@@ -43,8 +43,8 @@ def draw_filter_components(filters: PrincipalFilters) -> FigureFiles:
     rows = [tiles[start : start + MOSAIC_COLUMNS] for start in range(0, len(tiles), MOSAIC_COLUMNS)]
     grey = "" if filters.components.shape[3] == 3 else " The mean over the channels, in grey."
     caption = (
-        f"The first {pluralise(len(tiles), 'principal component')} of the {filters.count} filters of "
-        f"the {filters.of}, each with its share of their variance (together "
+        f"The first {pluralise(len(tiles), 'principal component')} of the {filters.num_filters} filters of "
+        f"the {filters.layer}, each with its share of their variance (together "
         f"{filters.explained.sum():.0%}). Mid-grey is 0, each on its own scale; the sign is "
         "arbitrary. They show what the first layer can tell apart, not what the model makes of "
         f"it.{grey}"
