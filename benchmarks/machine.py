@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from patchwords.device import choose_device, cpu_name
-from patchwords.planning.hardware import measure_matmul_peak
+from patchwords.planning.matmul_peak import measure_matmul_peak
 
 PACKAGES = ("patchwords", "torch", "timm", "transformers", "openvino", "scikit-learn", "pillow")
 

@@ -115,11 +115,11 @@ def test_a_batch_must_divide(batch: int, processes: int, hint: str) -> None:
 
 LEAVES = """
 import atexit, threading, time
-from patchwords.distributed import leave
+from patchwords.distributed import exit_process
 atexit.register(print, "tidied")
 threading.Thread(target=time.sleep, args=(600,)).start()  # the interpreter's end waits for it
 print("written")
-leave(3)
+exit_process(3)
 """
 
 

@@ -73,7 +73,7 @@ def test_noise_tells_places_apart() -> None:
 
 def test_noise_does_not_depend_on_the_process() -> None:
     """Python salts its own hashes anew in each."""
-    program = "from patchwords.rng import noise; print(noise(3, 'x', 4))"
+    program = "from patchwords.rng import derive_seed; print(derive_seed(3, 'x', 4))"
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     other = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True, env=environment

@@ -11,8 +11,8 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from patchwords.data import randaugment as ra
-from patchwords.data.augment import (
-    AugmentSettings,
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.batch_augment import (
     augment_batch,
     cutmix,
     jitter_colors,

@@ -304,14 +304,14 @@ def test_nothing_is_printed() -> None:
     program = """
 import io
 from PIL import Image
-from patchwords.data.decode import decode
+from patchwords.data.decode import decode_image
 file = io.BytesIO()
 Image.new("1", (12000, 9000)).save(file, "PNG")  # larger than Pillow's first limit: it warns
-decode(file.getvalue())
+decode_image(file.getvalue())
 file = io.BytesIO()
 image = Image.new("P", (5, 3)); image.putpalette([1, 2, 3] * 256)
 image.save(file, "PNG", transparency=bytes([0, 128] * 128))  # Pillow warns of this too
-decode(file.getvalue())
+decode_image(file.getvalue())
 """
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False

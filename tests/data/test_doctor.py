@@ -17,8 +17,9 @@ from PIL import Image, ImageEnhance
 
 from patchwords.cli.data.doctor import DoctorCommand, run_doctor
 from patchwords.data.dataset import DatasetSplits, ImageDataset
-from patchwords.data.doctor import diagnose_dataset, fingerprints
+from patchwords.data.doctor import fingerprints
 from patchwords.data.doctor.checks import CHECKS, DoctorReport
+from patchwords.data.doctor.diagnose import diagnose_dataset
 from patchwords.data.doctor.fingerprints import (
     group_equal_values,
     group_near_duplicates,

@@ -18,7 +18,7 @@ from patchwords.benchmark import machine
 from patchwords.benchmark.loader import make_synthetic_photos
 from patchwords.cli.train import benchmark as summary
 from patchwords.cli.train import finetune
-from patchwords.planning import hardware as peak
+from patchwords.planning import matmul_peak as peak
 
 TINY = ("ViT-mu/4", "--image-size", 16, "--batch-size", 1, 2, "--seconds", 0.01, "--device", "cpu")
 

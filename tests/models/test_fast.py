@@ -64,8 +64,9 @@ def test_the_copy_answers_as_the_model(name: str, settings: dict[str, Any]) -> N
     for around in (True, False):
         with torch.autocast("cpu", torch.bfloat16, enabled=around):
             rounded = pack_for_inference(model, bf16=True)(images).float()
-        # bfloat16 has 8 bits: 0.4 % at each of some tens of roundings.
-        assert (rounded - model(images)).norm() < 0.05 * model(images).norm()
+        # bfloat16 has 8 bits: 0.4 % at each of some tens of roundings, which a GroupNorm over few
+        # values makes larger; how much depends on the CPU's kernels (a hybrid: 3 to 7 %).
+        assert (rounded - model(images)).norm() < 0.1 * model(images).norm()
 
 
 def test_blocks_are_packed_where_they_are_of_the_usual_kind() -> None:

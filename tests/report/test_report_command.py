@@ -72,7 +72,7 @@ def test_no_run_is_the_users_mistake(tmp_path: Path) -> None:
 
 def test_the_command_loads_no_torch() -> None:
     code = (
-        "import sys; from patchwords.cli import report; import patchwords.report.page; "
+        "import sys; from patchwords.cli.inspect import report; import patchwords.report.page; "
         "print({'torch', 'sklearn', 'matplotlib'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -43,7 +43,9 @@ def job_of(folder: Path) -> TrainingRun:
 
 
 def held_of(saved: dict[str, Any]) -> Held:
-    found = {name: to_local_tensor(value).clone() for name, _, value in shares.tensors(saved)}
+    found = {
+        name: to_local_tensor(value).clone() for name, _, value in shares.iterate_tensors(saved)
+    }
     return found, copy.deepcopy(shares.strip_tensors(saved))
 
 
@@ -68,7 +70,7 @@ def noted() -> Iterator[dict[int, Held]]:
 
 def write_after(wait: Callable[[int], object]) -> AbstractContextManager[object]:
     """Inside, the thread waits before it writes the checkpoint of a step."""
-    write = shares.write
+    write = shares.write_sharded_checkpoint
 
     def held_back(folder: Path, copied: shares.StateCopy, group: ProcessGroup) -> None:
         assert group is not None  # that is the one by which training exchanges

@@ -13,7 +13,8 @@ import torch
 from test_exact_resume import comparable_rows, same, state_of
 from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, killed_at, quiet
 
-from patchwords.data.augment import AugmentSettings, TrainTransform, augment_batch
+from patchwords.data.augment import AugmentSettings, TrainTransform
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import TRAIN
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey

@@ -14,8 +14,8 @@ from tiny_run import VIT, assemble, config_of, go
 from patchwords.device import choose_device, peak_memory
 from patchwords.models.build import build_model
 from patchwords.models.cost import count_forward_macs
-from patchwords.planning import hardware as peak
-from patchwords.planning.hardware import (
+from patchwords.planning import matmul_peak as peak
+from patchwords.planning.matmul_peak import (
     measure_fastest_matmul,
     measure_matmul_peak,
     seconds_per_image_at_peak,

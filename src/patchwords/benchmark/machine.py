@@ -11,7 +11,7 @@ import torch
 
 from patchwords.benchmark.clock import synchronize_device
 from patchwords.device import Device, free_memory
-from patchwords.planning.hardware import measure_matmul_peak
+from patchwords.planning.matmul_peak import measure_matmul_peak
 
 COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache holds
 COPY_SECONDS = 0.2  # of copying

@@ -23,7 +23,8 @@ from patchwords.benchmark.clock import synchronize_device
 from patchwords.benchmark.loader import iterate_endless_batches
 from patchwords.benchmark.throughput import BenchmarkTrainer, make_noise_images
 from patchwords.benchmark.workload import BenchmarkWorkload
-from patchwords.data.augment import AugmentSettings, augment_batch
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import ImageDataset
 from patchwords.device import Device
 from patchwords.errors import DataError

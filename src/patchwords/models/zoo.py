@@ -9,14 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
-from typing import Any, Literal
-
-import torch
+from typing import TYPE_CHECKING, Any, Literal
 
 from patchwords.errors import ConfigError, did_you_mean
-from patchwords.models.build import Model, build_model
 from patchwords.models.config import ViTConfig
-from patchwords.models.init import init_weights
 from patchwords.models.resnet.config import (
     BIT_TRUNK,
     HYBRID_TRUNK,
@@ -24,6 +20,9 @@ from patchwords.models.resnet.config import (
     ResNetConfig,
     TrunkConfig,
 )
+
+if TYPE_CHECKING:
+    from patchwords.models.build import Model
 
 # The spellings of model names, and what each says of the model.
 #
@@ -434,6 +433,11 @@ def create_model(
     settings = resolve_model(name).config.with_settings(
         num_classes=num_classes, channels=channels, **config
     )
+    import torch
+
+    from patchwords.models.build import build_model
+    from patchwords.models.init import init_weights
+
     device = torch.get_default_device()
     with torch.device("meta"):  # torch's own initial weights are neither needed nor drawn
         model = build_model(settings)

@@ -30,7 +30,7 @@ from patchwords.distributed import (
 from patchwords.errors import Interrupted
 from patchwords.files import format_duration
 from patchwords.models.build import Model, build_model, config_to_dict
-from patchwords.planning.hardware import seconds_per_image_at_peak
+from patchwords.planning.matmul_peak import seconds_per_image_at_peak
 from patchwords.training.config import FinetuneConfig
 from patchwords.training.engine import checkpoint, loop
 from patchwords.training.engine.parallel import is_sharded, restore_plain_layers, to_full_tensor

@@ -10,20 +10,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import numpy as np
 import tyro
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
-from patchwords.data.dataset import DatasetSplits
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, Severity
-from patchwords.data.doctor.survey import SurveyProgress as Report
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits
-    from patchwords.data.doctor.checks import DoctorReport
+    from patchwords.data.doctor.survey import SurveyProgress as Report
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ class DoctorCommand:
 
 def run_doctor(config: DoctorCommand) -> int:
     """Examine, tell, and return the exit code."""
-    from patchwords.data.doctor import diagnose_dataset
+    from patchwords.data.doctor.diagnose import diagnose_dataset
     from patchwords.data.open import open_data
     from patchwords.files import check_csv_writable
 
@@ -267,6 +264,8 @@ def _shape(findings: DoctorReport) -> str:
 
 def _classes(data: DatasetSplits, findings: DoctorReport, stroke: str) -> Table:
     """Images of each class and split, with a bar; of many classes the largest and smallest."""
+    import numpy as np
+
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("class", overflow="fold")
     for split in findings.counts:

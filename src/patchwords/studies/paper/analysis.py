@@ -17,7 +17,7 @@ from patchwords.benchmark.workload import BenchmarkWorkload
 from patchwords.device import Device
 from patchwords.evaluation.statistics import SeedStatistics, compute_seed_statistics
 from patchwords.models.zoo import resolve_model
-from patchwords.planning.hardware import measure_matmul_peak
+from patchwords.planning.matmul_peak import measure_matmul_peak
 from patchwords.report.format import pluralise
 from patchwords.studies.budget import resolve_model_config
 from patchwords.studies.study import StudyContext, Trial, TrialGrid

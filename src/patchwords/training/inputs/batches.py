@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
-from patchwords.data.augment import TrainTransform, augment_batch
+from patchwords.data.augment import TrainTransform
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import TRAIN, ImageDataset
 from patchwords.data.loader import ImageBatch, check_bad_image_share, load_batches
 from patchwords.data.sampler import iterate_batch_keys

@@ -29,7 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from patchwords.data.augment import TrainTransform, augment_batch
+from patchwords.data.augment import TrainTransform
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import TRAIN, VALIDATION, ImageDataset
 from patchwords.data.feature_store import BLOCK_ROWS, FeatureStore
 from patchwords.data.loader import (

@@ -20,7 +20,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from patchwords.data.augment import AugmentSettings, augment_batch
+from patchwords.data.augment import AugmentSettings
+from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import DatasetSplits
 from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
