@@ -11,21 +11,11 @@ import pytest
 import torch
 from PIL import Image
 
-from patchwords.benchmark import (
-    clock,
-)
-from patchwords.benchmark import (
-    loader as input,
-)
-from patchwords.benchmark import (
-    profile as together,
-)
-from patchwords.benchmark import (
-    throughput as training,
-)
-from patchwords.benchmark import (
-    workload as subject,
-)
+from patchwords.benchmark import clock
+from patchwords.benchmark import loader as input
+from patchwords.benchmark import profile as together
+from patchwords.benchmark import throughput as training
+from patchwords.benchmark import workload as subject
 from patchwords.benchmark.clock import TimingSpec, measure_batch_sizes, time_repeated_runs
 from patchwords.benchmark.loader import make_synthetic_photos, measure_loader_throughput
 from patchwords.benchmark.profile import (

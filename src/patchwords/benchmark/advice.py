@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from patchwords.benchmark.clock import ThroughputResult
-from patchwords.benchmark.loader import LoaderThroughput
 from patchwords.errors import ConfigError
 from patchwords.training.plan import ResolvedSetting
+
+if TYPE_CHECKING:
+    from patchwords.benchmark.clock import ThroughputResult
+    from patchwords.benchmark.loader import LoaderThroughput
 
 NEAR_BEST_RATIO = 0.95  # of the best speed is as good: fewer images at a time take less memory
 MIN_BF16_SPEEDUP = 1.05  # times as fast, and rounding to bf16 pays

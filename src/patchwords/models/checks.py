@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from patchwords.errors import ConfigError, did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def check_known_settings(settings: Mapping[str, Any], known: Iterable[str], what: str) -> None:

@@ -30,7 +30,7 @@ from patchwords.files import format_duration
 from patchwords.report.format import UNKNOWN_VALUE, format_compact, format_count, pluralise
 
 if TYPE_CHECKING:
-    from patchwords.benchmark import BenchmarkEstimate, BenchmarkResult
+    from patchwords.benchmark.benchmark import BenchmarkEstimate, BenchmarkResult
     from patchwords.benchmark.workload import BenchmarkWorkload
     from patchwords.data.dataset import ImageDataset
 
@@ -79,7 +79,7 @@ class BenchmarkCommand:
 
 def run_benchmark(config: BenchmarkCommand) -> int:
     _check_numbers(config)
-    from patchwords.benchmark import (
+    from patchwords.benchmark.benchmark import (
         DEFAULT_EPOCHS,
         benchmark_machine,
         count_benchmark_stages,
@@ -144,7 +144,7 @@ def summarise_benchmark(
     run: BenchmarkEstimate | None,
 ) -> dict[str, Any]:
     """All of it as one table, which is what --json prints."""
-    from patchwords.benchmark import build_finetune_command
+    from patchwords.benchmark.benchmark import build_finetune_command
     from patchwords.models.cost import count_forward_macs, count_macs, count_parameters
     from patchwords.version import __version__
 
