@@ -15,8 +15,9 @@ from patchwords.models.checks import to_height_width
 from patchwords.models.zoo import resolve_model
 from patchwords.weights.adapt import adapt_model, build_with_weights
 from patchwords.weights.architecture import has_same_shape
-from patchwords.weights.convert import LoadedWeights, WeightsFormat, make_numbered_labels
+from patchwords.weights.convert import LoadedWeights, make_numbered_labels
 from patchwords.weights.folder import read_model_folder, write_model_folder
+from patchwords.weights.formats import WeightsFormat
 from patchwords.weights.google import read_google, write_google
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
 from patchwords.weights.locate import WeightsLocation, locate_weights

@@ -12,7 +12,6 @@ from rich.console import Console
 from rich.table import Table
 
 from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
-from patchwords.report.figures.comparison import robustness_curve_name
 
 if TYPE_CHECKING:
     from patchwords.cli.options import ComparedModels
@@ -168,6 +167,8 @@ def print_robustness(
 
 def make_robustness_table(x_label: str, points: Sequence[Mapping[str, Any]]) -> Table:
     """A row for each level, a column for each curve: accuracy and its deviation over seeds, in %"""
+    from patchwords.report.figures.comparison import robustness_curve_name
+
     curves = list(dict.fromkeys(robustness_curve_name(point) for point in points))
     cells = {
         (point["level"], robustness_curve_name(point)): format_mean_accuracy(point)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from patchwords.weights.convert import WeightsFormat
+from patchwords.weights.formats import WeightsFormat
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +50,7 @@ def run_convert(config: ConvertCommand) -> int:
     from dataclasses import replace
 
     from patchwords.errors import ConfigError
-    from patchwords.weights.convert import check_weights_target, format_open_hint
+    from patchwords.weights.formats import check_weights_target, format_open_hint
     from patchwords.weights.store import FORMAT_WRITERS, from_pretrained
 
     if config.half and config.to == "google":
