@@ -1,7 +1,9 @@
-"""Storage for tests: shards of small images, and a web server that fails as asked."""
+"""Storage for tests: shards of small images, and a web server that fails on request."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
 import tarfile
 import threading
@@ -74,6 +76,8 @@ class Server(ThreadingHTTPServer):
     folder: Path
     ranges = True
     length = True  # whether it says Content-Length
+    sums = False  # whether it says the MD5 sum, as Google's storage does
+    etags = False
     faults: list[int | str]
     until: int | None = None  # requests that are answered; then it is busy for ever
     asked: Counter[str]
@@ -101,13 +105,24 @@ class Handler(BaseHTTPRequestHandler):
             self.send_error(404)
             return
         data = path.read_bytes()
-        asked = self.headers["Range"] if server.ranges else None
-        start = int(asked.removeprefix("bytes=").rstrip("-")) if asked else 0
-        self.send_response(206 if asked else 200)
-        if asked:
+        etag = f'"{hashlib.sha256(data).hexdigest()[:16]}"'
+        part = self.headers["Range"] if server.ranges else None
+        if self.headers["If-Range"] not in {None, etag}:
+            part = None
+        start = int(part.removeprefix("bytes=").rstrip("-")) if part else 0
+        if start > len(data):
+            self.send_error(416)
+            return
+        self.send_response(206 if part else 200)
+        if part:
             self.send_header("Content-Range", f"bytes {start}-{len(data) - 1}/{len(data)}")
         if server.length:
             self.send_header("Content-Length", str(len(data) - start))
+        if server.etags:
+            self.send_header("ETag", etag)
+        if server.sums:
+            md5 = base64.b64encode(hashlib.md5(data).digest()).decode()
+            self.send_header("x-goog-hash", f"crc32c=AAAAAA==,md5={md5}")
         self.end_headers()
         self.wfile.write(data[start : start + int(fault)] if fault else data[start:])
 

@@ -1,19 +1,26 @@
-"""Writing files so that nothing is lost: all of the new content, or all of the old."""
+"""Atomic writes, file locks that end with their process, the cache folder, durations."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from patchwords.errors import ConfigError, PatchwordsError
 
+LOCK_POLL = 0.05  # seconds; Windows alone needs it
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Write beside the target, flush to the disk, then rename over it.
+    """Write all of the new content or leave all of the old.
 
-    Raises ConfigError in one line where the place is full or may not be written.
+    The content goes to a file next to the target, is flushed to the disk and renamed. Raises
+    ConfigError.
     """
     data = content.encode() if isinstance(content, str) else content
     part = path.with_name(f".{path.name}.part")
@@ -24,13 +31,13 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             os.fsync(file.fileno())
         os.replace(part, path)
     except OSError as error:
-        with contextlib.suppress(OSError):  # it may never have been there
+        with suppress(OSError):  # it may not exist
             part.unlink()
         raise explain_write_error(error, path) from error
 
 
 def cache_folder() -> Path:
-    """PATCHWORDS_CACHE, or patchwords/ in the user's cache folder."""
+    """Return PATCHWORDS_CACHE, or patchwords/ in the user's cache folder."""
     if chosen := os.environ.get("PATCHWORDS_CACHE"):
         return Path(chosen)
     home = os.environ.get("XDG_CACHE_HOME")
@@ -38,7 +45,7 @@ def cache_folder() -> Path:
 
 
 def check_csv_writable(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
-    """Raise ConfigError before the work, rather than after it, where the file cannot be written."""
+    """Raise ConfigError before the work if the file cannot be written after it."""
     if csv.is_dir():
         raise ConfigError(f"{flag} {csv} is a folder; give the name of a file in it")
     if csv.exists() and not overwrite:
@@ -48,7 +55,7 @@ def check_csv_writable(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
 
 
 def explain_write_error(error: OSError, path: Path) -> PatchwordsError:
-    """An OSError met while writing `path`, as a line that says what to do."""
+    """Turn an OSError of writing `path` into a line that says what to do."""
     if error.errno == errno.ENOSPC:
         return ConfigError(f"the disk is full: {path} was not written; free some space")
     if error.errno in {errno.EACCES, errno.EROFS, errno.EPERM}:
@@ -56,11 +63,79 @@ def explain_write_error(error: OSError, path: Path) -> PatchwordsError:
     return ConfigError(f"{path} cannot be written: {error.strerror or error}")
 
 
-# Times as a person reads them.
+@contextmanager
+def file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
+    """Hold the system's lock on a file; give whether it is held.
+
+    It is not held if another process or thread has it and `wait` is False. The lock ends with the
+    process that holds it; the file stays. Raises ConfigError if the file cannot be made.
+    """
+    try:
+        with _fork_lock:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            _lock_descriptors.add(descriptor)
+    except OSError as error:
+        raise explain_write_error(error, path) from error
+    try:
+        yield _lock_descriptor(descriptor, wait)
+    finally:
+        with _fork_lock:
+            if descriptor in _lock_descriptors:  # else a forked child has closed its copy
+                _lock_descriptors.discard(descriptor)
+                os.close(descriptor)  # which releases the lock
+
+
+if sys.platform == "win32":
+    import msvcrt
+
+    def _lock_descriptor(descriptor: int, wait: bool) -> bool:
+        """Lock the first byte: waiting is polling, as LK_LOCK gives up after ten seconds."""
+        while True:
+            try:
+                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+            except OSError:
+                if not wait:
+                    return False
+                time.sleep(LOCK_POLL)
+            else:
+                return True
+
+else:
+    import fcntl
+
+    def _lock_descriptor(descriptor: int, wait: bool) -> bool:
+        """Lock the open file: two descriptors exclude each other within a process, too."""
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            return False
+        return True
+
+
+# flock lasts until every copy of its descriptor is closed, and a fork copies it: a child forked
+# while a thread holds a lock would keep that lock for ever, and then wait for itself. So a child
+# closes its copies, and no fork happens between opening a descriptor and noting it.
+_fork_lock = threading.Lock()
+_lock_descriptors: set[int] = set()
+
+
+def _close_in_child() -> None:
+    for descriptor in _lock_descriptors:
+        os.close(descriptor)
+    _lock_descriptors.clear()
+    _fork_lock.release()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=_fork_lock.acquire,
+        after_in_parent=_fork_lock.release,
+        after_in_child=_close_in_child,
+    )
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds in words; tenths of them only where there are few.
+    """Format seconds for the user: tenths below 10 s, at most two units.
 
     >>> format_duration(8.42), format_duration(125), format_duration(7384)
     ('8.4 s', '2 min 5 s', '2 h 3 min')

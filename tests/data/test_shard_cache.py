@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.data.shards.cache import FetchEntry, ReserveSpace, ShardCache, file_lock
+from patchwords.data.shards.cache import FetchEntry, ReserveSpace, ShardCache
 from patchwords.errors import ConfigError, StorageError
+from patchwords.files import file_lock
 
 SIZE = 101  # bytes of an entry
 
@@ -121,24 +122,6 @@ def test_a_cache_that_cannot_hold_an_entry_says_so(tmp_path: Path) -> None:
 
     with pytest.raises(StorageError, match="is dropped as soon as it is fetched; raise --cache-s"):
         cache.open("a", dropped_at_once)
-
-
-def test_a_fork_does_not_keep_a_lock(tmp_path: Path) -> None:
-    with file_lock(tmp_path / "lock"):
-        child = os.fork()
-        if child == 0:
-            time.sleep(30)
-            os._exit(0)
-    try:
-        deadline = time.monotonic() + 10  # the child must run once to close its copy
-        free = False
-        while not free and time.monotonic() < deadline:
-            with file_lock(tmp_path / "lock", wait=False) as free:
-                pass
-        assert free
-    finally:
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 KILLED = """

@@ -22,11 +22,11 @@ from patchwords.data.loader import EvalTransform, ImageBatch, load_batches
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import draw_epoch_order, draw_shard_groups, iterate_batch_keys
-from patchwords.data.shards.cache import file_lock
 from patchwords.data.shards.store import ShardReader
 from patchwords.data.shards.stream import build_shard_prefetcher, check_shard_cache_size
 from patchwords.data.splits import fingerprint_dataset, group_exact_duplicates, split_dataset
 from patchwords.errors import ConfigError, DataError, StorageError
+from patchwords.files import file_lock
 from storage import LABELS, Server, png, serving, write_set, write_tar
 
 COUNTS = (7, 5, 11, 3, 7, 2, 5)  # images of the shards: 40

@@ -15,9 +15,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from patchwords.data.shards.cache import file_lock
 from patchwords.errors import ConfigError
-from patchwords.files import explain_write_error, write_atomically
+from patchwords.files import explain_write_error, file_lock, write_atomically
 from patchwords.studies.study import (
     RESULT_FILE,
     TEST_RESULT_FILE,

@@ -12,12 +12,11 @@ from typing import Any
 
 from patchwords.data.dataset import TEST, DatasetSplits
 from patchwords.data.open import open_data
-from patchwords.data.shards.cache import file_lock
 from patchwords.data.splits import fingerprint_dataset
 from patchwords.device import DeviceName, PrecisionName, choose_device
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError, DataError, Interrupted
-from patchwords.files import explain_write_error
+from patchwords.files import explain_write_error, file_lock
 from patchwords.studies.budget import (
     SCRATCH_PREFIX,
     StudyWorkload,

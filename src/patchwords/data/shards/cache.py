@@ -13,17 +13,15 @@ the next that needs room. A file that is dropped while somebody reads it stays u
 
 from __future__ import annotations
 
-import fcntl
 import os
-import threading
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from patchwords.errors import StorageError
-from patchwords.files import explain_write_error
+from patchwords.files import explain_write_error, file_lock
 
 PART, LOCK = ".part", ".lock"
 MAX_OPEN_ATTEMPTS = 5  # times that an entry may be dropped between being brought and being opened
@@ -53,7 +51,7 @@ class ShardCache:
         for _ in range(MAX_OPEN_ATTEMPTS):
             with suppress(FileNotFoundError, NotADirectoryError):
                 file = open(path, "rb")  # noqa: SIM115 - whoever asked for it closes it
-                os.utime(file.fileno())
+                os.utime(file.fileno() if os.utime in os.supports_fd else path)
                 return file
             self._make()
             with file_lock(self.folder / f".{name}{LOCK}"):
@@ -130,8 +128,12 @@ class ShardCache:
         for _, path, size in sorted(entries):
             if total + need <= self.bound:
                 break
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(path)
+            except FileNotFoundError:
+                pass  # another process has dropped it
+            except PermissionError:
+                continue  # Windows keeps what is open
             total -= size
         return total + need <= self.bound
 
@@ -139,55 +141,6 @@ class ShardCache:
         """Whether nobody is writing this part: its lock is free."""
         with file_lock(self.folder / f"{part.removesuffix(PART)}{LOCK}", wait=False) as free:
             return free
-
-
-@contextmanager
-def file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
-    """Hold the lock of this name; gives whether it is held.
-
-    It is not where it is taken and not waited for. Raises ConfigError where the file cannot be
-    made.
-    """
-    try:
-        with _fork_lock:
-            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
-            _held_descriptors.add(descriptor)
-    except OSError as fault:
-        raise explain_write_error(fault, path) from fault
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-    except BlockingIOError:
-        _close_descriptor(descriptor)
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        _close_descriptor(descriptor)  # which gives the lock back
-
-
-# A lock lasts until every copy of its descriptor is closed, and a fork copies it: a child that is
-# forked while a thread holds a lock would keep it for ever, and then wait for itself.
-_fork_lock = threading.Lock()
-_held_descriptors: set[int] = set()
-
-
-def _close_descriptor(descriptor: int) -> None:
-    with _fork_lock:
-        _held_descriptors.discard(descriptor)
-        os.close(descriptor)
-
-
-def _release_in_child() -> None:
-    for descriptor in _held_descriptors:
-        os.close(descriptor)
-    _held_descriptors.clear()
-    _fork_lock.release()
-
-
-os.register_at_fork(
-    before=_fork_lock.acquire, after_in_parent=_fork_lock.release, after_in_child=_release_in_child
-)
 
 
 def _file_length(path: Path) -> int:

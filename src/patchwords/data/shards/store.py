@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from patchwords.data.shards.cache import FetchEntry, ReserveSpace, ShardCache, file_lock
+from patchwords.data.shards.cache import FetchEntry, ReserveSpace, ShardCache
 from patchwords.data.shards.index import (
     ShardIndex,
     digest64,
@@ -27,7 +27,7 @@ from patchwords.data.shards.index import (
 from patchwords.data.sources.tables import Columns
 from patchwords.download import REINDEX_HINT, download_file, is_remote_url
 from patchwords.errors import DataError, StorageError
-from patchwords.files import explain_write_error, write_atomically
+from patchwords.files import explain_write_error, file_lock, write_atomically
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,8 @@ class ShardReader:
         number, size = int(self.shard_of[row]), int(self.sizes[row])
         for _ in range(2):
             with self.shards.open(number) as file:
-                data = os.pread(file.fileno(), size, int(self.offsets[row]))
+                file.seek(int(self.offsets[row]))
+                data = file.read(size)
             if digest64(data) == self.digests[row]:
                 return data
             self.shards.forget(number)  # it may be of a former state

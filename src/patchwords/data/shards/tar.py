@@ -44,7 +44,8 @@ class SliceReader:
     def __call__(self, row: int) -> bytes:
         path, size = self.files[self.file_of[row]], int(self.sizes[row])
         with open(path, "rb") as file:
-            data = os.pread(file.fileno(), size, int(self.offsets[row]))
+            file.seek(int(self.offsets[row]))
+            data = file.read(size)
         if len(data) != size:
             raise OSError(f"{path} has become shorter since it was opened")
         return data

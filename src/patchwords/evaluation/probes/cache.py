@@ -29,7 +29,6 @@ from patchwords.data.dataset import ImageDataset
 from patchwords.data.feature_store import BLOCK_ROWS, FeatureStore
 from patchwords.data.loader import ImageBatch, check_bad_image_share, load_eval_batches
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.shards.cache import file_lock
 from patchwords.device import Device
 from patchwords.distributed import (
     broadcast_from_main,
@@ -40,7 +39,7 @@ from patchwords.distributed import (
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.predictions import LoadedModel, collect_outputs, eval_mode
 from patchwords.evaluation.probes.features import Features, ProbeSplit, build_batch_encoder
-from patchwords.files import explain_write_error
+from patchwords.files import explain_write_error, file_lock
 from patchwords.models.build import config_to_dict
 from patchwords.version import __version__
 from patchwords.weights.pretrained import digest_tensors

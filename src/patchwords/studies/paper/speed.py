@@ -284,8 +284,8 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     import torch
 
     from patchwords.benchmark.clock import reset_peak_memory
-    from patchwords.data.shards.cache import file_lock
     from patchwords.device import choose_device, free_memory
+    from patchwords.files import file_lock
     from patchwords.models.cost import count_macs
     from patchwords.studies.paper.analysis import build_timing_workload, measure_inference_speeds
 
