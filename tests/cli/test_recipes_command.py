@@ -20,10 +20,14 @@ from patchwords.cli.train.sweep import SweepCommand
 from patchwords.cli.train.vtab import VtabCommand
 from patchwords.errors import ConfigError
 from patchwords.planning.table6 import TABLE6
-from patchwords.training import recipes as named_recipe
 from patchwords.training.config import config_to_yaml, flatten_config
-from patchwords.training.recipes import RECIPES, fill_recipe_settings, find_recipe
-from patchwords.training.recipes import pretrain as recipe_pretrain
+from patchwords.training.recipes import (
+    RECIPES,
+    fill_recipe_settings,
+    find_recipe,
+    pretrain,
+    scaling,
+)
 
 Say = Callable[..., str]
 
@@ -251,7 +255,7 @@ def test_output_says_what_the_folder_is_called(
     assert f"none given: {name} (default" in text
 
 
-@pytest.mark.parametrize("module", [recipes_summary, named_recipe, recipe_pretrain])
+@pytest.mark.parametrize("module", [recipes_summary, scaling, pretrain])
 def test_examples_in_docstrings(module: Any) -> None:
     result = doctest.testmod(module)
     assert result.attempted

@@ -25,7 +25,7 @@ from patchwords.evaluation.sweeps.vtab_tasks import (
     VTAB_TASKS,
 )
 from patchwords.training.config import DataSettings, FinetuneConfig, config_to_yaml
-from patchwords.training.recipes import apply_recipe, fill_from_named_recipe
+from patchwords.training.recipes import apply_recipe, fill_recipe_settings
 
 
 def scores(tasks: tuple[str, ...] = VTAB_TASK_NAMES) -> list[VtabScore]:
@@ -97,7 +97,7 @@ def test_the_recipe_is_the_papers_protocol_and_departures_are_named() -> None:
         validation=0.0, join_validation=True, unseen_classes=True
     )
     filled = apply_recipe(run, "paper-finetune-vtab", from_weights=True)
-    filled, _ = fill_from_named_recipe(filled, 1_000, from_weights=True)
+    filled, _ = fill_recipe_settings(filled, images=1_000, from_weights=True, model="ViT-B/16")
     assert (filled.recipe.steps, filled.recipe.lr, filled.recipe.batch_size) == (2_500, 0.01, 512)
     assert filled.model_settings.image_size == (384,)
     stored = yaml.safe_load(config_to_yaml(filled))

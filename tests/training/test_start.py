@@ -31,7 +31,7 @@ from patchwords.training.model_setup import (
     map_head_rows,
 )
 from patchwords.training.objectives.classification import Classify
-from patchwords.training.recipes import ResolvedSetting
+from patchwords.training.plan import ResolvedSetting
 from patchwords.training.run import prepare_training_run
 from patchwords.weights.store import save_pretrained
 

@@ -37,7 +37,7 @@ from patchwords.models.zoo import resolve_model
 from patchwords.planning.estimate import HardwareSetup, TrainingWorkload, estimate_time
 from patchwords.planning.memory import OptimizerSpec, ParallelLayout
 from patchwords.training.plan import ResolvedSetting, require_setting
-from patchwords.training.recipes import FINETUNE_EPOCHS, SCRATCH_EPOCHS
+from patchwords.training.recipes.scaling import FINETUNE_EPOCHS, SCRATCH_EPOCHS
 
 # Of the time that there is; the rest goes for the peak, for building models, and for the profile.
 INFERENCE_TIME_SHARE, TRAINING_TIME_SHARE, LOADER_TIME_SHARE, END_TO_END_TIME_SHARE = (

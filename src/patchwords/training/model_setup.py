@@ -16,7 +16,7 @@ from patchwords.models.build import Model, get_model_family
 from patchwords.models.checks import to_height_width
 from patchwords.models.zoo import create_model, resolve_model
 from patchwords.training.config import FinetuneConfig
-from patchwords.training.recipes import ResolvedSetting
+from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.adapt import adapt_model
 from patchwords.weights.architecture import VIT_SHAPE_FIELDS
 from patchwords.weights.convert import make_numbered_labels

@@ -77,8 +77,13 @@ from patchwords.training.model_setup import (
     load_starting_weights,
 )
 from patchwords.training.objectives import Aim
-from patchwords.training.plan import TrainingPlan, build_training_plan, resolve_machine_settings
-from patchwords.training.recipes import ResolvedSetting, fill_recipe_settings
+from patchwords.training.plan import (
+    ResolvedSetting,
+    TrainingPlan,
+    build_training_plan,
+    resolve_machine_settings,
+)
+from patchwords.training.recipes import fill_recipe_settings
 
 # Going on with a run: the newest whole checkpoint, of this model and these data.
 

@@ -47,7 +47,8 @@ from patchwords.training.model_setup import (
     choose_model_name,
     load_starting_weights,
 )
-from patchwords.training.recipes import ResolvedSetting, fill_recipe_settings, find_recipe
+from patchwords.training.plan import ResolvedSetting
+from patchwords.training.recipes import fill_recipe_settings, find_recipe
 from patchwords.training.run import choose_output_folder, load_dataset_splits
 
 # What a sweep will do, decided before it starts: Table 4's grid and dev split, and the runs.

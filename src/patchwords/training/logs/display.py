@@ -18,7 +18,7 @@ from patchwords.files import format_duration
 from patchwords.models.cost import count_parameters
 from patchwords.training.config import FinetuneConfig
 from patchwords.training.model_setup import InitialModel
-from patchwords.training.recipes import ResolvedSetting
+from patchwords.training.plan import ResolvedSetting
 
 SECONDS_BETWEEN_LINES = 10.0
 MAX_LINE_COLUMNS = 100  # of a line in a file or a pipe; a terminal says how many it has

@@ -10,7 +10,7 @@ from patchwords.training.recipes.pretrain import ADAMW_SETTINGS, HEAD_BIAS_NOTE,
 from patchwords.training.recipes.row import RECIPE_DATASETS, Recipe
 
 # Level -> RandAugment's layers and magnitude, MixUp's p (arXiv 2106.10270; big_vision
-# configs/vit_i21k.py). light1 is not nothing: some operations have no magnitude.
+# configs/vit_i21k.py). light1 augments, too: some operations have no magnitude.
 AUGREG_LEVELS: dict[str, tuple[tuple[int, float] | None, float]] = {
     "none": (None, 0.0),
     "light1": ((2, 0), 0.0),
@@ -33,10 +33,10 @@ AUGREG_NOTE = (
 
 
 def _augreg_recipe(
-    level: str, data: tuple[str, str, int], regularised: bool, decay: float
+    level: str, training: tuple[str, str, int], regularised: bool, decay: float
 ) -> Recipe:
     randaugment, mixup = AUGREG_LEVELS[level]
-    suffix, of, epochs = data
+    suffix, dataset, epochs = training
     rate = 0.1 if regularised else 0.0  # dropout, and stochastic depth of the last block
     settings = {
         **IMAGE_SETTINGS_224,
@@ -55,7 +55,7 @@ def _augreg_recipe(
     return Recipe(
         f"augreg-{level}{suffix}{ends}",
         "AugReg, arXiv 2106.10270",
-        RECIPE_DATASETS[of],
+        RECIPE_DATASETS[dataset],
         ("epochs", epochs),
         4096,
         1e-3,
@@ -66,8 +66,8 @@ def _augreg_recipe(
 
 
 AUGREG_RECIPES = tuple(
-    _augreg_recipe(level, data, regularised, decay)
-    for data in AUGREG_TRAININGS
+    _augreg_recipe(level, training, regularised, decay)
+    for training in AUGREG_TRAININGS
     for level in AUGREG_LEVELS
     for regularised in (False, True)
     for decay in (0.1, 0.03)

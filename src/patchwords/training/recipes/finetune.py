@@ -1,7 +1,7 @@
 """Recipes that start from trained weights: Table 4, the authors' code, AugReg, BiT.
 
 The head is a single new layer (Section 3.2), the loss softmax. Where a source has a grid of
-learning rates, `rates` is the grid and `lr` one of it.
+learning rates, `rates` is the grid and `lr` one of its values.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ INCEPTION_CROP: dict[str, Any] = {
     "crop_ratio": (0.75, 4 / 3),
     "random_crop": None,
 }
-# Resized so that the short side is 448 pixels, a random square of 384 cut out.
+# The short side is resized to 448 pixels, then a random square of 384 is cut out.
 RANDOM_CROP_384: dict[str, Any] = {"random_crop": 384 / 448}
 CENTRE_CROP_384: dict[str, Any] = {"resize": "crop", "crop_fraction": 384 / 448}
 SQUASH_RESIZE: dict[str, Any] = {"resize": "squash", "crop_fraction": 1.0}
@@ -34,7 +34,7 @@ PLAIN_SGD_SETTINGS: dict[str, Any] = {
     "cutmix": 0.0,
 }
 NO_DROPOUT: dict[str, Any] = {"dropout": 0.0, "drop_path": 0.0}
-FINETUNE_BATCH_SIZE = 512  # of all of them
+FINETUNE_BATCH_SIZE = 512  # of all recipes in this file
 
 TABLE_4_RATES = (0.001, 0.003, 0.01, 0.03)
 TABLE_4_NOTE = (
@@ -58,7 +58,7 @@ def _paper_recipe(
         RECIPE_DATASETS[data],
         ("steps", steps),
         FINETUNE_BATCH_SIZE,
-        0.01,  # stands in every grid
+        0.01,  # in every grid of Table 4
         warmup,
         {**PLAIN_SGD_SETTINGS, **RANDOM_CROP_384, **CENTRE_CROP_384},
         finetunes=True,
@@ -198,17 +198,22 @@ AUGREG_FINETUNE_RECIPES = (
 def _bit_recipe(
     data: str, supports: tuple[int, ...], mixup: float, sizes: tuple[int, int]
 ) -> Recipe:
-    """`supports`: the steps at which warm-up ends, the rate falls to a tenth, and all ends."""
-    warmup, *falls, steps = supports
-    larger, size = sizes
+    """Build a row of BiT's HyperRule.
+
+    Args:
+        supports: steps at which warm-up ends, the rate falls to a tenth, and training ends.
+        sizes: pixels that images are resized to, and cropped to.
+    """
+    warmup, *drops, steps = supports
+    resized, size = sizes
     settings = {
         **PLAIN_SGD_SETTINGS,
         **SQUASH_RESIZE,
         "schedule": "staircase",
-        "drops": tuple(step / steps for step in falls),
+        "drops": tuple(step / steps for step in drops),
         "clip": math.inf,
         "image_size": (size,),
-        "random_crop": size / larger,
+        "random_crop": size / resized,
         "mixup": mixup,
     }
     return Recipe(

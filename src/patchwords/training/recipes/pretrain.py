@@ -1,8 +1,8 @@
 """Recipes that start from new weights: Table 3, masked patches, better plain ViT, BiT.
 
 A weight decay here is multiplied by the learning rate of the step, as in AugReg's section 3.3 and
-torch's AdamW. big_vision's is not, it only follows the schedule: its 0.0001 beside a rate of 0.001
-is 0.1 here.
+torch's AdamW. That of big_vision follows the schedule only: its 0.0001 with a rate of 0.001 is 0.1
+here.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from patchwords.training.recipes.row import RECIPE_DATASETS, Recipe
 
-# All of them see 224 pixels. Crop and flip: vit_jax input_pipeline.py, big_vision configs.
+# All recipes of this file train at 224 pixels. Crop and flip: vit_jax input_pipeline.py, big_vision configs.
 # Evaluation: the short side to 256, the centre 224 (big_vision configs).
 IMAGE_SETTINGS_224: dict[str, Any] = {
     "image_size": (224,),

@@ -1,19 +1,19 @@
-"""What a recipe is: one row of a published table, as data."""
+"""A recipe: one row of a published table, as data."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 
 class RecipeDataset(NamedTuple):
-    """What a recipe was written for."""
+    """The data set that a recipe was written for."""
 
     name: str
     images: int  # in the training split
-    classes: int | None  # None: not one number
+    classes: int | None  # None: several tasks
 
 
 # Sizes: Section 4.1 ("303M" and "18k" for JFT), and the data sets' own pages for the exact ones.
@@ -32,10 +32,10 @@ RECIPE_DATASETS = {
 
 @dataclass(frozen=True)
 class Recipe:
-    """One published recipe.
+    """One published training recipe.
 
-    `settings` are all of its settings but for those that `--scale` changes, by the names of the
-    flags; `named_recipe.py` takes every field and every setting to the run, or refuses.
+    `settings` are all settings that `--scale` leaves alone, by the names of the flags. Every field
+    and every setting reaches the run, or the run is refused (recipes/__init__.py).
     """
 
     name: str
@@ -49,16 +49,21 @@ class Recipe:
     model: str | None = None  # None: any
     finetunes: bool = False  # starts from trained weights
     scaling: Literal["root", "linear"] = "root"  # of the learning rate with the batch, in --scale
-    rates: tuple[float, ...] = field(default=())  # the learning rates that were tried there
-    note: str = ""  # where sources differ or are silent, and what is taken here
+    rates: tuple[float, ...] = ()  # the learning rates that the source tried
+    note: str = ""  # where sources differ or are silent, and what this row takes
 
     @property
     def images_seen(self) -> float:
-        """Over the whole training on its own data, repetitions counted."""
-        kind, amount = self.length
-        return amount * (self.data.images if kind == "epochs" else self.batch_size)
+        """Number of images seen in the whole training on its own data, repetitions counted."""
+        unit, length = self.length
+        return length * (self.data.images if unit == "epochs" else self.batch_size)
 
     @property
     def steps(self) -> int:
-        """Updates of the weights, on its own data."""
+        """Number of weight updates on its own data."""
         return math.ceil(self.images_seen / self.batch_size)
+
+    @property
+    def citation(self) -> str:
+        """Source and data set: "Table 4, CIFAR-10"."""
+        return f"{self.source}, {self.data.name}"
