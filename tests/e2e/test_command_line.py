@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import re
 import subprocess
@@ -13,24 +12,12 @@ import pytest
 from stage import call, done
 
 import patchwords
-from patchwords.cli import COMMANDS, list_flags
+from patchwords.cli import COMMANDS
+from patchwords.cli.flags import list_flags
+from patchwords.cli.help import format_usage
 from patchwords.training.config import FinetuneConfig, flatten_config
 
 SOURCE = Path(patchwords.__file__).parent
-POSITIONAL = {
-    "a",
-    "b",
-    "models-and-data",
-    "data",
-    "file",
-    "model",
-    "name",
-    "images",
-    "pattern",
-    "run",
-    "source",
-    "target",
-}
 
 
 @pytest.mark.parametrize("words", [(), ("--help",), ("-h",), ("help",)])
@@ -80,21 +67,21 @@ def test_neither_help_nor_a_wrong_flag_loads_anything_heavy() -> None:
 
 @pytest.mark.parametrize("verb", COMMANDS)
 def test_every_flag_of_a_verb_is_explained(verb: str) -> None:
-    module, name, _ = COMMANDS[verb]
-    command = getattr(importlib.import_module(f"patchwords.cli.{module}"), name)
-    text = re.sub("[│╭╰─╮╯]", " ", done(verb, "--help"))
-    _, *entries = re.split(r"\n +(?=--?[a-z])", text)
-    explained = {
-        re.match("--?([a-z0-9-]+)", entry)[1]: re.sub(  # type: ignore[index]
-            r"--[a-z-]+,?|\S*(STR|INT|FLOAT|PATH)\S*|\{.*?\}|\(default.*?\)", "", entry, flags=re.S
-        ).split()
-        for entry in reversed(entries)  # explanations name flags, too; the first is its own
-    }
-    for flag in [flag[2:] for flag in list_flags(command)[2:]]:  # but --help and --debug
-        if flag not in POSITIONAL or verb == "finetune":
-            assert flag == "data" or len(explained[flag]) >= 2, (verb, flag)
-    assert command.__doc__.splitlines()[0] in text
+    command = COMMANDS[verb].load()[1]
+    text = done(verb, "--help")
+    for flag in list_flags(command):
+        assert len(flag.text.split()) >= 2, (verb, flag.name)
+        assert re.search(rf"^  {re.escape(format_usage(flag))}( |$)", text, re.MULTILINE), flag.name
+        if flag.default is None:  # what the program does then
+            assert flag.unset or "default:" in flag.text, (verb, flag.name)
+    assert (command.__doc__ or "").split(maxsplit=1)[0] in text
     assert f"patchwords {verb}" in text
+    assert "None|" not in text
+    assert "default: None" not in text
+
+
+def test_the_verb_of_0_1_still_lists_the_studies() -> None:
+    assert done("studies", "--json") == done("study", "--json")
 
 
 def test_every_setting_of_finetune_is_read_somewhere() -> None:
@@ -108,7 +95,7 @@ def test_every_setting_of_finetune_is_read_somewhere() -> None:
     ("words", "said"),
     [
         ("--lrr 1", "unknown flag --lrr; did you mean '--lr'? (see patchwords finetune --help)"),
-        ("--data x", "unknown flag --data; DATA stands by itself, without a flag (see patchwords "),
+        ("--data x", "unknown flag --data; DATA is given without a flag (see patchwords "),
         ("extra", "did not expect 'extra' (see patchwords finetune --help)"),
         ("--lr a", "--lr 'a': expected a number (see patchwords finetune --help)"),
         ("--lr=a", "--lr 'a': expected a number (see patchwords finetune --help)"),
@@ -152,6 +139,16 @@ def test_what_is_missing_is_named() -> None:
     assert call("evaluate", "run").error.startswith("patchwords evaluate: missing DATA")
     assert call("report").error.startswith("patchwords report: missing RUN")
     assert call("predict", "run").code == 2
+
+
+def test_another_tyro_gets_its_own_message_in_one_line(
+    photos: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "tyro._errors", None)  # its import fails
+    error = call("finetune", photos, "--lr", "a").error
+    assert "--lr" in error
+    assert error.endswith("(see patchwords finetune --help)")
+    assert "--lrr" in call("finetune", photos, "--lrr", "1").error
 
 
 def test_debug_shows_the_traceback(photos: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import shlex
@@ -13,8 +12,8 @@ import pytest
 import torch
 from stage import draw
 
-from patchwords import cli
 from patchwords.cli import COMMANDS
+from patchwords.cli.flags import parse_command
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -51,9 +50,8 @@ def test_a_command_in_the_documentation_parses(page: Path, line: str) -> None:
     assert verb in COMMANDS, line
     if not rest or rest == ["--help"]:
         return  # the verb's name, or its help
-    module, name, _ = COMMANDS[verb]
-    command = getattr(importlib.import_module(f"patchwords.cli.{module}"), name)
-    cli.parse_command(command, [word for word in rest if word != "--debug"], f"patchwords {verb}")
+    command = COMMANDS[verb].load()[1]
+    parse_command(command, [word for word in rest if word != "--debug"], f"patchwords {verb}")
 
 
 def test_the_python_in_the_readme_runs(

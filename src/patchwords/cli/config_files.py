@@ -1,6 +1,6 @@
-"""Where settings come from: --recipe and --config give defaults, --resume goes on with a run's.
+"""Where settings come from: --recipe and --config give defaults, --resume continues a run's.
 
-What torchrun starts anew after a process died (--max-restarts) goes on as if told to --resume.
+A run that torchrun restarts after a process died (--max-restarts) continues as with --resume.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-from patchwords.cli import parse_command
+from patchwords.cli.flags import parse_command
 from patchwords.distributed import get_launch_id, get_restart_count
 from patchwords.errors import ConfigError
 from patchwords.training.config import (
@@ -69,7 +69,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
 
 
 def is_torchrun_restart(output: str | None) -> bool:
-    """Whether torchrun has started this very run anew, after one of its processes died."""
+    """Whether torchrun has restarted this run after one of its processes died."""
     if not get_restart_count() or output is None:
         return False
     run = RunFolder(Path(output))

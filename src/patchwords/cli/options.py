@@ -6,10 +6,12 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import tyro
 
 from patchwords.device import DeviceName, InferencePrecision, PrecisionName
 from patchwords.errors import ConfigError
@@ -20,19 +22,35 @@ if TYPE_CHECKING:
     from patchwords.evaluation.predictions import LoadedModel
     from patchwords.evaluation.probes.cache import FeatureCache, FeatureExtractor
     from patchwords.evaluation.probes.features import ProbeSplit
-    from patchwords.evaluation.robustness.perturbation import NamedProgress, RobustnessImages
+    from patchwords.evaluation.robustness.perturbation import RobustnessImages
+
+
+@dataclass(frozen=True)
+class TrainCommand:
+    """What the commands that train take in addition to the settings of a run."""
+
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")] = ""
+    """images to train on: folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    config: Path | None = None
+    """YAML file with settings, such as config.yaml of a run; flags win over it; default: none"""
+    json: bool = False
+    """print the results as JSON, and progress to stderr"""
 
 
 @dataclass(frozen=True)
 class InferenceOptions:
-    """What it is computed on, where a model is only asked for its answers."""
+    """Where to run a trained model."""
+
+    section: ClassVar[str] = "Machine"
 
     device: DeviceName = "auto"
-    """where to compute"""
+    """device to compute on; auto: a GPU if there is one"""
     precision: InferencePrecision = "fp32"
-    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
+    """precision of matrix products; auto: bf16 where it is fast; int8: on a CPU, after `patchwords
+    calibrate`"""
     workers: int | None = None
-    """processes that decode images; none given: as many as are useful"""
+    """processes that decode images; 0: decode in this process; default: by the number of CPU cores
+    """
 
     def choose(self) -> Device:
         from patchwords.device import choose_device
@@ -42,22 +60,24 @@ class InferenceOptions:
 
 @dataclass(frozen=True)
 class DeviceOptions(InferenceOptions):
-    """What it is computed on."""
+    """Where to run a model whose inner values are read, which int8 has not."""
 
     precision: PrecisionName = "fp32"
-    """of matrix products; auto: bf16 where it is fast"""
+    """precision of matrix products; auto: bf16 where it is fast"""
 
 
 @dataclass(frozen=True)
 class DataOptions:
-    """How DATA is read."""
+    """How to read DATA."""
+
+    section: ClassVar[str] = "Data"
 
     image_column: str | None = None
-    """column of a CSV or parquet that has the images"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     label_column: str | None = None
-    """column of a CSV or parquet that has the labels"""
+    """column with the labels, in a CSV or parquet table; default: found by name and type"""
     max_bad: float = 0.01
-    """stop when more than this share of the images cannot be read"""
+    """stop if more than this share of the images cannot be read"""
 
     def open(self, spec: str, need_labels: bool = True) -> DatasetSplits:
         from patchwords.data.open import open_data
@@ -72,14 +92,16 @@ class DataOptions:
 
 @dataclass(frozen=True)
 class OutputOptions:
-    """Where results go."""
+    """Where to write results."""
+
+    section: ClassVar[str] = "Output"
 
     output: Path | None = None
-    """write results.json, results.csv and figures into this new folder"""
+    """new folder for results.json, results.csv and figures; default: print only"""
     overwrite: bool = False
-    """write over what is in --output"""
+    """overwrite the files in --output"""
     json: bool = False
-    """print everything as JSON"""
+    """print the results as JSON"""
 
     def claim(self) -> None:
         """Make the folder, if there is to be one; before the work, as it may be taken."""
@@ -171,7 +193,7 @@ class ComparedModels:
         }
 
     def in_words(self) -> list[str]:
-        """What was measured on, for a person."""
+        """Lines that say which images were measured."""
         beware = "beware: what it was trained on is not recorded with"
         return [
             f"{len(self.chosen.judged):,} images of {self.chosen.split}, {self.data.source}",
@@ -217,27 +239,6 @@ def load_compared_models(
     return ComparedModels(subjects, data, chosen, unrecorded)
 
 
-@contextmanager
-def show_progress_in_turn() -> Iterator[NamedProgress]:
-    """A progress bar (or plain lines) on stderr for one thing after the other."""
-    from patchwords.cli.data.doctor import Report, show_progress
-    from patchwords.distributed import is_main_process
-
-    reports: dict[str, Report] = {}
-    with ExitStack() as stack:
-
-        def tell(what: str, done: int, total: int) -> None:
-            if not is_main_process():
-                return
-            if what not in reports:
-                stack.close()  # the one before
-                reports.clear()
-                reports[what] = stack.enter_context(show_progress(what))
-            reports[what](done, total)
-
-        yield tell
-
-
 # What the probes of a frozen model have in common: its features, kept for the next one.
 
 
@@ -246,13 +247,16 @@ FEATURE_CACHE_FOLDER = "features"  # in the cache folder
 
 @dataclass(frozen=True)
 class CacheOptions:
-    """Where features are kept."""
+    """Where to keep computed features."""
+
+    section: ClassVar[str] = "Feature cache"
 
     cache: str | None = None
-    """folder for features, so that they are computed once; `none` keeps nothing. None given:
-    features/ in PATCHWORDS_CACHE, or ~/.cache/patchwords/features"""
+    """folder where computed features are kept for the next command, or `none`; default: features/
+    in $PATCHWORDS_CACHE, else ~/.cache/patchwords/features"""
     cache_size: float = 16.0
-    """GiB that the folder may take; what was used longest ago is removed first"""
+    """disk budget of the feature cache in GiB; the least recently used features are deleted first
+    """
 
     def open(self) -> FeatureCache | None:
         from patchwords.errors import ConfigError
@@ -305,7 +309,7 @@ def open_probe_inputs(
     model: str, data: str, where: DeviceOptions, images: DataOptions, cache: CacheOptions, seed: int
 ) -> Iterator[ProbeInputs]:
     """For the time that features are asked for; processes that torchrun started can talk."""
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.data.open import open_data
     from patchwords.distributed import is_main_process, join_process_group, run_on_all_processes
     from patchwords.evaluation.held_out import read_run_splits

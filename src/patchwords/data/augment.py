@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,18 +32,31 @@ from patchwords.rng import numpy_generator
 
 @dataclass(frozen=True)
 class AugmentSettings:
-    """What training images go through; the defaults are the paper's: inception crop and flip."""
+    """Augmentation of training images; the defaults are the paper's: inception crop and flip."""
 
-    crop_area: tuple[float, float] = (0.05, 1.0)  # share of the image that the crop keeps
-    crop_ratio: tuple[float, float] = (0.75, 4 / 3)  # width / height of the crop
-    random_crop: float | None = None  # instead: a crop of this share of the sides, as 0.875
-    flip: bool = True  # left to right, for half of the images
-    randaugment: tuple[int, float] | None = None  # layers, magnitude: (2, 15) is AugReg's medium
-    mixup: float = 0.0  # p of Beta(p, p); 0 = off
-    cutmix: float = 0.0  # likewise; with both on, each batch has one of them
-    color_jitter: float = 0.0  # brightness, contrast and saturation each by up to this share
-    erase: float = 0.0  # probability that a random rectangle becomes noise
-    views: int | None = None  # ways in which an image is seen, in turn; none given: ever new ones
+    section: ClassVar[str] = "Augmentation"
+
+    crop_area: tuple[float, float] = (0.05, 1.0)
+    """smallest and largest share of the image that the random crop keeps"""
+    crop_ratio: tuple[float, float] = (0.75, 4 / 3)
+    """smallest and largest width / height of the random crop; default: 3/4 to 4/3"""
+    random_crop: float | None = None
+    """random crop of fixed size instead: this share of each side, such as 0.875; default: off"""
+    flip: bool = True
+    """mirror each training image left to right with probability 1/2"""
+    randaugment: tuple[int, float] | None = None
+    """RandAugment: number of operations and magnitude (0 to 30); 2 15 is AugReg's medium; default:
+    off"""
+    mixup: float = 0.0
+    """Mixup: p of Beta(p, p); 0: off"""
+    cutmix: float = 0.0
+    """CutMix: p of Beta(p, p); 0: off; with --mixup, each batch gets one of the two"""
+    color_jitter: float = 0.0
+    """change brightness, contrast and saturation each by up to this share"""
+    erase: float = 0.0
+    """probability that a random rectangle of an image is replaced by noise"""
+    views: int | None = None
+    """number of fixed augmentations per image; default: new ones every epoch"""
 
     def __post_init__(self) -> None:
         low, high = self.crop_area

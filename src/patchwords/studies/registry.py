@@ -30,7 +30,7 @@ def load_study(name: str) -> Study:
     """Raises ConfigError for a name that is none."""
     if name not in STUDIES:
         near = did_you_mean(name, STUDIES)
-        raise ConfigError(f"unknown study {name!r}{near or '; `patchwords studies` lists them'}")
+        raise ConfigError(f"unknown study {name!r}{near or '; `patchwords study` lists them'}")
     module = importlib.import_module(f"patchwords.studies.paper.{name.replace('-', '_')}")
     study: Study = module.STUDY
     return study

@@ -28,45 +28,82 @@ CompileMode = Literal["auto", "yes", "no"]
 
 @dataclass(frozen=True)
 class DataSettings:
-    """Which images, and which of them are held out."""
+    """Which images to train on, and which to hold out."""
 
-    image_column: str | None = None  # column of a CSV or parquet that has the images
-    label_column: str | None = None  # column of a CSV or parquet that has the labels
-    classes: tuple[str, ...] | None = None  # use only these classes, by name
-    test: float = 0.2  # share held out for the report where DATA has no splits of its own
-    validation: float = 0.1  # share of the training images that is cut for the curves
-    most_validation: int | None = MAX_VALIDATION_IMAGES  # images of it at most; None: no limit
-    split_seed: int | None = None  # of the cuts; none given: --seed
-    train_images: int | None = None  # learn from so many, drawn at random; fewer are among more
-    join_validation: bool = False  # train on DATA's own validation images, too: in a last run
-    unseen_classes: bool = False  # take test images of classes that train has none of: as errors
-    max_bad: float = 0.01  # stop when more than this share of the images cannot be read
-    exclude: str | None = None  # leave out the images in this list of `patchwords dedup`
-    shuffle_shards: int = SHUFFLE_SHARDS  # shards whose images are mixed with one another
-    # GiB on this machine that shards from elsewhere may take, and what frozen layers give
+    section: ClassVar[str] = "Data"
+
+    image_column: str | None = None
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
+    label_column: str | None = None
+    """column with the labels, in a CSV or parquet table; default: found by name and type"""
+    classes: tuple[str, ...] | None = None
+    """train on these classes only, by name; default: all"""
+    test: float = 0.2
+    """share of the images held out for the report, if DATA has no test split"""
+    validation: float = 0.1
+    """share of the training images held out for validation during training"""
+    most_validation: int | None = MAX_VALIDATION_IMAGES
+    """maximum number of validation images; None: no limit"""
+    split_seed: int | None = None
+    """seed of the splits; default: the value of --seed"""
+    train_images: int | None = None
+    """train on a random subset of N images (smaller subsets are contained in larger ones); default:
+    all"""
+    join_validation: bool = False
+    """train on DATA's own validation split, too, as in a final run"""
+    unseen_classes: bool = False
+    """accept test images of classes without training images, and count them as errors"""
+    max_bad: float = 0.01
+    """stop if more than this share of the images cannot be read"""
+    exclude: str | None = None
+    """file from `patchwords dedup` with images to leave out; default: none"""
+    shuffle_shards: int = SHUFFLE_SHARDS
+    """number of shards whose images are shuffled together"""
     cache_size: float = 64.0
+    """local disk budget in GiB for remote shards and cached frozen features"""
 
 
 @dataclass(frozen=True)
 class ModelSettings:
     """Changes to the architecture that the model's name stands for."""
 
-    image_size: tuple[int, ...] | None = None  # one number, or height and width, in pixels
-    patch_size: int | None = None  # pixels; in a hybrid, places of the ResNet's feature map
-    depth: int | None = None  # blocks (App. D.2)
-    width: int | None = None  # of a token
-    heads: int | None = None  # of the attention
-    mlp_width: int | None = None  # of the hidden layer in each block
-    mixer: Mixer | None = None  # how tokens see one another (axial: App. D.6)
-    window: int | None = None  # side of the neighbourhood that --mixer local sees; odd, 7 is usual
-    classifier: Classifier | None = None  # what the head reads (App. D.3)
-    representation_size: int | None = None  # width of a tanh layer before the classifier
-    head_bias: float | None = None  # initial bias of the classifier
-    position: Position | None = None  # position embeddings (App. D.4)
-    position_at: PositionAt | None = None  # once, at every block its own, or at all one shared
-    gelu: Literal["erf", "tanh"] | None = None  # tanh: the official code; erf: timm
-    dropout: float | None = None  # after every dense layer but qkv (App. B.1)
-    drop_path: float | None = None  # stochastic depth of the last block; linear over depth
+    section: ClassVar[str] = "Model"
+    unset: ClassVar[str] = "from the model"
+
+    image_size: tuple[int, ...] | None = None
+    """image size in pixels: one number, or height and width"""
+    patch_size: int | None = None
+    """patch size in pixels; in a hybrid, in cells of the ResNet's feature map"""
+    depth: int | None = None
+    """number of transformer blocks (App. D.2)"""
+    width: int | None = None
+    """token width D"""
+    heads: int | None = None
+    """attention heads per block"""
+    mlp_width: int | None = None
+    """hidden width of the MLP in each block"""
+    mixer: Mixer | None = None
+    """how the tokens of a block exchange information (axial: App. D.6)"""
+    window: int | None = None
+    """side of the neighbourhood that --mixer local sees, in patches: odd, usually 7"""
+    classifier: Classifier | None = None
+    """what the head reads: the class token, the mean of all patches (gap), or attention pooling
+    (map; App. D.3)"""
+    representation_size: int | None = None
+    """width of a tanh layer before the classifier"""
+    head_bias: float | None = None
+    """initial bias of the classifier"""
+    position: Position | None = None
+    """type of position embeddings (App. D.4)"""
+    position_at: PositionAt | None = None
+    """where position embeddings are added: once at the stem, in every block its own, or one shared
+    by all blocks"""
+    gelu: Literal["erf", "tanh"] | None = None
+    """form of GELU: tanh as in the official code, erf as in timm"""
+    dropout: float | None = None
+    """dropout rate after every dense layer except qkv (App. B.1)"""
+    drop_path: float | None = None
+    """stochastic depth: drop rate of the last block, rising linearly from 0 over the depth"""
 
 
 DURATION_FIELDS = ("epochs", "steps", "examples")  # three ways to say how long a run is
@@ -74,65 +111,122 @@ DURATION_FIELDS = ("epochs", "steps", "examples")  # three ways to say how long 
 
 @dataclass(frozen=True)
 class RecipeSettings:
-    """How long and how to train; what is left out comes from the paper's Tables 3 and 4."""
+    """How long and how to train; what is not set comes from the paper's Tables 3 and 4."""
 
-    recipe: str | None = None  # a published one, by name: see `patchwords recipes`
-    scale: Literal["auto"] | float | None = None  # see as many images as SCALE x --recipe does
-    epochs: float | None = None  # passes over the training images
-    steps: int | None = None  # updates of the weights; instead of --epochs
-    examples: int | None = None  # images to see, counted each time; instead of --epochs
-    batch_size: int | None = None  # images per update, over all devices
-    optimizer: Literal["sgd", "adamw"] | None = None  # adamw: Adam with decoupled decay
-    lr: float | None = None  # peak learning rate
-    schedule: ScheduleName | None = None  # after the warm-up
-    drops: tuple[float, ...] | None = None  # shares of the steps after which staircase falls
-    warmup_steps: int | None = None  # steps of linear warm-up from 0
-    weight_decay: float | None = None  # decoupled, times the learning rate; on kernels only
-    clip: float = 1.0  # largest norm of the gradient
-    layer_decay: float = 1.0  # factor on the learning rate for each layer down from the head
-    label_smoothing: float = 0.0  # share of the target spread over all classes
-    ema: float | None = None  # decay of a running average of the weights: the paper's 0.9999
-    train: str = "all"  # which weights learn: all, head, or last:N (layers, and the head)
-    balance: Literal["none", "loss", "sample"] = "none"  # make up for rare classes
-    early_stop: int | None = None  # stop after N evaluations without a better accuracy
+    section: ClassVar[str] = "Training"
+    unset: ClassVar[str] = "from the recipe"
+
+    recipe: str | None = None
+    """published recipe to train by; `patchwords recipes` lists them; default: the paper's, fitted
+    to the size of DATA"""
+    scale: Literal["auto"] | float | None = None
+    """train on SCALE times the images of --recipe, 0 to 1; auto: fitted to the size of DATA;
+    default: the whole recipe"""
+    epochs: float | None = None
+    """passes over the training images"""
+    steps: int | None = None
+    """number of updates, instead of --epochs"""
+    examples: int | None = None
+    """number of images to train on, repeats counted, instead of --epochs"""
+    batch_size: int | None = None
+    """images per update, over all devices"""
+    optimizer: Literal["sgd", "adamw"] | None = None
+    """sgd (with momentum), or adamw (Adam with decoupled weight decay)"""
+    lr: float | None = None
+    """peak learning rate"""
+    schedule: ScheduleName | None = None
+    """learning-rate schedule after the warm-up"""
+    drops: tuple[float, ...] | None = None
+    """shares of the steps after which --schedule staircase lowers the rate, such as 0.3 0.6 0.9"""
+    warmup_steps: int | None = None
+    """steps of linear warm-up from 0"""
+    weight_decay: float | None = None
+    """decoupled weight decay, times the learning rate; on kernels only"""
+    clip: float = 1.0
+    """maximum norm of the gradient"""
+    layer_decay: float = 1.0
+    """factor on the learning rate for each layer below the head; 1: the same rate everywhere"""
+    label_smoothing: float = 0.0
+    """share of the target that is spread evenly over all classes"""
+    ema: float | None = None
+    """decay of an exponential moving average of the weights, such as 0.9999; default: no average,
+    or from the recipe"""
+    train: str = "all"
+    """which weights learn: all, head, or last:N (the last N layers and the head)"""
+    balance: Literal["none", "loss", "sample"] = "none"
+    """compensate for rare classes: weigh the loss, or sample them more often"""
+    early_stop: int | None = None
+    """stop after N evaluations without a better validation result; default: never"""
 
 
 @dataclass(frozen=True)
 class MachineSettings:
-    """What it runs on; the results do not depend on the number of workers."""
+    """What to train on; the results do not depend on the number of workers."""
 
-    device: DeviceName = "auto"  # where to compute
-    precision: PrecisionName = "auto"  # of matrix products; auto: bf16 where it is fast
-    frozen: FrozenMode = "auto"  # layers that do not learn: once, kept on disk, or in every step
-    compile: CompileMode = "auto"  # the layers, first: slower to start, faster steps
-    parallel: Literal["auto", "ddp", "fsdp"] = "auto"  # weights whole in each process, or in shares
-    checkpoint_activations: bool = False  # compute them twice: far less memory, slower steps
-    workers: int | None = None  # processes that decode images; none given: as many as are useful
-    grad_accum: Literal["auto"] | int = "auto"  # parts that a batch is cut into to fit memory
-    log_every: int | None = None  # steps between two rows of metrics.jsonl
-    eval_every: int | None = None  # steps between two evaluations on validation
-    save_every: int | None = None  # steps between two checkpoints
-    fewshot_every: int | None = None  # steps between two few-shot accuracies; none given: never
-    fewshot_shots: int = 5  # images of each class that --fewshot-every learns from
+    section: ClassVar[str] = "Machine"
+
+    device: DeviceName = "auto"
+    """device to train on; auto: a GPU if there is one"""
+    precision: PrecisionName = "auto"
+    """precision of matrix products; auto: bf16 where it is fast, else fp32"""
+    frozen: FrozenMode = "auto"
+    """cache the outputs of frozen layers on disk, or recompute them every step"""
+    compile: CompileMode = "auto"
+    """torch.compile each block: slow start, faster steps"""
+    parallel: Literal["auto", "ddp", "fsdp"] = "auto"
+    """with several processes: replicate the weights (ddp) or shard them (fsdp)"""
+    checkpoint_activations: bool = False
+    """recompute activations in the backward pass: far less memory, slower steps"""
+    workers: int | None = None
+    """processes that decode images; 0: decode in the training process; default: by the number of
+    CPU cores"""
+    grad_accum: Literal["auto"] | int = "auto"
+    """micro-batches per update; auto: as few as fit in memory"""
+    log_every: int | None = None
+    """steps between rows of metrics.jsonl; default: 1 % of the run, 50 at most"""
+    eval_every: int | None = None
+    """steps between evaluations on the validation split; default: an epoch, or 1/30 of the run if
+    that is longer"""
+    save_every: int | None = None
+    """steps between checkpoints; default: the value of --eval-every"""
+    fewshot_every: int | None = None
+    """steps between few-shot evaluations; default: never"""
+    fewshot_shots: int = 5
+    """training images per class for --fewshot-every"""
 
 
 @dataclass(frozen=True)
 class FinetuneConfig:
     """All settings of a run; `recipes.fill` replaces the `None`s, and config.yaml keeps that."""
 
+    section: ClassVar[str] = "Run"
+
     verb: ClassVar[str] = "finetune"
 
-    data: str = ""  # folder, CSV, parquet, tar shards, hf:NAME or digits
-    model: str | None = None  # architecture; none given: that of --weights, else ViT-B/16
-    weights: str | None = None  # start from a run folder or a model folder
-    output: str | None = None  # run folder to write; none given: runs/DATA-MODEL
-    resume: bool = False  # go on with the interrupted run in --output, exactly
-    overwrite: bool = False  # delete what is in --output first
-    seed: int = 0  # every random choice follows from it
+    data: str = ""
+    """folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    model: str | None = None
+    """architecture, by name (`patchwords models` lists them); default: that of --weights, else
+    ViT-B/16"""
+    weights: str | None = None
+    """start from these weights: a run, a model folder, a file, a hub id or a published name;
+    default: random weights"""
+    output: str | None = None
+    """run folder to write; default: runs/DATA-MODEL"""
+    resume: bool = False
+    """continue the interrupted run in --output exactly"""
+    overwrite: bool = False
+    """delete what is in --output first"""
+    seed: int = 0
+    """seed of every random choice"""
     data_settings: DataSettings = field(default_factory=DataSettings)
     augment: AugmentSettings = field(default_factory=AugmentSettings)
-    resize: Literal["crop", "squash"] | None = None  # evaluation: keep the aspect and crop, or not
-    crop_fraction: float | None = None  # evaluation: share of the short side that is kept
+    resize: Literal["crop", "squash"] | None = None
+    """resizing for evaluation: crop the centre, or squash to the image size; default: from
+    --weights, else by the size of the images"""
+    crop_fraction: float | None = None
+    """share of the short side that the centre crop keeps in evaluation; default: from --weights,
+    else by the size of the images"""
     model_settings: ModelSettings = field(default_factory=ModelSettings)
     recipe: RecipeSettings = field(default_factory=RecipeSettings)
     machine: MachineSettings = field(default_factory=MachineSettings)
@@ -283,21 +377,30 @@ MaskedTargetName = Literal["mean-colour", "small-patch", "pixels"]
 
 @dataclass(frozen=True)
 class PretrainDataSettings(DataSettings):
-    """Which images, and which of them are held out."""
+    """Which images to pre-train on: all but a validation split of at most 5,000."""
 
-    # Of pre-training data every image counts: validation, 5,000 images at most, is enough.
-    test: float = 0.0  # share held out for the report where DATA has no splits of its own
+    test: float = 0.0
+    """share of the images held out for the report, if DATA has no test split"""
 
 
 @dataclass(frozen=True)
 class ObjectiveSettings:
-    """What is learned: classes, or the colours of hidden patches."""
+    """What to learn: classes, or the colours of masked patches."""
 
-    objective: Literal["supervised", "masked"] = "supervised"  # masked: App. B.1.2; no labels
-    loss: Literal["softmax", "sigmoid"] | None = None  # supervised; none given: softmax
-    head: Literal["tanh", "linear"] | None = None  # supervised; none given: tanh (Sec. 3.1)
-    target: MaskedTargetName | None = None  # masked: what is predicted; none given: mean-colour
-    mask_ratio: float | None = None  # masked: share of the patches corrupted; none given: 0.5
+    section: ClassVar[str] = "Objective"
+
+    objective: Literal["supervised", "masked"] = "supervised"
+    """what to learn: classes (supervised), or the colours of masked patches (masked; App. B.1.2),
+    which needs no labels"""
+    loss: Literal["softmax", "sigmoid"] | None = None
+    """classification loss, with --objective supervised; default: softmax"""
+    head: Literal["tanh", "linear"] | None = None
+    """classification head, with --objective supervised: tanh layer before the classifier (Sec.
+    3.1), or linear; default: tanh"""
+    target: MaskedTargetName | None = None
+    """what to predict for a masked patch, with --objective masked; default: mean-colour"""
+    mask_ratio: float | None = None
+    """share of the patches that are masked, with --objective masked; default: 0.5"""
 
 
 @dataclass(frozen=True)

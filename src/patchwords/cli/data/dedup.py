@@ -1,4 +1,4 @@
-"""`patchwords dedup DATA --against TEST`: pre-training images that are in somebody's test set."""
+"""`patchwords dedup DATA --against TEST`: training images that are also in a test set."""
 
 from __future__ import annotations
 
@@ -14,42 +14,43 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DedupCommand:
-    """Find the images to pre-train on that are in the test sets to be measured on later.
+    """List the training images that are also in a test set, as the same file or as a look-alike.
 
-    They are the same file, or look-alikes: pictures whose perceptual hashes differ in at most
-    --near of 64 bits, as those of an image that was resized, compressed again or brightened do.
-    Of a test set that is divided, its test and validation images count.
+    Look-alikes are images whose perceptual hashes differ in at most --near of 64 bits: resized,
+    recompressed or brightened copies. If a test set has splits, its test and validation images are
+    compared.
 
-    The list is a CSV: path and bytes of each image to leave out, the test image that it is most
-    like, in which set, by how many bits, and whether the files are equal. Look at a few of its
-    rows before trusting it, then train without these images: --exclude dedup.csv.
+    The list is a CSV with a row per image to leave out: its path and bytes, the most similar test
+    image and its set, the number of differing bits, and whether the files are equal. Check a few
+    rows, then train without these images: --exclude dedup.csv.
 
     Example: patchwords dedup photos/ --against flowers/ pets/ --output dedup.csv
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """the images to pre-train on: a folder, CSV, parquet, tar shards ..."""
+    """training images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     against: tuple[str, ...]
-    """the sets that models will be measured on, each given as DATA is"""
+    """test sets to compare with, each given like DATA"""
     output: Path
-    """the list to write"""
+    """CSV file to write"""
     near: int = 6
-    """differing bits of 64 up to which images are look-alikes, 0 to 16"""
+    """two images look alike if their 64-bit perceptual hashes differ in at most this number of
+    bits, 0 to 16"""
     overwrite: bool = False
-    """write over an existing list"""
+    """overwrite an existing file"""
     json: bool = False
-    """print the counts as JSON, and nothing else"""
+    """print the counts as JSON"""
     workers: int | None = None
-    """processes that look at images; by default as many as there are processors, 0 for none"""
+    """processes that read images; 0: read in this process; default: one per CPU core"""
     image_column: str | None = None
-    """column of DATA's images, where DATA is a table and it is not plain"""
+    """column with DATA's images, in a CSV or parquet table; default: found by name and type"""
 
 
 def run_dedup(config: DedupCommand) -> int:
     """Compare, write the list, say what was found."""
     import json
 
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.data.doctor.dedup import find_duplicates, format_duplicates_csv
     from patchwords.data.open import open_data
     from patchwords.errors import ConfigError

@@ -2,64 +2,59 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import tyro
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
+from patchwords.cli.progress import replace_unprintable, show_progress
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, Severity
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits
-    from patchwords.data.doctor.survey import SurveyProgress as Report
 
 
 @dataclass(frozen=True)
 class DoctorCommand:
-    """Look at every image and say what is wrong, before an hour of training.
+    """Check every image of a data set and report what is wrong, before an hour of training.
 
-    Errors: images that cannot be read or are cut short; the same file in two classes or in two
+    Errors: images that cannot be read or are truncated; the same file in two classes or in two
     splits; a class without images. Warnings: copies and look-alikes; images far smaller than the
-    rest, or of one colour; tiny or unbalanced classes. Notes: what is odd but read right all the
-    same, such as CMYK, 16 bits, transparency, EXIF rotation, panoramas and animations.
+    rest, or of a single colour; tiny or unbalanced classes. Notes: unusual images that are read
+    correctly, such as CMYK, 16 bits, transparency, EXIF rotation, panoramas and animations.
 
-    DATA is whatever the other commands take: a folder, a CSV, parquet, tar shards, hf:NAME,
-    digits. Nothing is changed. Ten thousand photos take seconds.
+    Nothing is changed. Ten thousand photos take seconds.
 
-    Exit code: 0 no errors (with --strict: no warnings either), 2 something to put right.
+    Exit code: 0 no errors (with --strict: no warnings either), 2 something to fix.
 
     Example: patchwords doctor photos/ --csv findings.csv
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """the images: a folder of class folders, or any other source"""
+    """images: a folder with one folder per class, CSV, parquet, tar shards, hf:NAME or digits"""
     csv: Path | None = None
-    """write every finding here, a row per image"""
+    """CSV file to write with every finding, a row per image; default: none"""
     overwrite: bool = False
-    """write over an existing CSV"""
+    """overwrite an existing CSV"""
     json: bool = False
-    """print everything as JSON, and nothing else"""
+    """print everything as JSON"""
     strict: bool = False
-    """let warnings, too, end with exit code 2"""
+    """exit with code 2 for warnings, too"""
     near: int = 4
-    """differing bits of 64 up to which images are look-alikes, 0 to 16; fewer if all are alike"""
+    """two images look alike if their 64-bit perceptual hashes differ in at most this number of
+    bits, 0 to 16; fewer if all images are alike"""
     smallest: int = 32
-    """shortest side in pixels below which an image is suspiciously small, if most are larger"""
+    """warn about images whose short side has fewer pixels than this, if most are larger"""
     workers: int | None = None
-    """processes that look at images; by default as many as there are processors, 0 for none"""
+    """processes that read images; 0: read in this process; default: one per CPU core"""
     image_column: str | None = None
-    """column of the images, where DATA is a table and it is not plain"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     label_column: str | None = None
-    """column of the classes, likewise"""
+    """column with the labels, in a CSV or parquet table; default: found by name and type"""
 
 
 def run_doctor(config: DoctorCommand) -> int:
@@ -164,36 +159,6 @@ MAX_LARGEST_CLASSES, MAX_SMALLEST_CLASSES = (
     10,
 )  # classes that are shown where there are more than both together
 BAR_WIDTH = 24  # characters for the largest class
-PROGRESS_SECONDS = 5.0  # seconds between two plain lines of progress
-
-
-@contextmanager
-def show_progress(title: str) -> Iterator[Report]:
-    """A progress bar on stderr, or plain lines where that is not a terminal."""
-    console = Console(stderr=True)
-    if not console.is_terminal:
-        yield _plain_lines(title)
-        return
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    with Progress(*columns, TimeRemainingColumn(), console=console, transient=True) as bar:
-        task = bar.add_task(Text(replace_unprintable(title)).markup, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
-
-
-def _plain_lines(title: str) -> Report:
-    last = time.monotonic()
-
-    def tell(done: int, total: int) -> None:
-        nonlocal last
-        if time.monotonic() >= last + PROGRESS_SECONDS:
-            last = time.monotonic()
-            print(
-                f"{replace_unprintable(title)}: {done:,} of {total:,} images",
-                file=sys.stderr,
-                flush=True,
-            )
-
-    return tell
 
 
 def print_findings(
@@ -225,11 +190,6 @@ def print_findings(
         )
     elif findings.findings:
         console.print(Text("Add --csv findings.csv for a list of every image concerned", "dim"))
-
-
-def replace_unprintable(text: str) -> str:
-    """Safe to print on one line: file names may hold anything, bytes that are no text too."""
-    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
 def format_noun_count(number: int, noun: str) -> str:

@@ -11,32 +11,32 @@ import tyro
 
 @dataclass(frozen=True)
 class IndexCommand:
-    """Read every shard once, and write down what is in it.
+    """Build an index of tar or parquet shards for streaming.
 
-    Training does the same by itself the first time, and keeps what it found on this machine. An
-    index file spares that pass to every other machine: put it beside the shards, and give it (or
-    its address) as DATA. It holds names, labels, lengths and digests, and none of the pixels.
+    Training builds the same index when it first opens the shards, and caches it on this machine. An
+    index file spares every other machine that pass: put the file next to the shards and give its
+    path or address as DATA. It holds names, labels, lengths and digests, but no pixels.
 
-    DATA is tar or parquet shards, near or far: 'shards-{000..099}.tar',
-    'https://host/train-{000..999}.tar', 's3://bucket/train-*.parquet'; several with :: between.
+    DATA is a pattern: 'shards-{000..099}.tar', 'https://host/train-{000..999}.tar',
+    's3://bucket/train-*.parquet'; join several patterns with ::
 
     Example: patchwords index 'https://host/train-{000..999}.tar' --output train.index.jsonl
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """the shards"""
+    """tar or parquet shards, local or remote"""
     output: Path | None = None
-    """the index file to write, NAME.index.jsonl; none given: only keep it on this machine"""
+    """index file to write, NAME.index.jsonl; default: keep the index in the cache only"""
     overwrite: bool = False
-    """write over an existing file"""
+    """overwrite an existing file"""
     anew: bool = False
-    """read every shard again, though its index may be kept"""
+    """read every shard again, even if its index is cached"""
     cache_size: float = 64.0
-    """GiB on this machine that shards from elsewhere may take"""
+    """local disk budget in GiB for remote shards"""
     image_column: str | None = None
-    """column of the images, where a parquet has several"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     label_column: str | None = None
-    """column of the classes, likewise"""
+    """column with the labels, in a CSV or parquet table; default: found by name and type"""
 
 
 def run_index(config: IndexCommand) -> int:

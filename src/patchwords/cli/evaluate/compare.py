@@ -19,29 +19,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CompareCommand:
-    """Compare two models on the same images: accuracies, their difference, and where they differ.
+    """Compare two models on the same images: accuracies, their difference, and where they disagree.
 
-    With DATA both are asked about its held-out images, each read once; what either run was trained
-    on is left out. Without DATA the two folders hold predictions.csv, as runs and `patchwords
-    evaluate` leave them: no model runs, and the images that are in both are compared.
+    With DATA both models predict its held-out images; images that either run was trained on are
+    left out. Without DATA no model runs: the images that are in both folders' predictions.csv
+    (written by training and by `patchwords evaluate`) are compared.
 
-    Differences are B less A: above zero B is better. The p is McNemar's, of images that only one of
-    them has right; docs/comparing.md says what it means.
+    Differences are B minus A: above zero B is better. p is McNemar's, from the images that only one
+    model has right; see docs/comparing.md.
 
     With --output: results.json, results.csv with a row per class, disagreements.csv with a row per
-    image that they answer differently, and a figure.
+    image that the models classify differently, and a figure.
 
     Example: patchwords compare runs/vit runs/resnet photos/ --output runs/vit-or-resnet
     """
 
     a: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="A")]
-    """a run folder or a model folder"""
+    """run folder or model folder"""
     b: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="B")]
-    """another"""
+    """run folder or model folder to compare with A"""
     data: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="DATA")] = None
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits; none given: predictions.csv of both"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits; default: compare
+    predictions.csv of both folders"""
     split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
-    """which images, by the runs' own records of what they trained on"""
+    """which images to compare on, by the runs' records of what they trained on"""
     results: OutputOptions = field(default_factory=OutputOptions)
     read: DataOptions = field(default_factory=DataOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)
@@ -105,7 +106,7 @@ def predict_compared(
     config: CompareCommand, spec: str
 ) -> tuple[list[LabelledPredictions], dict[str, Any]]:
     """What both say of the held-out images of the data, and which images these are."""
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.distributed import is_main_process, run_on_main_process
     from patchwords.evaluation.compare import predict_with_models
     from patchwords.evaluation.held_out import (
@@ -168,7 +169,7 @@ MAX_DISAGREEMENTS = 5  # that the models disagree on; disagreements.csv has them
 def print_comparison(
     results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None
 ) -> None:
-    """Tables of the models and of the classes, then the answer in words."""
+    """Print tables of the models and of the classes, then the conclusion."""
     from rich.console import Console
 
     console = Console()

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EquivarianceCommand:
-    """Shift images by 1, 2, ... pixels, and measure how far f(g(x)) is from g(f(x)).
+    """Measure shift equivariance: how far f(g(x)) is from g(f(x)) for shifts g by 1, 2, ... pixels.
 
-    The relative error of the features is 0 where they only move along, and 1.41 where they have
-    nothing to do with those before; it is measured after the stem (a ResNet's root, a ViT's patch
-    embedding) and before the head. The logits should not change at all; `same answer` is the share
-    of images whose likeliest class stays. Images are shifted in a circle.
+    The relative error of the features is 0 if they only move with the image, and 1.41 if they are
+    unrelated to the features of the unshifted image. It is measured after the stem (a ResNet's
+    root, a ViT's patch embedding) and before the head. The logits should not change at all; `same
+    answer` is the share of images whose predicted class stays. Images are shifted in a circle.
 
     With --output: results.json, results.csv and a figure.
 
@@ -32,11 +32,11 @@ class EquivarianceCommand:
     models_and_data: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
     ]
-    """run folders or model folders, and at last a source of images"""
+    """run folders or model folders, then the images"""
     shifts: int | None = None
-    """up to so many pixels; none given: the largest patch of the models, 16 without any"""
+    """largest shift in pixels; default: the largest patch size of the models, 16 without patches"""
     images: int | None = None
-    """so many of the held-out images, each class by its share; none given: all"""
+    """number of held-out images, drawn class by class; default: all"""
     results: OutputOptions = field(default_factory=OutputOptions)
     read: DataOptions = field(default_factory=DataOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)
@@ -46,9 +46,9 @@ def run_equivariance(config: EquivarianceCommand) -> int:
     """Load, measure, write, say."""
     from patchwords.cli.options import (
         load_compared_models,
-        show_progress_in_turn,
         split_models_and_data,
     )
+    from patchwords.cli.progress import show_progress_in_turn
     from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.equivariance import measure_shift_equivariance

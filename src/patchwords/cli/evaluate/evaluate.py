@@ -21,30 +21,30 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class EvaluateCommand:
-    """Measure a trained model: accuracy with its interval, and each class by itself.
+    """Measure a trained model: accuracy with its interval, and the results of each class.
 
-    MODEL is a run folder or a model folder; DATA any source of labelled images, matched to the
-    model's classes by name. Images that the run was trained on are left out, unless --split says
-    otherwise: `held-out` is the test split, and images that the run never saw.
+    The labels of DATA are matched to the model's classes by name. Images that the run was trained
+    on are left out, unless --split says otherwise: `held-out` is the test split and all images that
+    the run never saw.
 
     Example: patchwords evaluate runs/photos photos/ --output runs/photos-again
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder or a model folder"""
+    """run folder or model folder"""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
-    """which images, by the run's own record of what it trained on"""
+    """which images to evaluate on, by the run's record of what it trained on"""
     output: Path | None = None
-    """write report.html, evaluation.json and predictions.csv into this new folder"""
+    """new folder for report.html, evaluation.json and predictions.csv; default: print only"""
     overwrite: bool = False
-    """write over what is in --output"""
+    """overwrite the files in --output"""
     real: Path | None = None
-    """also judge by several right classes per image: ImageNet's real.json, or your own JSON object
-    {"image.jpg": ["class", ...]}"""
+    """also evaluate with several correct classes per image: ImageNet-ReaL's real.json, or your own
+    JSON object {"image.jpg": ["class", ...]}; default: no"""
     json: bool = False
-    """print everything as JSON"""
+    """print the results as JSON"""
     read: DataOptions = field(default_factory=DataOptions)
     where: InferenceOptions = field(default_factory=InferenceOptions)
 

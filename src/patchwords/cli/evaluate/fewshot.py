@@ -20,31 +20,32 @@ from patchwords.cli.options import (
 
 @dataclass(frozen=True)
 class FewshotCommand:
-    """Few-shot linear accuracy (Sec. 4.1 of the paper): what a frozen model knows of your classes.
+    """Measure few-shot linear accuracy (Sec. 4.1 of the paper) of a frozen model.
 
-    A few images of each class are drawn, and a linear map of the model's features is fitted to
-    them by regularised least squares, in closed form; accuracy is that on the test images. Nothing
-    is trained, so it takes seconds once the features are there. Each seed is another draw: the
-    mean is printed, and the standard deviation of a draw.
+    A few training images of each class are drawn, and a linear map from the model's features to the
+    classes is fitted by regularised least squares, in closed form; the accuracy is that on the test
+    images. The model is not trained, so the command takes seconds once the features are computed.
+    Each seed is another draw: the mean is printed, and the standard deviation over draws.
 
-    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
-    is cut off for test. The penalty is not chosen: each that you give has its own line.
+    For a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is held out for test. The regularisation is not tuned: each strength has its own line.
 
     Example: patchwords fewshot google/vit-base-patch16-224-in21k flowers/ --shots 1 5 10 25
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder, a model folder, a file of weights or a hub id"""
+    """run folder, model folder, file of weights or hub id"""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     shots: tuple[int, ...] = (1, 5, 10, 25)
-    """images of each class to learn from"""
+    """training images per class"""
     seeds: int = 3
-    """draws for each number of shots"""
+    """random draws for each number of shots"""
     l2: tuple[float, ...] = (1024.0,)
-    """penalties; a path of them costs little more than one. 2^10 is that of the authors' code"""
+    """regularisation strengths to report; a path costs little more than one (2^10 is the authors'
+    value)"""
     seed: int = 0
-    """of the first draw, and of the cut into train and test where DATA is not divided"""
+    """seed of the first draw, and of the split into train and test where DATA has no splits"""
     results: OutputOptions = field(default_factory=OutputOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)

@@ -20,29 +20,29 @@ from patchwords.cli.options import (
 
 @dataclass(frozen=True)
 class KnnCommand:
-    """k nearest neighbours on a frozen model's features, as DINO evaluates: nothing is fitted.
+    """Measure k-nearest-neighbour accuracy of a frozen model, as DINO does.
 
-    The k training images whose features have the largest cosine s vote for their classes, with
-    weight exp(s / T). The search is exact. Every k is printed; the one in bold was chosen without
-    the test images: by training images, each judged by the others.
+    The k training images whose features have the largest cosine similarity s vote for their
+    classes, with weight exp(s / T). The search is exact. Every k is printed; the bold one was
+    chosen without the test images: on training images, each classified by the others.
 
-    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
-    is cut off for test.
+    For a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is held out for test.
 
     Example: patchwords knn runs/pretrained flowers/ --k 10 20 100
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder, a model folder, a file of weights or a hub id"""
+    """run folder, model folder, file of weights or hub id"""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     k: tuple[int, ...] = ()
-    """numbers of neighbours; none given: 10 20 100, as far as there are images"""
+    """numbers of neighbours; default: 10 20 100, up to the number of training images"""
     temperature: float = 0.07
-    """T: the smaller, the more the nearest count"""
+    """temperature T of the votes: the smaller, the more the nearest images count"""
     seed: int = 0
-    """of the training images that k is chosen by, where there are more than 5,000, and of the cut
-    into train and test where DATA is not divided"""
+    """seed of the 5,000 training images that k is chosen on, if there are more, and of the split
+    into train and test where DATA has no splits"""
     results: OutputOptions = field(default_factory=OutputOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)

@@ -20,31 +20,31 @@ from patchwords.cli.options import (
 
 @dataclass(frozen=True)
 class ProbeCommand:
-    """Linear probe: softmax regression on a frozen model's features, from all training images.
+    """Measure linear-probe accuracy: softmax regression on the features of a frozen model.
 
-    The penalty is chosen on images that are held back from train, the classifier is then fitted
-    on all of train, and the test images are read once. Features are computed once and kept, so
-    the next probe of the same model and images takes seconds.
+    The regularisation is chosen on images held out of train, the classifier is then fitted on all
+    of train, and the test images are read once. Features are computed once and cached, so the next
+    probe of the same model and images takes seconds.
 
-    Of a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
-    is cut off for test.
+    For a run on DATA its own training and test images are used; else the splits of DATA, or a fifth
+    is held out for test.
 
     Example: patchwords probe runs/pretrained flowers/ --output runs/probe
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder, a model folder, a file of weights or a hub id"""
+    """run folder, model folder, file of weights or hub id"""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-    """penalties to choose from; one is taken as it is. The loss is the mean cross-entropy plus
-    l2 / 2 times the squared weights, on features of mean 0 and deviation 1"""
+    """regularisation strengths to choose from; a single one is used as it is. The loss is the mean
+    cross-entropy plus l2 / 2 times the squared weights, on features of mean 0 and deviation 1"""
     dev: float = 0.1
-    """share of the training images of each class that is held back to choose by"""
+    """share of each class's training images that is held out to choose the regularisation"""
     seeds: int = 1
-    """times that it is held back, each time other images; the mean accuracy decides"""
+    """number of such splits; the mean accuracy over them decides"""
     seed: int = 0
-    """of what is held back, and of the cut into train and test where DATA is not divided"""
+    """seed of these splits, and of the split into train and test where DATA has no splits"""
     results: OutputOptions = field(default_factory=OutputOptions)
     cache: CacheOptions = field(default_factory=CacheOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)

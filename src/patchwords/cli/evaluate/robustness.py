@@ -21,18 +21,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class RobustnessCommand:
-    """Disturb images in many ways, and draw what accuracy is left, of one model or of several.
+    """Measure accuracy on perturbed images, for one model or several.
 
-    All models see the same images, each cut to its own size; classes are matched by name. Images
-    that any of the runs was trained on are left out. The disturbances are those of Naseer et al.
-    (2021), each at several levels: patches dropped, tiles shuffled, texture removed, corruptions,
-    attacks. docs/robustness.md says what each one does, and what has been published of it.
+    All models see the same images, each cropped to the model's size; classes are matched by name.
+    Images that any of the runs was trained on are left out. The perturbations are those of Naseer
+    et al. (2021), each at several levels: patches dropped, tiles shuffled, texture removed,
+    corruptions, attacks. docs/robustness.md describes each, with the published results.
 
     Families for --only: occlusion, permutation, texture, noise, blur, digital, weather, extra,
-    attack, patch. The last three cost most or repeat others, and are measured if named.
+    attack, patch. The last three are slow or repeat others, and are measured only if named.
 
     With --output: results.json, results.csv with a row per level and seed, and a figure for each
-    family of disturbances.
+    family.
 
     Example: patchwords robustness runs/vit runs/resnet photos/ --images 500 --output robust
     """
@@ -40,18 +40,18 @@ class RobustnessCommand:
     models_and_data: Annotated[
         tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
     ]
-    """run folders or model folders, and at last a source of labelled images"""
+    """run folders or model folders, then the labelled images"""
     only: tuple[str, ...] = ()
-    """these disturbances, by name (occlusion-random) or family (occlusion), or all; none given:
-    all but extra, attack and patch"""
+    """perturbations to measure, by name (occlusion-random) or family (occlusion), or all; default:
+    all except extra, attack and patch"""
     seeds: int = 3
-    """how often what is random is drawn anew"""
+    """repetitions of each random perturbation, with different seeds"""
     images: int | None = None
-    """so many of the held-out images, each class by its share; none given: all"""
+    """number of held-out images, drawn class by class; default: all"""
     grid: int | None = None
-    """patches to a side for occlusion; none given: 14, fewer in images below 112 pixels"""
+    """patches per side for occlusion; default: 14, fewer for images below 112 pixels"""
     saliency: str | None = None
-    """the model that says which patches are salient; none given: each says it for itself"""
+    """model that decides which patches are salient; default: each model decides for itself"""
     results: OutputOptions = field(default_factory=OutputOptions)
     read: DataOptions = field(default_factory=DataOptions)
     where: DeviceOptions = field(default_factory=DeviceOptions)
@@ -61,9 +61,9 @@ def run_robustness(config: RobustnessCommand) -> int:
     """Load, measure, write, say."""
     from patchwords.cli.options import (
         load_compared_models,
-        show_progress_in_turn,
         split_models_and_data,
     )
+    from patchwords.cli.progress import show_progress_in_turn
     from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.robustness.measure import choose_perturbations, measure_robustness

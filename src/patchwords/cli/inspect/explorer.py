@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import ImageDataset
@@ -18,15 +18,17 @@ MAX_PHOTO_WEIGHTS = 24_000_000  # on a page, some 20 MB, unless one photo alone 
 
 @dataclass(frozen=True)
 class ExplorerOptions:
-    """A page to play with."""
+    """An interactive page of attention maps."""
+
+    section: ClassVar[str] = "Explorer page"
 
     explore: Path | None = None
-    """write a page of HTML here, to be opened in a browser: move over a photo and see what each
-    patch attends to, in every layer and head"""
+    """HTML file to write: a page that shows what each patch of a photo attends to, in every layer
+    and head; default: none"""
     beside: tuple[str, ...] = ()
-    """other models on that page, to look at beside SRC"""
+    """other models to show on that page, next to SRC; default: none"""
     explore_heads: Literal["auto", "all", "mean"] = "auto"
-    """which heads that page has; auto: all, or for a large model their mean"""
+    """heads on that page; auto: all, or for a large model their mean"""
 
 
 def check_explorer_options(config: ExplorerOptions, images: bool, source: str) -> None:

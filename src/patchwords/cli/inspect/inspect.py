@@ -29,51 +29,50 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class InspectCommand:
-    """See what a model has learned, and where it looks in photos.
+    """Show what a model has learned, and where it looks in photos.
 
-    Without images: the filters that meet the pixels and the similarity of positions. With images,
-    for a model that has attention: how far each head looks, single heads, Attention Rollout, what
-    speaks for the answer, how alike tokens grow, and, by deletion and insertion, whether these maps
-    explain the model's answers at all. With --nearest DATA, for any model: the training images
-    that it finds most like each photo. docs/insight.md says what each one is.
+    Without images: the filters of the patch embedding and the similarity of position embeddings.
+    With images, for a model with attention: how far each head looks, single heads, Attention
+    Rollout, what supports the answer, how similar tokens become over depth, and, by deletion and
+    insertion, whether these maps explain the model's answers at all. With --nearest DATA, for any
+    model: the training images most similar to each photo. docs/insight.md explains each of them.
 
-    Writes figures (PNG and SVG), results.json and arrays.npz into --output; with --explore a page
-    to play with, which opens in a browser without a server.
+    With --explore: a page that opens in a browser without a server.
 
-    Exit code: 0 done, 2 when an image could not be read.
+    Exit code: 0 done, 2 if an image could not be read.
 
     Example: patchwords inspect runs/photos new/*.jpg --output insight --explore look.html
     """
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
-    """a run folder, a model folder, a file or a published name"""
+    """run folder, model folder, file of weights or published name"""
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")] = ()
     """files, folders and patterns, or one other source of images (CSV, parquet, digits, ...)"""
     output: Path | None = None
-    """write into this new folder"""
+    """new folder for figures (PNG and SVG), results.json and arrays.npz; default: print only"""
     overwrite: bool = False
-    """write over what is in --output"""
+    """overwrite the files in --output"""
     image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels; none given: the model's own"""
+    """image size in pixels: one number, or height and width; default: the model's own"""
     photos: int = 8
-    """so many photos get maps of their own"""
+    """number of photos that get maps of their own"""
     distance_images: int = 128
-    """so many are averaged over for attention distance and tokens"""
+    """number of images averaged for attention distance and token similarity"""
     truth_images: int = 32
-    """so many are averaged over for deletion and insertion; 0 leaves these, the slowest, out"""
+    """number of images averaged for deletion and insertion, the slowest part; 0: skip it"""
     baseline: Literal["mean", "blur"] = "mean"
-    """what stands where a patch is deleted: the image's mean colour, or the image blurred"""
+    """what replaces a deleted patch: the image's mean colour, or the blurred image"""
     layers: tuple[int, ...] = ()
-    """whose heads are shown, from 0; none given: the first, the middle and the last"""
+    """layers whose heads are shown, counted from 0; default: the first, the middle and the last"""
     heads: tuple[int, ...] = ()
-    """which heads are shown, from 0; none given: all"""
+    """heads to show, counted from 0; default: all"""
     query: tuple[int, int] | None = None
-    """row and column, from 0, of the patch that the heads look from; none given: the class token,
-    or, where the model has none, the mean over all patches"""
+    """row and column, counted from 0, of the patch that the heads attend from; default: the class
+    token, or the mean over all patches if the model has none"""
     class_name: str | None = None
-    """what the gradient-weighted rollout explains; none given: the model's answer"""
+    """class that the gradient-weighted rollout explains; default: the predicted class"""
     image_column: str | None = None
-    """column of a CSV or parquet that has the images"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     json: bool = False
     """print results.json"""
     page: ExplorerOptions = field(default_factory=ExplorerOptions)

@@ -6,7 +6,7 @@ Sizes: n photos, N images searched, k nearest, R representation.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -25,19 +25,23 @@ MAX_NEAREST_IMAGES = 20  # neighbours that a row of the figure has room for
 
 @dataclass(frozen=True)
 class NearestOptions:
-    """The nearest training images."""
+    """Search for the nearest training images."""
+
+    section: ClassVar[str] = "Nearest images"
 
     nearest: tuple[str, ...] | None = None
-    """training images to look for the nearest among, by the features that patchwords knn uses;
-    without a name: those that the run SRC trained on"""
+    """find the nearest training images in this DATA, by the features that `patchwords knn` uses;
+    without a value: in the data that SRC was trained on; default: off"""
     nearest_k: int = 6
-    """so many for each photo, up to 20"""
+    """nearest images per photo, up to 20"""
     nearest_images: int = 20_000
-    """so many are searched; of more so many are drawn"""
+    """number of training images to search; of more, a random subset"""
     nearest_image_column: str | None = None
-    """column that has the images, where --nearest is a CSV or parquet"""
+    """column with the images, if --nearest is a CSV or parquet table; default: found by name and
+    type"""
     nearest_label_column: str | None = None
-    """column that has the labels, where --nearest is a CSV or parquet"""
+    """column with the labels, if --nearest is a CSV or parquet table; default: found by name and
+    type"""
 
 
 @dataclass(frozen=True)
@@ -79,7 +83,7 @@ def check_nearest_options(
 def open_nearest_search(
     config: NearestOptions, cache: CacheOptions, source: str
 ) -> NearestSearch | None:
-    """The training images, not read yet; None where nobody wants them.
+    """Find the training images, not read yet; None without --nearest.
 
     Raises DataError for data without any, ConfigError where a model does not say what it is from.
     """
@@ -153,7 +157,7 @@ def resize_subject(photos: PhotoReader) -> LoadedModel:
 
 def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
     """Of the images searched, from the cache where they are; DataError where none can be read."""
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.errors import DataError
     from patchwords.evaluation.probes.cache import build_feature_extractor
 

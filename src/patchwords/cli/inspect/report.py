@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ReportCommand:
-    """Write report.html and figures/ of a run again, from the files in its folder.
+    """Rebuild report.html and figures/ of a run from the files in its folder.
 
-    The pictures are taken from the run's data, where it still is what it was.
+    Pictures are read from the run's data, if that is still unchanged.
 
     Example: patchwords report runs/photos
 
@@ -32,9 +32,9 @@ class ReportCommand:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """the folder of a training run"""
+    """run folder"""
     beside: tuple[str, ...] = ()
-    """other runs on the same images, to compare with on the page"""
+    """other runs on the same images to compare with on the page; default: none"""
 
 
 def run_report(config: ReportCommand) -> int:

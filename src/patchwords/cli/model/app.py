@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class AppCommand:
-    """A page to play with a trained model: drop a photo, see what it says and where it looked.
+    """Open a local web page to try a trained model on photos.
 
-    RUN is a run folder or a model folder. Paint patches away, shuffle the photo, change its size,
-    and watch the answer move; see the nearest training photos. Programs ask by POST /predict, as
-    /docs of the page explains. Nothing that is dropped there is kept.
+    On the page: paint patches away, shuffle the photo, change its size, and see how the prediction
+    changes; see the nearest training photos. Programs send photos to POST /predict; /docs on the
+    page describes it. Photos are not stored.
 
     Example: patchwords app runs/photos
 
@@ -29,21 +29,22 @@ class AppCommand:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """a run folder or a model folder"""
+    """run folder or model folder"""
     data: str | None = None
-    """where to look for the nearest photos; none given: the images that the run trained on"""
+    """images to search for the nearest photos; default: the images that the run was trained on"""
     port: int = 7860
-    """where the page is; 0 is any port that is free"""
+    """port of the page; 0: any free port"""
     host: str = "127.0.0.1"
-    """address to listen on; the default is reached from this machine only"""
+    """address to listen on; 127.0.0.1 is reachable from this machine only"""
     device: DeviceName = "auto"
-    """where to compute"""
+    """device to compute on; auto: a GPU if there is one"""
     precision: InferencePrecision = "fp32"
-    """of matrix products; auto: bf16 where it is fast; int8: a CPU, after patchwords calibrate"""
+    """precision of matrix products; auto: bf16 where it is fast; int8: on a CPU, after `patchwords
+    calibrate`"""
     image_column: str | None = None
-    """column of a CSV or parquet that has the images"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     label_column: str | None = None
-    """column of a CSV or parquet that has the labels"""
+    """column with the labels, in a CSV or parquet table; default: found by name and type"""
     cache: CacheOptions = field(default_factory=CacheOptions)
 
 

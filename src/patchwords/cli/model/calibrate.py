@@ -24,13 +24,11 @@ CALIBRATION_BATCH_SIZE = 32  # images, in calibration and where speed is measure
 
 @dataclass(frozen=True)
 class CalibrateCommand:
-    """Prepare a trained model for --precision int8 of predict, evaluate and app, on a CPU.
+    """Prepare a trained ViT for --precision int8 of predict, evaluate and app, on a CPU.
 
-    The model sees some training images, in float32, and the ranges of what goes through its blocks
-    are written beside the weights, as model/ranges.safetensors. Then held-out images are asked in
-    float32, bfloat16 and int8: what each costs in accuracy, and what it gains in speed.
-
-    RUN is a run folder or a model folder of patchwords, of a ViT with plain attention.
+    The model runs on some training images in float32, and the ranges of its activations are written
+    next to the weights, as model/ranges.safetensors. Then float32, bfloat16 and int8 are compared
+    on held-out images: what each precision costs in accuracy and gains in speed.
 
     Example: patchwords calibrate runs/photos
 
@@ -38,19 +36,21 @@ class CalibrateCommand:
     """
 
     run: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="RUN")]
-    """a run folder or a model folder"""
+    """run folder or model folder"""
     data: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="DATA")] = None
-    """a folder, CSV, parquet, tar shards, hf:NAME or digits; none given: the run's own"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits; default: the run's
+    own data"""
     images: int = 256
-    """training images to find the ranges on"""
+    """number of training images to calibrate on"""
     judged: int = 2000
-    """held-out images to measure the cost on; all of them where there are no more"""
+    """number of held-out images to measure the cost on, or all if there are fewer"""
     seed: int = 0
-    """which training images are drawn"""
+    """seed of the choice of training images"""
     json: bool = False
-    """print everything as JSON"""
+    """print the results as JSON"""
     workers: int | None = None
-    """processes that decode images; none given: as many as are useful"""
+    """processes that decode images; 0: decode in this process; default: by the number of CPU cores
+    """
     read: DataOptions = field(default_factory=DataOptions)
 
 
@@ -125,7 +125,7 @@ def split_calibration_images(
 ) -> tuple[ImageDataset, ImageDataset]:
     """The images to find ranges on, and those to measure the cost on: never the same.
 
-    Data that nobody has divided are all to train on and all held out: half of them are for ranges.
+    Data without splits are all to train on and all held out: half of them are for ranges.
     """
     import numpy as np
 
@@ -160,7 +160,7 @@ def find_activation_ranges(
     config: CalibrateCommand, source: Pretrained, seen: ImageDataset
 ) -> tuple[ActivationRanges, int]:
     """The ranges, and the number of images that could be read."""
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.data.loader import check_bad_image_share, choose_num_workers, load_eval_batches
     from patchwords.models.inference.calibration import collect_activation_ranges
 
@@ -189,7 +189,7 @@ def measure_precisions(
     config: CalibrateCommand, source: Pretrained, ranges: ActivationRanges, judged: ImageDataset
 ) -> dict[str, Any]:
     """What each precision answers, and how fast."""
-    from patchwords.cli.data.doctor import show_progress
+    from patchwords.cli.progress import show_progress
     from patchwords.data.loader import load_eval_batches
     from patchwords.evaluation.compare import predict_with_models
     from patchwords.evaluation.quantisation import (
@@ -247,7 +247,7 @@ def print_precisions(results: dict[str, Any]) -> None:
 
 
 def format_precision_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Of one precision; nothing is said of fp32 beside itself."""
+    """Of one precision; nothing is said of fp32 next to itself."""
     from patchwords.cli.evaluate.compare import format_point_cells
 
     speed = f"{row['images_per_second']:,.1f}"

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ConvertCommand:
-    """Write weights so that another program opens them, or bring them here.
+    """Convert weights between patchwords, Hugging Face, timm and Google's formats.
 
-    Labels and preprocessing go along where the form has a place for them. What the other program
-    would compute in another way is refused, with the reason; nothing is approximated in silence.
+    Labels and preprocessing are converted, too, if the format has a place for them. What the other
+    program would compute differently is refused with the reason; nothing is silently approximated.
 
     Example: patchwords convert runs/photos photos-hf --to huggingface
 
@@ -29,21 +29,24 @@ class ConvertCommand:
     """
 
     source: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="SRC")]
-    """a run, a model folder, a file, a hub id (owner/name) or a published name: docs/weights.md"""
+    """run, model folder, file, hub id (owner/name) or published name (docs/weights.md)"""
     target: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="DST")]
-    """the folder to write; for google a file NAME.npz"""
+    """folder to write; for google a file NAME.npz"""
     to: WeightsFormat
-    """patchwords, huggingface (transformers), timm, or google (vision_transformer, big_transfer)"""
+    """format to write; huggingface: for transformers; google: for vision_transformer and
+    big_transfer"""
     model: str | None = None
-    """the architecture, where a file of weights does not tell it: vit_small_patch16_224"""
+    """architecture, if a file of weights does not name it, such as vit_small_patch16_224; default:
+    from SRC"""
     labels: Path | None = None
-    """names of the classes, one a line, in place of those that SRC has"""
+    """text file with a class name per line; default: the labels of SRC"""
     image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels; positions are resized to it"""
+    """image size in pixels: one number, or height and width; positions are resized to it; default:
+    that of SRC"""
     half: bool = False
-    """store numbers as float16: half the size, three to four digits; not for google"""
+    """store float16: half the size, three to four digits; not for google"""
     overwrite: bool = False
-    """write over what is at DST"""
+    """overwrite DST"""
 
 
 def run_convert(config: ConvertCommand) -> int:

@@ -20,31 +20,32 @@ NUM_COMPARED_PHOTOS = 8  # to compare on, beside noise
 
 @dataclass(frozen=True)
 class ExportCommand:
-    """Write a trained model as ONNX or OpenVINO: for programs without PyTorch.
+    """Write a trained model as ONNX or OpenVINO, for programs without PyTorch.
 
-    MODEL is a run folder or a model folder; FILE ends in .onnx, or in .xml for OpenVINO. Before it
-    is put in place it is compared with PyTorch, and refused if a logit differs by 1e-4. The names
-    of the classes and the preprocessing travel inside: patchwords predict FILE needs nothing else.
+    The file is compared with PyTorch first, and refused if a logit differs by 1e-4. Class names and
+    preprocessing are stored inside: `patchwords predict FILE` needs nothing else.
 
     Example: patchwords export runs/photos photos.onnx
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder or a model folder"""
+    """run folder or model folder"""
     file: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="FILE")]
-    """where to write: NAME.onnx, or NAME.xml for OpenVINO, with NAME.bin beside it"""
+    """file to write: NAME.onnx, or NAME.xml for OpenVINO, which writes NAME.bin next to it"""
     to: Literal["auto", "onnx", "openvino"] = "auto"
-    """what to write; auto goes by the end of the name"""
+    """format; auto: by the suffix of FILE"""
     quantize: Literal["none", "int8"] = "none"
-    """int8 rounds the weights of matrix products: a quarter of the size, slightly other answers"""
+    """int8: round the weights of matrix products, for a quarter of the size and slightly different
+    predictions"""
     calibrate: str | None = None
-    """labelled data to measure the accuracy on, in PyTorch and from the file: any DATA"""
+    """labelled DATA to compare the accuracy of PyTorch and of the file on; default: none"""
     image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels; positions are resized to it"""
+    """image size in pixels: one number, or height and width; positions are resized to it; default:
+    the model's own"""
     opset: int = 20
-    """of ONNX's operators, 18 to 23; older programs need a lower one"""
+    """version of ONNX's operators, 18 to 23; older programs need a lower one"""
     overwrite: bool = False
-    """write over an existing FILE"""
+    """overwrite an existing FILE"""
 
 
 def run_export(config: ExportCommand) -> int:

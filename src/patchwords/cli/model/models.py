@@ -25,11 +25,12 @@ BYTES_PER_VALUE = {"fp32": 4, "bf16": 2}  # of a value between two matrix produc
 
 @dataclass(frozen=True)
 class ModelsCommand:
-    """List models: tokens, parameters, multiply-adds (MACs) of one image, memory of training.
+    """List models: tokens, parameters, multiply-adds (MACs) per image, memory of training.
 
-    PATTERN is a glob over names ('R50+*'), or one model in any spelling: then its parts are shown,
-    too. Other names work as well: any patch size (ViT-S/7), any ResNet (R14, R26, R50, R101,
-    R152, R200) with any ViT (R101+ViT-H/32), any width factor (BiT-R50x4), and the settings below.
+    PATTERN is a glob over names ('R50+*'), or one model in any spelling, whose parts are then
+    listed, too. More names than those listed work: any patch size (ViT-S/7), any ResNet (R14, R26,
+    R50, R101, R152, R200) with any ViT (R101+ViT-H/32), any width factor (BiT-R50x4), and the
+    settings below.
 
     Example: patchwords models 'ViT-*/16' --image-size 384 --batch-size 256 --precision bf16
 
@@ -37,17 +38,18 @@ class ModelsCommand:
     """
 
     pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = "*"
-    """names to show, with * and ?; or one model's name in any spelling"""
+    """names to list, with * and ?, or one model in any spelling"""
     classes: int = 1000
-    """outputs of the head"""
+    """number of classes of the head"""
     batch_size: int = 32
-    """images at a time, for the memory that their activations take in training"""
+    """images per batch, for the memory of activations in training"""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """of matrix products, for the memory"""
+    """precision of matrix products, for the memory"""
     train_images: float | None = None
-    """adds the operations of training on so many images, as 2.1e9 (7 epochs of 303e6)"""
+    """also show the FLOPs of training on this number of images, repeats counted, such as 2.1e9 (7
+    epochs of 303e6); default: no"""
     table6: bool = False
-    """compare with the cost of training that the paper's Table 6 gives, by PATTERN"""
+    """compare with the training cost in the paper's Table 6"""
     json: bool = False
     """print JSON"""
     model_settings: ModelSettings = field(default_factory=ModelSettings)
@@ -151,7 +153,7 @@ def make_model_row(name: str, shape: ModelConfig, config: ModelsCommand, alone: 
 
 
 def list_table6_rows(config: ModelsCommand) -> list[ModelRow]:
-    """Table 6 of the paper beside our count."""
+    """Print Table 6 of the paper next to our count."""
     from patchwords.models.zoo import list_models, resolve_model
     from patchwords.planning.table6 import TABLE6
 
@@ -251,7 +253,7 @@ def make_parts_table(row: ModelTableRow) -> Table:
 
 
 def print_table6(rows: list[ModelTableRow]) -> None:
-    """The paper's exaFLOPs beside ours."""
+    """The paper's exaFLOPs next to ours."""
     console = Console()
     table = _table("model", "epochs", "paper", "counted", "counted / paper", "")
     doubts = []

@@ -24,40 +24,39 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class PredictCommand:
-    """Name the classes of images, the likeliest first.
+    """Classify images with a trained model, the most likely class first.
 
-    MODEL is a run folder, a model folder, or a file that patchwords export wrote. IMAGES are files,
-    folders (with all that is in them) and patterns such as 'new/*.jpg'. Images that cannot be read
-    are named on stderr and left out.
+    Images that cannot be read are named on stderr and left out.
 
-    Exit code: 0 done, 2 when an image could not be read.
+    Exit code: 0 done, 2 if an image could not be read.
 
     Example: patchwords predict runs/photos new/ --csv answers.csv
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """a run folder, a model folder, or an exported .onnx or .xml"""
+    """run folder, model folder, or exported .onnx or .xml file"""
     images: Annotated[tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="IMAGES")]
-    """files, folders and patterns"""
+    """files, folders (searched recursively) and patterns such as 'new/*.jpg'"""
     top_k: int = 5
-    """how many classes to name per image"""
+    """number of classes to print per image"""
     csv: Path | None = None
-    """write the answers here, a row per image and class, instead of a table on the screen"""
+    """CSV file to write, a row per image and class; default: print a line per image"""
     json: bool = False
     """print a line of JSON per image"""
     overwrite: bool = False
-    """write over an existing CSV"""
+    """overwrite an existing CSV"""
     batch_size: int = 32
-    """images at once"""
+    """images per batch"""
     engine: Literal["auto", "torch", "onnx", "openvino"] = "auto"
-    """what computes; auto goes by MODEL: a folder is PyTorch's"""
+    """program to compute with; auto: by MODEL (a folder: torch)"""
     device: DeviceName = "auto"
-    """where to compute; exported files run on the CPU"""
+    """device to compute on; auto: a GPU if there is one; exported files run on the CPU"""
     precision: InferencePrecision = "fp32"
-    """of matrix products; bf16 is faster where the machine has it, and rounds the scores; int8 more
-    so on a CPU, after patchwords calibrate"""
+    """precision of matrix products; auto: bf16 where it is fast, with rounded scores; int8: on a
+    CPU, after `patchwords calibrate`"""
     workers: int | None = None
-    """processes that decode images"""
+    """processes that decode images; 0: decode in this process; default: by the number of CPU cores
+    """
 
 
 class PredictionWriter(Protocol):

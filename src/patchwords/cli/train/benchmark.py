@@ -15,18 +15,17 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from patchwords.benchmark.advice import format_throughput
-from patchwords.cli.train.plan import (
+from patchwords.cli.format import (
     CONSOLE_WIDTH,
     format_bytes,
-    format_days,
     format_epochs,
+    format_long_duration,
     print_section,
+    print_unwrapped,
 )
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
-from patchwords.files import format_duration
 from patchwords.report.format import UNKNOWN_VALUE, format_compact, format_count, pluralise
 
 if TYPE_CHECKING:
@@ -37,44 +36,45 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class BenchmarkCommand:
-    """Measure this machine with a model: inference, training, input, and where the time goes.
+    """Measure this machine with a model: inference, training, data loading, where the time goes.
 
-    Then it says which settings to take, by rules that are printed beside, and, for --images or
-    --data, how long a run would last. It takes about a minute; let nothing else run meanwhile.
-    Weights are random, which costs the same. docs/benchmark.md says what each number means.
+    It then suggests settings, with the rule behind each, and, for --images or --data, estimates how
+    long a run would take. A benchmark takes about a minute; run nothing else meanwhile. The weights
+    are random, which costs the same. docs/benchmark.md explains each number.
 
     Example: patchwords benchmark ViT-S/16 --data photos/ --epochs 20
     """
 
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")] = "ViT-S/16"
-    """a model by name; that of the default is the smallest that is worth fine-tuning on photos"""
+    """model to measure, by name"""
     image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels; none given: that of the model, mostly 224"""
+    """image size in pixels: one number, or height and width; default: the model's own, usually 224
+    """
     batch_size: tuple[int, ...] | None = None
-    """images at a time to try; none given: 1, 8, 32 (inference) and 2, 8, 32 (training), more on a
-    GPU"""
+    """batch sizes to try; default: 1 8 32 for inference, 2 8 32 for training, more on a GPU"""
     start: Literal["weights", "scratch"] = "weights"
-    """what training starts from: it decides the recipe, so the optimizer and the dropout"""
+    """what training starts from; it decides the recipe, so the optimizer and the dropout"""
     data: str | None = None
-    """read these images rather than made ones: a folder, CSV, parquet, tar shards, hf:NAME"""
+    """images to read: a folder, CSV, parquet, tar shards or hf:NAME; default: synthetic images"""
     image_column: str | None = None
-    """column of a CSV or parquet that has the images"""
+    """column with the images, in a CSV or parquet table; default: found by name and type"""
     images: str | None = None
-    """how many images a run would train on, as 303e6 or imagenet; none given: those of --data"""
+    """number of images to estimate a training run for, such as 303e6 or imagenet; default: the size
+    of --data"""
     epochs: float | None = None
-    """passes over them; none given: 20 from weights, 100 from scratch"""
+    """epochs to estimate a training run for; default: 20 from weights, 100 from scratch"""
     device: DeviceName = "auto"
-    """where to compute"""
+    """device to measure; auto: a GPU if there is one"""
     precision: PrecisionName = "auto"
-    """of matrix products; auto compares bf16 and fp32 where bf16 is fast"""
+    """precision of matrix products; auto: compare bf16 and fp32 where bf16 is fast"""
     seconds: float = 60.0
-    """about how long all of it may take"""
+    """approximate time budget in seconds"""
     output: Path | None = None
-    """write results.json and results.csv into this new folder"""
+    """new folder for results.json and results.csv; default: print only"""
     overwrite: bool = False
-    """write over what is in --output"""
+    """overwrite the files in --output"""
     json: bool = False
-    """print everything as JSON"""
+    """print the results as JSON"""
 
 
 def run_benchmark(config: BenchmarkCommand) -> int:
@@ -272,11 +272,6 @@ def print_benchmark(results: dict[str, Any], folder: Path | None) -> None:
         print_unwrapped(console, f"\nresults: {folder}")
 
 
-def print_unwrapped(console: Console, line: str) -> None:
-    """A line that may be copied whole."""
-    console.print(line, markup=False, soft_wrap=True)
-
-
 def machine_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
     used = f"{pluralise(found['threads'], 'thread')} on {pluralise(found['cores'], 'core')}"
     rows = [
@@ -299,6 +294,8 @@ def machine_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def make_speed_table(rows: list[dict[str, Any]]) -> Table:
     """A row for each precision and number of images at a time."""
+    from patchwords.benchmark.advice import format_throughput
+
     table = Table(box=None, pad_edge=False)
     table.add_column("precision", min_width=20, no_wrap=True)
     for name in ("at a time", "images/s", "of the peak", "memory"):
@@ -318,6 +315,8 @@ def make_speed_table(rows: list[dict[str, Any]]) -> Table:
 
 
 def input_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
+    from patchwords.benchmark.advice import format_throughput
+
     named = "made JPEGs of 500 x 375 pixels" if results["data"] is None else results["data"]
     what = f"{named}, {format_bytes(results['image_bytes'])} each"
     return [
@@ -331,6 +330,8 @@ def input_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def phase_rows(together: dict[str, Any]) -> list[tuple[str, str, str]]:
+    from patchwords.benchmark.advice import format_throughput
+
     how = (
         f"{together['precision']}, {together['batch']} at a time, "
         f"{pluralise(together['workers'], 'worker')}; {pluralise(together['steps'], 'step')}"
@@ -351,6 +352,8 @@ def advice_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 def training_time_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     """How long, and from which numbers."""
+    from patchwords.benchmark.advice import format_throughput
+
     found = results["run"]
     seen = f"{format_count(found['images'])} images x {format_epochs(found['epochs'])}"
     speed = f"{format_throughput(found['images_per_second'])} images/s, training and input together"
@@ -359,11 +362,3 @@ def training_time_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("training", format_long_duration(found["seconds"]), f"{seen} / {speed}"),
         ("steps", steps, "evaluation and checkpoints are not counted"),
     ]
-
-
-def format_long_duration(seconds: float) -> str:
-    """
-    >>> format_long_duration(90), format_long_duration(200_000)
-    ('1 min 30 s', '2.3 days')
-    """
-    return format_days(seconds) if seconds >= 86_400 else format_duration(seconds)

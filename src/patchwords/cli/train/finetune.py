@@ -6,10 +6,9 @@ import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from patchwords.cli.options import TrainCommand
 from patchwords.training.config import FinetuneConfig
 
 if TYPE_CHECKING:
@@ -18,28 +17,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class FinetuneCommand(FinetuneConfig):
-    """Train a Vision Transformer on your images, measure it on held-out ones, write a report.
+class FinetuneCommand(TrainCommand, FinetuneConfig):
+    """Train a Vision Transformer on your images, measure it on held-out images, write a report.
 
-    DATA is a folder with one folder of images per class (or train/ val/ test/ of such), a CSV
-    (path,label), a parquet file or folder, tar shards, hf:NAME from the hub, or digits.
+    DATA is a folder with one folder of images per class (or train/, val/ and test/ with such
+    folders), a CSV (path,label), a parquet file or folder, tar shards, hf:NAME from the Hugging
+    Face hub, or digits.
 
-    With --weights it starts from a trained model, by the paper's Table 4 (SGD, cosine); without,
-    from scratch by Table 3 (Adam), which needs many images to do well. What you do not set is
-    chosen for the size of your data and shown before the first step.
+    With --weights, training starts from pretrained weights and follows the paper's Table 4 (SGD,
+    cosine schedule); without, it starts from scratch and follows Table 3 (Adam), which needs many
+    images. Settings that you leave out are fitted to the size of the data and printed before the
+    first step.
 
     The run folder gets model/ (for `patchwords predict` and from_pretrained), report.html,
-    predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C stops after writing a
-    checkpoint; the same command with --resume goes on exactly.
+    predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C writes a checkpoint and
+    stops; the same command with --resume continues exactly.
 
     Example: patchwords finetune photos/ --model ViT-S/16 --image-size 128 --output runs/photos
     """
-
-    data: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
-    ] = ""  # the images
-    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
-    json: bool = False  # print the results as JSON, and progress to stderr
 
 
 def parse_finetune(words: Sequence[str]) -> FinetuneCommand:

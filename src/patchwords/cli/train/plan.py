@@ -11,27 +11,18 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from patchwords.errors import ConfigError, did_you_mean
-from patchwords.models.cost import count_macs, count_parameters
-from patchwords.models.zoo import resolve_model
-from patchwords.planning.estimate import (
-    GIB,
-    JPEGS_PER_CORE_SECOND,
-    HardwareSetup,
-    MemoryFit,
-    TrainingWorkload,
-    estimate_decoding_cores,
-    estimate_time,
-    find_fitting_layout,
-    fit_in_memory,
-    list_layouts,
+from patchwords.cli.format import (
+    CONSOLE_WIDTH,
+    format_bytes,
+    format_days,
+    format_epochs,
+    print_section,
 )
-from patchwords.planning.hardware import get_peak_flops
-from patchwords.planning.memory import USABLE_MEMORY_SHARE
-from patchwords.report.format import format_compact, format_count, pluralise
+from patchwords.errors import ConfigError, did_you_mean
+from patchwords.report.format import format_count
 
 if TYPE_CHECKING:
-    from patchwords.planning.estimate import HardwareSetup, TrainingWorkload
+    from patchwords.planning.estimate import HardwareSetup, MemoryFit, TrainingWorkload
 
 
 # The paper's data sets (Section 4.1): images, in ImageNet-21k's case the exact number.
@@ -40,50 +31,53 @@ DATA_SET_SIZES = {"imagenet": 1_281_167, "imagenet21k": 14_197_122, "jft": 303_0
 
 @dataclass(frozen=True)
 class PlanCommand:
-    """Say what a training costs before it is paid for: compute, memory, days, data.
+    """Estimate what a training costs before it starts: compute, memory, days, data.
 
-    Everything is arithmetic on the model's shape and the hardware's datasheet; nothing is run, and
-    no GPU is needed. Each number comes with its formula, docs/planning.md has the assumptions.
+    Everything is computed from the model's shape and the hardware's datasheet; nothing runs, and no
+    GPU is needed. Each number comes with its formula; docs/planning.md lists the assumptions.
 
     Example: patchwords plan --model ViT-H/14 --images jft --epochs 14 --gpus 64 --gpu h100
     """
 
     model: str = "ViT-B/16"
-    """the model, by name; `patchwords models` lists them"""
+    """model, by name; `patchwords models` lists them"""
     image_size: tuple[int, ...] | None = None
-    """one number, or height and width, in pixels"""
+    """image size in pixels: one number, or height and width; default: the model's own"""
     classes: int = 1000
-    """outputs of the head"""
+    """number of classes of the head"""
     images: str = "imagenet"
-    """images in the data set, as 303e6; or imagenet (1.28 M), imagenet21k (14.2 M), jft (303 M)"""
+    """images in the data set, such as 303e6; or imagenet (1.28 M), imagenet21k (14.2 M), jft (303
+    M)"""
     epochs: float = 300
-    """passes over the images; the paper has 300 for ImageNet, 7 or 14 for JFT"""
+    """passes over the images; the paper uses 300 for ImageNet, 7 or 14 for JFT"""
     batch_size: int = 4096
     """images per update, over all devices"""
     gpu: str | None = None
-    """the hardware: h100, a100-80gb, 4090, mi300x, tpu-v3 and others: without it, all are named"""
+    """hardware: h100, a100-80gb, 4090, mi300x, tpu-v3 and others; default: compare all"""
     gpus: int = 1
-    """how many of them"""
+    """number of devices"""
     utilisation: float = 0.4
-    """share of the hardware's peak that is reached; 0.4 is an assumption"""
+    """assumed share of the hardware's peak that training reaches"""
     measured: float | None = None
-    """images a second that one device trained on in a short run, in place of --utilisation"""
+    """images per second that one device reached in a short run, instead of --utilisation; default:
+    none"""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """ddp: every device holds all weights; fsdp: weights, gradients and state are shared out"""
+    """ddp: replicate the weights on every device; fsdp: shard weights, gradients and optimizer
+    state"""
     checkpoint_activations: bool = False
-    """keep only the input of each block, and compute the rest again: less memory, more time"""
+    """recompute activations in the backward pass: less memory, more time"""
     micro_batch: int | None = None
-    """images at a time on one device; none given: as many as fit"""
+    """images per device at a time; default: as many as fit"""
     optimizer: Literal["adamw", "sgd"] = "adamw"
-    """what keeps state for the weights: adamw two numbers each, sgd with momentum one"""
+    """optimizer, for its memory: adamw keeps two numbers per weight, sgd with momentum one"""
     ema: bool = False
-    """keep a running average of the weights, too"""
+    """keep an exponential moving average of the weights, too"""
     precision: Literal["auto", "bf16", "fp32"] = "auto"
-    """of matrix products; auto: bf16 where the hardware has it"""
+    """precision of matrix products; auto: bf16 where the hardware has it"""
     image_kb: float = 110
-    """size of one image file in kB; ImageNet's are about 110"""
+    """size of an image file in kB; ImageNet's are about 110"""
     price_per_hour: float | None = None
-    """of one device, in any currency: adds what all of it costs"""
+    """price of one device per hour, in any currency, to add the total price; default: none"""
     json: bool = False
     """print JSON"""
 
@@ -185,6 +179,8 @@ def estimate_plan(
     config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
 ) -> dict[str, Any]:
     """The whole plan; raises ConfigError where the hardware has no peak in this precision."""
+    from patchwords.models.zoo import resolve_model
+
     return {
         "model": resolve_model(config.model).name,
         **_work(training, machine),
@@ -195,6 +191,8 @@ def estimate_plan(
 
 
 def _work(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
+    from patchwords.models.cost import count_macs, count_parameters
+
     shape = training.config
     return {
         "image_size": list(shape.image_size),
@@ -213,6 +211,10 @@ def _work(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
 
 
 def _hardware(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, Any]:
+    from patchwords.planning.estimate import GIB
+    from patchwords.planning.hardware import get_peak_flops
+    from patchwords.planning.memory import USABLE_MEMORY_SHARE
+
     hardware, precision = machine.hardware, training.update.precision
     return {
         "devices": machine.layout.devices,
@@ -229,6 +231,12 @@ def _time(
     config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
 ) -> dict[str, Any]:
     """How long, and what the data and the money have to be for that."""
+    from patchwords.planning.estimate import (
+        JPEGS_PER_CORE_SECOND,
+        estimate_decoding_cores,
+        estimate_time,
+    )
+
     spent = estimate_time(training, machine)
     price = config.price_per_hour
     return {
@@ -252,6 +260,8 @@ def _memory(
     training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None
 ) -> dict[str, Any]:
     """The layouts side by side, and, where the one asked for does not fit, one that does."""
+    from patchwords.planning.estimate import find_fitting_layout, fit_in_memory, list_layouts
+
     found = {
         layout: fit_in_memory(training, replace(machine, layout=layout), micro_batch)
         for layout in list_layouts(machine.layout)
@@ -294,7 +304,6 @@ def _layout(one: MemoryFit, chosen: bool) -> dict[str, Any]:
 # A plan on a terminal: four sections, a formula beside each number.
 
 
-CONSOLE_WIDTH = 100
 BYTES_PER_GIB = 2**30
 
 # Rows of the table of memory: what is in a device, under its name in the estimate.
@@ -328,18 +337,6 @@ def print_plan(plan: dict[str, Any]) -> None:
         console.print(line)
     print_section(console, "Time", time_rows(plan))
     print_section(console, "Data and disk", data_rows(plan))
-
-
-def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:
-    """A title, and rows of name, number, formula."""
-    table = Table(box=None, show_header=False, pad_edge=False)
-    table.add_column(min_width=20, no_wrap=True)
-    table.add_column(justify="right", min_width=16, no_wrap=True)
-    table.add_column(style="dim")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console.print(Text(f"\n{title}", style="bold"))
-    console.print(table)
 
 
 def compute_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
@@ -494,26 +491,5 @@ def format_gib(size: int) -> str:
     )
 
 
-def format_bytes(size: float) -> str:
-    """Decimal, as files and disks are counted."""
-    return f"{format_compact(size)}B"
-
-
 def format_exaflops(number: float) -> str:
     return f"{number:,.0f} exaFLOPs" if number >= 100 else f"{number:.3g} exaFLOPs"
-
-
-def format_epochs(epochs: float) -> str:
-    return pluralise(int(epochs), "epoch") if epochs == int(epochs) else f"{epochs:g} epochs"
-
-
-def format_days(seconds: float) -> str:
-    """
-    >>> format_days(86_400 * 3), format_days(7200 * 3), format_days(30)
-    ('3.0 days', '6.0 hours', '1 minute')
-    """
-    if seconds >= 86_400:
-        return f"{seconds / 86_400:,.1f} days"
-    if seconds >= 7200:
-        return f"{seconds / 3600:.1f} hours"
-    return pluralise(max(1, round(seconds / 60)), "minute")

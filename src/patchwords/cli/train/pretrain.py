@@ -5,11 +5,9 @@ from __future__ import annotations
 import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import tyro
-
+from patchwords.cli.options import TrainCommand
 from patchwords.training.config import PretrainConfig
 
 if TYPE_CHECKING:
@@ -18,25 +16,19 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class PretrainCommand(PretrainConfig):
-    """Pre-train a model on many images; patchwords finetune --weights RUN starts from it.
+class PretrainCommand(TrainCommand, PretrainConfig):
+    """Pre-train a model on many images; then fine-tune it: patchwords finetune --weights RUN.
 
-    DATA is as for patchwords finetune. With --objective masked (Sec. 4.6 of the paper) it needs
-    no labels: half of the patches of each image are hidden, and their colours predicted. With
-    --objective supervised it learns the classes, with the tanh layer of Sec. 3.1 in the head.
+    DATA is as for `patchwords finetune`. --objective masked (Sec. 4.6 of the paper) needs no
+    labels: half of the patches of each image are masked, and their colours are predicted.
+    --objective supervised learns the classes, with the tanh layer of Sec. 3.1 in the head.
 
-    What you do not set comes from Table 3, or from Appendix B.1.2 for masks, fitted to the size
-    of your data. Few images are held out: validation, up to 5,000; a test split only where DATA
-    has one. Everything else, the run folder too, is as for patchwords finetune.
+    Settings that you leave out come from Table 3, or for masks from Appendix B.1.2, fitted to the
+    size of the data. Few images are held out: up to 5,000 for validation, and a test split only if
+    DATA has one. Everything else, including the run folder, is as for `patchwords finetune`.
 
     Example: patchwords pretrain photos/ --objective masked --model ViT-S/16 --output runs/masked
     """
-
-    data: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
-    ] = ""  # the images
-    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
-    json: bool = False  # print the results as JSON, and progress to stderr
 
 
 def parse_pretrain(words: Sequence[str]) -> PretrainCommand:

@@ -21,13 +21,11 @@ DEFAULT_COST_MODEL = "ViT-B/16"  # whose cost is told where a recipe is for any 
 
 @dataclass(frozen=True)
 class RecipesCommand:
-    """List published recipes, or show one whole: its source, every setting, and what it costs.
-
-    PATTERN is a glob over names ('vit-b16-*', '*cifar10*'); a single name shows the recipe whole.
+    """List published training recipes, or show one: its source, every setting, and its cost.
 
     The recipes are those of the ViT paper, of its authors' code, of AugReg ("How to train your
     ViT?"), of "Better plain ViT baselines" and of BiT. `patchwords pretrain` and `patchwords
-    finetune` take them by --recipe NAME, and with --scale do a miniature.
+    finetune` follow one by --recipe NAME, and scale it down by --scale.
 
     Example: patchwords recipes 'augreg-medium1*'
 
@@ -35,9 +33,9 @@ class RecipesCommand:
     """
 
     pattern: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="PATTERN")] = "*"
-    """names to show, with * and ?"""
+    """names to list, with * and ?; a single name shows the whole recipe"""
     json: bool = False
-    """print JSON, every recipe whole"""
+    """print JSON, with every setting"""
 
 
 def run_recipes(config: RecipesCommand) -> int:

@@ -24,51 +24,55 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StudyCommand:
-    """Measure a table or figure of the paper again, and say which of its claims hold here.
+    """Measure a table or figure of the paper again and test its claims; without NAME: list them.
 
-    `patchwords studies` lists what there is. A study is a grid of trainings; the folder gets
-    page.html and page.md with the paper's numbers beside yours and a verdict on each claim,
-    results.json, results.csv and the figure. Verdicts follow a rule that is fixed before the run.
+    A study is a grid of trainings. Its folder gets page.html and page.md with the paper's numbers
+    next to yours and a verdict on each claim, results.json, results.csv and the figure. The rule
+    behind the verdicts is fixed before the run.
 
-    The same command goes on where one was stopped or killed. Several processes share the grid, by
-    --jobs or by starting the command several times with the same --output.
+    After an interruption the same command continues. Several processes share the grid, by --jobs
+    or by starting the command several times with the same --output.
 
     Example: patchwords study position-embeddings --data cifar10/ --output runs/positions
 
     Example: patchwords study head-type --scale full --plan
     """
 
-    name: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="NAME")]
-    """the study"""
+    name: Annotated[tyro.conf.Positional[str | None], tyro.conf.arg(metavar="NAME")] = None
+    """name of the study; default: list the studies, with what each measures, needs and costs"""
     scale: Literal["mini", "full"] = "mini"
     """mini: small models on small data, within an hour; full: the paper's own setting"""
     data: str | None = None
-    """what is trained on; `patchwords studies` says what a study needs"""
+    """images to train on, if the study trains: `patchwords study` says which; default: none"""
     transfer: str | None = None
-    """what the frozen models are judged on, where a study does that"""
+    """images to evaluate pre-trained models on, if the study does; default: none"""
     output: Path | None = None
-    """folder to write, or to go on in"""
+    """folder to write, or to continue in; required except with --plan; default: none"""
     seeds: int | None = None
-    """trainings of each cell; none given: three for mini, one for full"""
+    """trainings per trial, with different seeds; default: 3 for mini, 1 for full"""
     budget: float | None = None
-    """minutes that it may take: seeds are left out first, then steps, and the page says so"""
+    """time budget in minutes: fewer seeds first, then fewer steps, as the page then says; default:
+    no limit"""
     jobs: int | None = None
-    """processes that share the cells; none given: one for each core, or one on a GPU"""
+    """processes that share the trials; default: one per CPU core, or one on a GPU"""
     device: DeviceName = "auto"
-    """where to compute"""
+    """device to train on; auto: a GPU if there is one"""
     precision: PrecisionName = "auto"
-    """of matrix products; auto: bf16 where it is fast"""
+    """precision of matrix products; auto: bf16 where it is fast"""
     plan: bool = False
-    """only say what each cell costs"""
+    """only print what each trial costs"""
     gpu: str = "h100"
-    """for --plan: the hardware whose days are told"""
+    """hardware that --plan estimates device-days for"""
     json: bool = False
-    """print the results, or the plan, as JSON, and progress to stderr"""
+    """print the list, the results or the plan as JSON, and progress to stderr"""
 
 
 def run_study(config: StudyCommand) -> int:
     from patchwords.studies.registry import load_study
 
+    if config.name is None:
+        print_studies(config.json)
+        return 0
     study = load_study(config.name)
     if config.plan:
         print_study_plan(study, config)
@@ -108,7 +112,7 @@ def run_study(config: StudyCommand) -> int:
 
 def format_study_command(config: StudyCommand) -> str:
     """What was asked for, as it can be said again."""
-    words = ["patchwords", "study", config.name, "--scale", config.scale]
+    words = ["patchwords", "study", str(config.name), "--scale", config.scale]
     for name in ("data", "transfer", "output", "seeds", "budget", "jobs"):
         value = getattr(config, name)
         if value is not None:
@@ -144,29 +148,16 @@ def print_study(results: dict[str, Any], folder: Path, tell: Any) -> None:
     tell(f"page:    {folder / 'page.html'}")
 
 
-# `patchwords studies`: what can be measured again, what it asks, needs and costs.
-
-
-@dataclass(frozen=True)
-class StudiesCommand:
-    """List the studies of the paper's tables and figures: what each asks, needs and costs.
-
-    Example: patchwords studies
-    """
-
-    json: bool = False
-    """print JSON"""
-
-
-def run_studies(config: StudiesCommand) -> int:
+def print_studies(json: bool) -> None:
+    """List the studies: what each asks, needs and costs."""
     from rich.console import Console
 
     from patchwords.studies.registry import STUDIES, load_study
 
     rows = [study_to_dict(load_study(name)) for name in STUDIES]
-    if config.json:
+    if json:
         print(jsonlib.dumps(rows, indent=1))
-        return 0
+        return
     console = Console(highlight=False)
     for row in rows:
         console.print(f"[bold]{row['name']}[/bold]  {row['source']}")
@@ -174,9 +165,8 @@ def run_studies(config: StudiesCommand) -> int:
         for scale, about in row["scales"].items():
             console.print(f"  {scale}: {format_scale_cost(about)}", markup=False, soft_wrap=True)
     console.print(
-        "\npatchwords study NAME --data DATA --output FOLDER; --plan says what cells cost"
+        "\npatchwords study NAME --data DATA --output FOLDER; --plan says what its trials cost"
     )
-    return 0
 
 
 def study_to_dict(study: Study) -> dict[str, Any]:

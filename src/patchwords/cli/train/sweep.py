@@ -6,11 +6,9 @@ import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from patchwords.cli.options import TrainCommand
 from patchwords.evaluation.sweeps.config import SweepConfig
 
 if TYPE_CHECKING:
@@ -20,26 +18,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class SweepCommand(SweepConfig):
-    """Choose the learning rate as the paper does (Table 4), then train with it on everything.
+class SweepCommand(TrainCommand, SweepConfig):
+    """Choose the learning rate on a dev split, as the paper does, then train on all images.
 
-    Each rate is trained on the training images but for a dev split (10 % of small data, 2 % of
-    up to 500,000 images, 1 % of more; or DATA's own validation split), and judged by that. The
-    best one is trained anew on all training images, and only then the test images are read, once.
+    For each rate a model is trained on the training images except a dev split (10 % of small data,
+    2 % of up to 500,000 images, 1 % of more; or DATA's own validation split), and evaluated on that
+    split. The best rate is then used to train on all training images, and only that last model is
+    evaluated on the test images, once.
 
-    All settings of patchwords finetune but --lr and --validation apply to every run. The output
-    folder gets lr-RATE/ and final/, which are run folders (predict, evaluate and report take
-    final/), sweep.json, results.json, results.csv, and sweep.png and .svg: accuracy over rate.
-    After an interruption the same command with --resume goes on, exactly.
+    All settings of `patchwords finetune` except --lr and --validation apply to every run. The
+    output folder gets lr-RATE/ and final/, which are run folders (predict, evaluate and report take
+    final/), sweep.json, results.json, results.csv, and accuracy over learning rate as sweep.png and
+    .svg. After an interruption the same command with --resume continues exactly.
 
     Example: patchwords sweep photos/ --weights runs/pretrained --lrs 0.003 0.01 0.03 --seeds 3
     """
-
-    data: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA", help_behavior_hint="")
-    ] = ""  # the images
-    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
-    json: bool = False  # print the results as JSON, and progress to stderr
 
 
 def parse_sweep(words: Sequence[str]) -> SweepCommand:

@@ -6,11 +6,11 @@ import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from patchwords.cli.options import TrainCommand
 from patchwords.evaluation.sweeps.config import VtabConfig
 
 if TYPE_CHECKING:
@@ -21,26 +21,23 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class VtabCommand(VtabConfig):
-    """Fine-tune a trained model on the tasks of VTAB-1k, and set the paper's numbers beside.
+class VtabCommand(TrainCommand, VtabConfig):
+    """Fine-tune a pretrained model on the tasks of VTAB-1k, next to the paper's numbers.
 
-    ROOT has a folder for each task, such as ROOT/caltech101/ with train/, val/ and test/ of it:
-    1,000 training images, all of which are trained on, and the whole test set. What is not there
-    is named and left out; docs/sweeps.md lists the tasks and how to make their folders.
+    ROOT has a folder for each task, such as ROOT/caltech101/ with its train/, val/ and test/
+    folders: 1,000 training images, all used for training, and the whole test set. Tasks without a
+    folder are named and left out; docs/sweeps.md lists the tasks and how to make their folders.
 
-    The protocol is the paper's for all tasks: SGD, 2,500 steps of 512 images at a learning rate
-    of 0.01, 384x384 pixels. Whatever you set otherwise is said beside the results. The output
-    folder gets a run folder for each task, results.json, results.csv, vtab.png and vtab.svg.
-    After an interruption the same command with --resume goes on, exactly.
+    The protocol is the paper's for all tasks: SGD, 2,500 steps of 512 images at a learning rate of
+    0.01, 384x384 pixels. Settings that you change are listed with the results. The output folder
+    gets a run folder for each task, results.json, results.csv, vtab.png and vtab.svg. After an
+    interruption the same command with --resume continues exactly.
 
     Example: patchwords vtab vtab/ --weights google/vit-base-patch16-224-in21k --output runs/vtab
     """
 
-    data: Annotated[
-        tyro.conf.Positional[str], tyro.conf.arg(metavar="ROOT", help_behavior_hint="")
-    ] = ""  # folder with a folder of images for each task
-    config: Path | None = None  # YAML with settings, such as a run's config.yaml; flags win over it
-    json: bool = False  # print the results as JSON, and progress to stderr
+    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="ROOT")] = ""
+    """folder with a folder of images for each task"""
 
 
 def parse_vtab(words: Sequence[str]) -> VtabCommand:
@@ -154,7 +151,7 @@ def format_vtab_mean(outcome: VtabResult) -> str:
 
 
 def list_vtab_caveats(outcome: VtabResult) -> list[str]:
-    """Why the numbers may not stand beside the paper's."""
+    """List why the numbers may not be comparable with the paper's."""
     lines = []
     if outcome.departures:
         lines.append(f"Not the paper's protocol: {'; '.join(outcome.departures)}.")

@@ -15,19 +15,25 @@ from patchwords.training.config import DataSettings, FinetuneConfig, RecipeSetti
 
 @dataclass(frozen=True)
 class SweepDataSettings(DataSettings):
-    """Which images, and which of them are held out."""
+    """Which images to train on, and which to hold out; the dev split has no size limit."""
 
-    # Table 4's shares are of the whole training set, however large: 1 % of ImageNet is 12,812.
-    most_validation: int | None = None  # images of the dev split at most; none given: no limit
+    most_validation: int | None = None
+    """maximum number of images in the dev split; default: no limit"""
 
 
 @dataclass(frozen=True)
 class SweepGrid:
-    """What is tried, and on what it is judged."""
+    """Which learning rates to try, and on which images to choose."""
 
-    lrs: tuple[float, ...] | None = None  # learning rates; none given: Table 4's grid
-    dev: float | None = None  # share of the training images to choose by; none given: Table 4's
-    seeds: int = 1  # final runs, with seeds from --seed on: their spread is reported
+    section: ClassVar[str] = "Sweep"
+
+    lrs: tuple[float, ...] | None = None
+    """learning rates to try; default: Table 4's grid"""
+    dev: float | None = None
+    """share of the training images held out to choose by; default: Table 4's 10, 2 or 1 %, by the
+    size of DATA"""
+    seeds: int = 1
+    """number of final runs, with seeds --seed, --seed + 1, ...; their spread is reported"""
 
 
 @dataclass(frozen=True)
@@ -36,7 +42,8 @@ class SweepConfig(FinetuneConfig):
 
     verb: ClassVar[str] = "sweep"
 
-    output: str | None = None  # folder to write; none given: runs/DATA-sweep
+    output: str | None = None
+    """folder to write; default: runs/DATA-sweep"""
     grid: SweepGrid = field(default_factory=SweepGrid)
     data_settings: SweepDataSettings = field(default_factory=SweepDataSettings)
 
@@ -90,14 +97,18 @@ VTAB_RECIPE = "paper-finetune-vtab"
 class VtabRecipeSettings(RecipeSettings):
     """How long and how to train; the paper has one protocol for all tasks."""
 
-    recipe: str | None = VTAB_RECIPE  # a published one, by name: see `patchwords recipes`
+    recipe: str | None = VTAB_RECIPE
+    """published recipe to train by; `patchwords recipes` lists them"""
 
 
 @dataclass(frozen=True)
 class VtabTaskSettings:
-    """Which of the 19 tasks."""
+    """Which of the 19 tasks to train on."""
 
-    tasks: tuple[str, ...] | None = None  # by name; none given: all whose data are in ROOT
+    section: ClassVar[str] = "Tasks"
+
+    tasks: tuple[str, ...] | None = None
+    """tasks to train on, by name; default: all with a folder in ROOT"""
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,8 @@ class VtabConfig(FinetuneConfig):
 
     verb: ClassVar[str] = "vtab"
 
-    output: str | None = None  # folder to write; none given: runs/ROOT-vtab
+    output: str | None = None
+    """folder to write; default: runs/ROOT-vtab"""
     choice: VtabTaskSettings = field(default_factory=VtabTaskSettings)
     recipe: VtabRecipeSettings = field(default_factory=VtabRecipeSettings)
 

@@ -1,0 +1,58 @@
+"""Text and tables that several commands print."""
+
+from __future__ import annotations
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from patchwords.files import format_duration
+from patchwords.report.format import format_compact, pluralise
+
+CONSOLE_WIDTH = 100
+
+
+def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:
+    """A title, and rows of name, number, formula."""
+    table = Table(box=None, show_header=False, pad_edge=False)
+    table.add_column(min_width=20, no_wrap=True)
+    table.add_column(justify="right", min_width=16, no_wrap=True)
+    table.add_column(style="dim")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    console.print(Text(f"\n{title}", style="bold"))
+    console.print(table)
+
+
+def format_bytes(size: float) -> str:
+    """Decimal, as files and disks are counted."""
+    return f"{format_compact(size)}B"
+
+
+def format_epochs(epochs: float) -> str:
+    return pluralise(int(epochs), "epoch") if epochs == int(epochs) else f"{epochs:g} epochs"
+
+
+def format_days(seconds: float) -> str:
+    """
+    >>> format_days(86_400 * 3), format_days(7200 * 3), format_days(30)
+    ('3.0 days', '6.0 hours', '1 minute')
+    """
+    if seconds >= 86_400:
+        return f"{seconds / 86_400:,.1f} days"
+    if seconds >= 7200:
+        return f"{seconds / 3600:.1f} hours"
+    return pluralise(max(1, round(seconds / 60)), "minute")
+
+
+def format_long_duration(seconds: float) -> str:
+    """
+    >>> format_long_duration(90), format_long_duration(200_000)
+    ('1 min 30 s', '2.3 days')
+    """
+    return format_days(seconds) if seconds >= 86_400 else format_duration(seconds)
+
+
+def print_unwrapped(console: Console, line: str) -> None:
+    """A line that may be copied whole."""
+    console.print(line, markup=False, soft_wrap=True)
