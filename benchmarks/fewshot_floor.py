@@ -20,14 +20,16 @@ import numpy as np
 from PIL import Image
 
 import patchwords as pw
-from patchwords.cli.options import CacheOptions, DataOptions, DeviceOptions, open_probe_inputs
 from patchwords.data.dataset import ImageDataset
+from patchwords.device import choose_device
+from patchwords.evaluation.probes.cache import FeatureCache
 from patchwords.evaluation.probes.fewshot import (
     build_fewshot_table,
     draw_probe_shots,
     extract_drawn_features,
     score_shot_draws,
 )
+from patchwords.evaluation.probes.inputs import open_probe_inputs
 from patchwords.evaluation.statistics import compute_seed_statistics
 from patchwords.studies.paper.setups import MIDDLE_VIT_SHAPE, RESNET_14
 from patchwords.studies.training import FEWSHOT_DRAWS
@@ -55,12 +57,10 @@ def untrained(settings: Mapping[str, Any], seed: int, data: str, shots: int) -> 
     model = pw.create_model(settings["model"], image_size=SIDE, seed=seed, **own)
     with tempfile.TemporaryDirectory() as folder:
         pw.save_pretrained(model, folder)
-        cache = CacheOptions(str(Path(folder) / "features"))
-        with open_probe_inputs(
-            folder, data, DeviceOptions("cpu"), DataOptions(), cache, seed=0
-        ) as found:
-            drawn = draw_probe_shots(found.pair, (shots,), FEWSHOT_DRAWS)
-            frozen, draws = extract_drawn_features(found.ask, found.pair, drawn)
+        device, cache = choose_device("cpu", "fp32"), FeatureCache(Path(folder) / "features")
+        with open_probe_inputs(folder, data, device, cache) as inputs:
+            drawn = draw_probe_shots(inputs.split, (shots,), FEWSHOT_DRAWS)
+            frozen, draws = extract_drawn_features(inputs.extract, inputs.split, drawn)
     [row] = build_fewshot_table(frozen, draws)["table"]
     return float(row["mean"])
 
@@ -69,11 +69,9 @@ def by_colours(data: str, shots: int) -> list[float]:
     """Few-shot accuracy of histograms, draw by draw."""
     with tempfile.TemporaryDirectory() as folder:
         pw.save_pretrained(pw.create_model("ViT-Ti/16", image_size=SIDE), folder)
-        cache = CacheOptions(str(Path(folder) / "features"))
-        with open_probe_inputs(
-            folder, data, DeviceOptions("cpu"), DataOptions(), cache, seed=0
-        ) as found:
-            pair = found.pair
+        device, cache = choose_device("cpu", "fp32"), FeatureCache(Path(folder) / "features")
+        with open_probe_inputs(folder, data, device, cache) as inputs:
+            pair = inputs.split
     drawn = draw_probe_shots(pair, (shots,), FEWSHOT_DRAWS)
     learned, judged = pair.train.select(drawn.wanted), pair.test
     scores = score_shot_draws(

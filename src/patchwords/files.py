@@ -13,6 +13,7 @@ from pathlib import Path
 
 from patchwords.errors import ConfigError, PatchwordsError
 
+GIB = 2**30  # bytes
 LOCK_POLL = 0.05  # seconds; Windows alone needs it
 
 

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from patchwords.benchmark.clock import ThroughputResult, TimingSpec, measure_batch_sizes
-from patchwords.benchmark.workload import GIB, BenchmarkWorkload, get_usable_memory
+from patchwords.benchmark.workload import BenchmarkWorkload, get_usable_memory
 from patchwords.device import Device
+from patchwords.files import GIB
 from patchwords.models.cost import compute_training_flops, count_forward_macs
 from patchwords.training.engine.step import StepSettings, TrainState, train_step
 from patchwords.training.model_setup import InitialModel

@@ -9,6 +9,7 @@ from typing import Literal
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device, DeviceName, PrecisionName, choose_device, free_memory
 from patchwords.errors import ConfigError
+from patchwords.files import GIB
 from patchwords.models.build import Model, ModelConfig, get_model_family
 from patchwords.models.zoo import create_model, resolve_model
 from patchwords.planning.memory import (
@@ -24,7 +25,6 @@ from patchwords.training.plan import require_setting
 from patchwords.training.recipes import fill_recipe_settings
 
 InitKind = Literal["weights", "scratch"]
-GIB = 2**30
 DEFAULT_NUM_IMAGES = (
     1_281_167  # where nobody says how many: ImageNet's; it decides the recipe's batch
 )

@@ -5,8 +5,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits, ImageDataset
     from patchwords.device import Device
     from patchwords.evaluation.predictions import LoadedModel
-    from patchwords.evaluation.probes.cache import FeatureCache, FeatureExtractor
-    from patchwords.evaluation.probes.features import ProbeSplit
+    from patchwords.evaluation.probes.cache import FeatureCache
+    from patchwords.evaluation.probes.inputs import ProbeInputs
     from patchwords.evaluation.robustness.perturbation import RobustnessImages
 
 
@@ -260,8 +260,8 @@ class CacheOptions:
 
     def open(self) -> FeatureCache | None:
         from patchwords.errors import ConfigError
-        from patchwords.evaluation.probes.cache import GIB, FeatureCache
-        from patchwords.files import cache_folder
+        from patchwords.evaluation.probes.cache import FeatureCache
+        from patchwords.files import GIB, cache_folder
 
         if not self.cache_size > 0:
             raise ConfigError(f"--cache-size {self.cache_size:g}: give GiB, more than 0")
@@ -271,72 +271,24 @@ class CacheOptions:
         return FeatureCache(folder.absolute(), int(self.cache_size * GIB))
 
 
-@dataclass(frozen=True)
-class ProbeInputs:
-    """A model and the images to ask it about."""
-
-    subject: LoadedModel
-    pair: ProbeSplit
-    cache: FeatureCache | None
-    ask: FeatureExtractor
-
-    def describe(self) -> dict[str, Any]:
-        """The model, for the results."""
-        from patchwords.models.cost import count_parameters
-
-        return {
-            "model": self.subject.name,
-            "architecture": self.subject.source.architecture,
-            "parameters": count_parameters(self.subject.model.config),
-            "image_size": list(self.subject.preprocess.image_size),
-            "precision": self.subject.device.precision,
-        }
-
-    @property
-    def whole_is_kept(self) -> bool:
-        """Whether the cache has the features of all images to learn from; all processes ask."""
-        from patchwords.distributed import broadcast_from_main, get_world
-
-        if self.cache is None:
-            return False
-        subject = self.subject
-        of = subject.model, self.pair.train, subject.preprocess, subject.device
-        return broadcast_from_main(get_world().is_main and self.cache.holds(*of))
-
-
-@contextmanager
 def open_probe_inputs(
     model: str, data: str, where: DeviceOptions, images: DataOptions, cache: CacheOptions, seed: int
-) -> Iterator[ProbeInputs]:
-    """For the time that features are asked for; processes that torchrun started can talk."""
+) -> AbstractContextManager[ProbeInputs]:
+    """Open the model and the images of a probe command, with a progress bar on stderr."""
     from patchwords.cli.progress import show_progress
-    from patchwords.data.open import open_data
-    from patchwords.distributed import is_main_process, join_process_group, run_on_all_processes
-    from patchwords.evaluation.held_out import read_run_splits
-    from patchwords.evaluation.predictions import load_model_on_device
-    from patchwords.evaluation.probes.cache import build_feature_extractor
-    from patchwords.evaluation.probes.features import split_for_probe
+    from patchwords.evaluation.probes.inputs import open_probe_inputs
 
-    device: Device = where.choose()
-    kept = cache.open()
-    silent: Any = nullcontext(None)
-    with (
-        join_process_group(cuda=device.type == "cuda"),
-        show_progress("computing features") if is_main_process() else silent as progress,
-    ):
-        subject = run_on_all_processes(lambda: load_model_on_device(model, device, where.workers))
-        # a class may have one image to learn from, as nothing is held out of it
-        found = run_on_all_processes(
-            lambda: open_data(
-                data,
-                image_column=images.image_column,
-                label_column=images.label_column,
-                unseen_classes=True,
-            )
-        )
-        recorded = read_run_splits(Path(model))
-        pair = run_on_all_processes(lambda: split_for_probe(found, recorded, seed))
-        yield ProbeInputs(subject, pair, kept, build_feature_extractor(subject, kept, progress))
+    return open_probe_inputs(
+        model,
+        data,
+        where.choose(),
+        cache.open(),
+        seed=seed,
+        workers=where.workers,
+        image_column=images.image_column,
+        label_column=images.label_column,
+        show_progress=lambda: show_progress("computing features"),
+    )
 
 
 def print_image_counts(results: dict[str, Any], say: Callable[[str], None]) -> None:

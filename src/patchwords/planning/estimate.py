@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from patchwords.files import GIB
 from patchwords.models.cost import ModelConfig, compute_training_flops, count_macs, count_parameters
 from patchwords.planning.hardware import Hardware, get_peak_flops
 from patchwords.planning.memory import (
@@ -20,7 +21,6 @@ from patchwords.planning.memory import (
 )
 
 RECOMPUTE_FACTOR = 8 / 6  # FLOPs where activations are checkpointed: one more forward pass
-GIB = 2**30
 # JPEGs that one CPU core reads, decodes, crops and resizes in a second: benchmarks/input.py gives
 # 746 for photos of 500 pixels and 68 KB, 1,255 for 320 pixels and 31 KB.
 JPEGS_PER_CORE_SECOND = (500, 1000)

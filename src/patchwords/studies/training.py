@@ -12,10 +12,18 @@ from typing import Any
 from rich.console import Console
 
 from patchwords.data.dataset import VALIDATION
+from patchwords.device import choose_device
 from patchwords.errors import Diverged
 from patchwords.evaluation.held_out import evaluate_classifier
 from patchwords.evaluation.pretraining import choose_evaluator
-from patchwords.evaluation.probes.fewshot import measure_fewshot
+from patchwords.evaluation.probes.cache import FeatureCache
+from patchwords.evaluation.probes.fewshot import (
+    build_fewshot_table,
+    draw_probe_shots,
+    extract_drawn_features,
+    measure_fewshot,
+)
+from patchwords.evaluation.probes.inputs import open_probe_inputs
 from patchwords.evaluation.sweeps.series import (
     evaluate_and_report,
     read_evaluation,
@@ -136,20 +144,13 @@ def evaluate_on_test(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 def evaluate_by_fewshot(cell: Trial, bench: StudyContext, shots: int) -> TrialMetrics:
     """Few-shot linear accuracy of the frozen model on --transfer, the mean of three draws."""
-    from patchwords.cli.options import CacheOptions, DataOptions, DeviceOptions, open_probe_inputs
-    from patchwords.evaluation.probes.fewshot import (
-        build_fewshot_table,
-        draw_probe_shots,
-        extract_drawn_features,
-    )
-
-    assert bench.transfer is not None, "asked for before the first cell"
-    where, cache = DeviceOptions(bench.device), CacheOptions(str(bench.shared / "features"))
+    assert bench.transfer is not None, "required before the first trial"
+    device, cache = choose_device(bench.device, "fp32"), FeatureCache(bench.shared / "features")
     model = str(RunFolder(bench.run(cell)).model)
-    with open_probe_inputs(model, bench.transfer, where, DataOptions(), cache, seed=0) as found:
-        drawn = draw_probe_shots(found.pair, (shots,), FEWSHOT_DRAWS)
+    with open_probe_inputs(model, bench.transfer, device, cache) as inputs:
+        drawn = draw_probe_shots(inputs.split, (shots,), FEWSHOT_DRAWS)
         frozen, draws = extract_drawn_features(
-            found.ask, found.pair, drawn, 0.01, found.whole_is_kept
+            inputs.extract, inputs.split, drawn, cached=inputs.train_is_cached
         )
     [row] = build_fewshot_table(frozen, draws)["table"]
     return {"accuracy": row["mean"], "test images": len(frozen.test.labels)}

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from patchwords.device import free_memory
 from patchwords.errors import WeightsError
-from patchwords.files import write_atomically
+from patchwords.files import GIB, write_atomically
 
 # What a file of weights is asked before its content is read.
 #
@@ -36,7 +36,6 @@ from patchwords.files import write_atomically
 # the memory. All of it ends in one line that names the file; nothing in a file is ever run.
 
 
-GIB = 2**30
 MAX_TENSOR_BYTES = 64 * GIB  # of all tensors of a file; ViT-G/14 has 7 GiB, BiT-R152x4 has 4
 # Weights are noise and hardly shrink, but for a classifier of zeros: a large file that grows more
 # than this many times is made to fill the memory. Deflate can do 1,032 times.

@@ -69,14 +69,14 @@ def run_fewshot(config: FewshotCommand) -> int:
     seeds = range(config.seed, config.seed + config.seeds)
     with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as found:
-        shots = draw_probe_shots(found.pair, config.shots, tuple(seeds))
-        max_bad, whole = config.images.max_bad, found.whole_is_kept
-        frozen, draws = extract_drawn_features(found.ask, found.pair, shots, max_bad, whole)
+    ) as inputs:
+        shots = draw_probe_shots(inputs.split, config.shots, tuple(seeds))
+        max_bad, whole = config.images.max_bad, inputs.train_is_cached
+        frozen, draws = extract_drawn_features(inputs.extract, inputs.split, shots, max_bad, whole)
     if not is_main_process():
         return 0
     results = {
-        **found.describe(),
+        **inputs.describe(),
         "data": config.data,
         "pool": shots.images,
         **build_fewshot_table(frozen, draws, config.l2),

@@ -61,15 +61,15 @@ def run_knn(config: KnnCommand) -> int:
     config.results.claim()
     with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as found:
-        images = len(found.pair.train)
+    ) as inputs:
+        images = len(inputs.split.train)
         validate_knn_settings(config.k or choose_default_ks(images), config.temperature, images)
-        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+        frozen = extract_probe_features(inputs.extract, inputs.split, config.images.max_bad)
     if not is_main_process():
         return 0
-    device = found.subject.device.torch_device
+    device = inputs.loaded.device.torch_device
     results = {
-        **found.describe(),
+        **inputs.describe(),
         "data": config.data,
         **evaluate_knn(frozen, config.k, config.temperature, config.seed, device),
     }

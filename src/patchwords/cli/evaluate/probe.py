@@ -61,12 +61,12 @@ def run_probe(config: ProbeCommand) -> int:
     config.results.claim()
     with open_probe_inputs(
         config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as found:
-        frozen = extract_probe_features(found.ask, found.pair, config.images.max_bad)
+    ) as inputs:
+        frozen = extract_probe_features(inputs.extract, inputs.split, config.images.max_bad)
     if not is_main_process():
         return 0
-    settings = replace(settings, device=found.subject.device.torch_device)
-    results = {**found.describe(), "data": config.data, **evaluate_linear_probe(frozen, settings)}
+    settings = replace(settings, device=inputs.loaded.device.torch_device)
+    results = {**inputs.describe(), "data": config.data, **evaluate_linear_probe(frozen, settings)}
     config.results.give(
         results,
         results["path"],

@@ -19,6 +19,7 @@ from patchwords.cli.format import (
     print_section,
 )
 from patchwords.errors import ConfigError, did_you_mean
+from patchwords.files import GIB
 from patchwords.report.format import format_count
 
 if TYPE_CHECKING:
@@ -304,8 +305,6 @@ def _layout(one: MemoryFit, chosen: bool) -> dict[str, Any]:
 # A plan on a terminal: four sections, a formula beside each number.
 
 
-BYTES_PER_GIB = 2**30
-
 # Rows of the table of memory: what is in a device, under its name in the estimate.
 MEMORY_PARTS = {
     "weights": "weights_bytes",
@@ -479,16 +478,12 @@ def data_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 def format_gib(size: int) -> str:
     """
-    >>> format_gib(3 * BYTES_PER_GIB), format_gib(5_000_000), format_gib(0)
+    >>> format_gib(3 * GIB), format_gib(5_000_000), format_gib(0)
     ('3.00', '0.005', '-')
     """
     if not size:
         return "-"
-    return (
-        f"{size / BYTES_PER_GIB:,.2f}"
-        if size >= BYTES_PER_GIB / 100
-        else f"{size / BYTES_PER_GIB:.3f}"
-    )
+    return f"{size / GIB:,.2f}" if size >= GIB / 100 else f"{size / GIB:.3f}"
 
 
 def format_exaflops(number: float) -> str:

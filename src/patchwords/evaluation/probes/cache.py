@@ -39,7 +39,7 @@ from patchwords.distributed import (
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.predictions import LoadedModel, collect_outputs, eval_mode
 from patchwords.evaluation.probes.features import Features, ProbeSplit, build_batch_encoder
-from patchwords.files import explain_write_error, file_lock
+from patchwords.files import GIB, explain_write_error, file_lock
 from patchwords.models.build import config_to_dict
 from patchwords.version import __version__
 from patchwords.weights.pretrained import digest_tensors
@@ -104,7 +104,7 @@ def digest_images(examples: ImageDataset) -> str:
     return found.hexdigest()
 
 
-GIB = 2**30
+DEFAULT_CACHE_BYTES = 16 * GIB
 STORED_DTYPES: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(np.float16),
@@ -118,7 +118,7 @@ class FeatureCache:
     """Arrays of features in a folder, of at most `bound` bytes in all."""
 
     folder: Path
-    bound: int
+    bound: int = DEFAULT_CACHE_BYTES
 
     def represent(
         self,

@@ -255,14 +255,17 @@ def extract_drawn_features(
     pair: ProbeSplit,
     shots: DrawnShots,
     max_bad: float = 0.01,
-    whole: bool = False,
+    cached: bool = False,
 ) -> tuple[ProbeFeatures, ShotDraws]:
-    """Features of what is drawn, or with `whole` of all that may be; -> and the draws in them."""
-    wanted = np.arange(shots.images) if whole else shots.wanted
-    frozen = extract_probe_features(
-        ask, pair if whole else limit_train_images(pair, wanted), max_bad
-    )
-    return frozen, shots.among(wanted[frozen.train.indices])
+    """Extract features of the drawn images, and locate the draws in them.
+
+    Args:
+        cached: take the features of all training images, which the cache has.
+    """
+    positions = np.arange(shots.images) if cached else shots.wanted
+    limited = pair if cached else limit_train_images(pair, positions)
+    frozen = extract_probe_features(ask, limited, max_bad)
+    return frozen, shots.among(positions[frozen.train.indices])
 
 
 def build_fewshot_table(

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from patchwords.evaluation.statistics import compute_seed_statistics
+from patchwords.files import GIB
 from patchwords.report.format import pluralise
 from patchwords.studies.page_blocks import PageBlock, PageTable, PageText
 from patchwords.studies.study import (
@@ -100,9 +101,6 @@ def mean_if_complete(values: Iterable[float | None]) -> float | None:
 
 
 # Tables and figure of the speeds of models at several sizes of the image.
-
-
-GIB = 2**30
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:

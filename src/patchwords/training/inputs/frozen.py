@@ -18,6 +18,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
+from patchwords.files import GIB
 from patchwords.models.build import Model
 from patchwords.models.config import ViTConfig
 from patchwords.models.vit import ViT
@@ -92,7 +93,6 @@ def build_frozen_backbone(model: Model, train: str) -> FrozenBackbone | None:
 # in a fixed number of views.
 
 
-GIB = 2**30
 MAX_DISK_SHARE = 0.5  # of what is free there: nobody has asked for it to be taken
 
 
