@@ -6,6 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples in every run, however slow the machine: a failure is one of the change.
+settings.register_profile("tests", derandomize=True, deadline=None, database=None, max_examples=50)
+settings.load_profile("tests")
 
 
 @pytest.fixture(autouse=True, scope="session")
