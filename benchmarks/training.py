@@ -14,14 +14,20 @@ from benchmarks import machine, peers, shapes
 from benchmarks.asked import Asked
 from benchmarks.table import Section, compare, typical
 from benchmarks.timing import interleave
+from patchwords.data.dataset import DatasetSplits
+from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import choose_device
 from patchwords.models.cost import compute_training_flops, count_forward_macs
 from patchwords.models.vit import ViT
+from patchwords.tasks.classification import Classification
+from patchwords.training.config import FinetuneConfig
+from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.optimizer import build_optimizer
 from patchwords.training.engine.parallel import compile_layers
-from patchwords.training.engine.step import StepSettings, TrainState, train_step
-from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.engine.state import TrainState
+from patchwords.training.engine.step import train_step
+from patchwords.training.model_setup import InitialModel
 from patchwords.training.plan import TrainingPlan
 
 MODELS = ((shapes.TI, 32), (shapes.S, 32), (shapes.TI_SMALL, 128))
@@ -57,17 +63,21 @@ def our_step(
     model.to(chosen.torch_device).train()
     if compiled:
         compile_layers(model)
-    normalise = Preprocess(model.config.image_size).normalise
-    count = len(batch.labels)
+    preprocess = Preprocess(model.config.image_size)
+    count, decoded = len(batch.labels), ImageBatch.of(batch.images, batch.labels)
     optimizer = build_optimizer(model, plan(count), model.config)
     state = TrainState(model, optimizer, average=None, micro_batch=count)
-    objective = ClassificationLoss(lambda images: model(normalise(images)))
+    names = tuple(map(str, range(model.config.num_classes)))
+    objective = Classification(FinetuneConfig(), preprocess)
+    objective.build(
+        InitialModel("ours", model, preprocess, ()), DatasetSplits("noise", "noise", names, {})
+    )
     settings = StepSettings(chosen, seed=0, rate=lambda step: RATE, clip=1.0)
 
     def step() -> Tensor:
-        measured = train_step(state, objective, batch.images, batch.labels, settings)
+        measured = train_step(state, objective, decoded, settings)
         assert measured is not None
-        return measured.loss / measured.images
+        return measured.sums["loss"] / measured.images
 
     return step
 

@@ -89,7 +89,7 @@ VIEW = TrainTransform(Preprocess((8, 12)), AugmentSettings(), seed=3)
 def assert_same(these: list[ImageBatch], those: list[ImageBatch]) -> None:
     assert len(these) == len(those) > 0
     for this, that in zip(these, those, strict=True):
-        for name in ("images", "labels", "indices", "epochs", "repeats"):
+        for name in ("images", "targets", "indices", "epochs", "repeats"):
             assert torch.equal(getattr(this, name), getattr(that, name)), name
         assert this.bad == that.bad
 
@@ -108,7 +108,7 @@ def test_a_batch_is_what_its_plan_says() -> None:
         assert batch.images.shape == (5, 3, 8, 12)
         assert batch.images.dtype == torch.uint8
         assert batch.places == places
-        assert batch.labels.tolist() == [place.sample % 3 for place in places]
+        assert batch.targets.tolist() == [place.sample % 3 for place in places]
         for image, place in zip(batch.images, places, strict=True):
             want = VIEW(GOOD[place.sample], *place)
             assert torch.equal(image.permute(1, 2, 0), torch.from_numpy(want.copy()))
@@ -249,7 +249,7 @@ def test_workers_outlive_the_signals_meant_for_the_main_process() -> None:
 def test_an_error_elsewhere_does_not_keep_the_program_from_ending() -> None:
     code = (
         "import sys; sys.path.insert(0, sys.argv[1]); import test_loader as t\n"
-        "batches = t.train_batches(t.SOUND, t.VIEW, t.train_plan(t.N, 4, 0, 0, 10**9), 2)\n"
+        "batches = t.load_batches(t.SOUND, t.VIEW, t.iterate_batch_keys(t.N, 4, 0, 0, 10**9), 2)\n"
         "next(batches); keep = [batches]; keep.append(keep); raise SystemExit(7)"
     )
     command = [sys.executable, "-c", code, os.path.dirname(__file__)]

@@ -82,7 +82,7 @@ def seen(found: Iterator[ImageBatch]) -> list[list[int]]:
     for batch in found:
         assert not batch.bad
         numbers.append(batch.images[:, 0, 0, 0].tolist())
-        assert [number % 3 for number in numbers[-1]] == batch.labels.tolist()
+        assert [number % 3 for number in numbers[-1]] == batch.targets.tolist()
     return numbers
 
 

@@ -19,11 +19,10 @@ from rich.console import Console
 
 from patchwords.cli import main
 from patchwords.cli.train import finetune
-from patchwords.evaluation.held_out import evaluate_classifier
 from patchwords.evaluation.probes.fewshot import measure_fewshot
-from patchwords.training.finetune import finetune_model as train
 from patchwords.training.logs.display import Display
-from patchwords.training.run import TrainingRun
+from patchwords.training.run import train_model
+from patchwords.training.training_run import TrainingRun
 
 COLOURS = {"disc": (220, 60, 50), "square": (50, 190, 80), "stripe": (60, 80, 230)}
 COUNTS = {"disc": 14, "square": 13, "stripe": 13}
@@ -75,7 +74,7 @@ def done(*words: object) -> str:
 def train_only(*words: object) -> TrainingRun:
     """`patchwords finetune WORDS` without the final evaluation and the report."""
     config = finetune.parse_finetune([str(word) for word in words])
-    return train(config, evaluate_classifier, Display(Console(file=io.StringIO())), measure_fewshot)
+    return train_model(config, Display(Console(file=io.StringIO())), measure_fewshot)
 
 
 def start(*words: object) -> subprocess.Popen[str]:

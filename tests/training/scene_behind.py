@@ -16,19 +16,18 @@ from unittest import mock
 
 import torch
 import torch.distributed.checkpoint as dcp
-from tiny_run import assemble, config_of, go
+from tiny_run import Evaluate, assemble, config_of, go
 from torch import Tensor
 
 from patchwords.distributed import ProcessGroup, get_world
 from patchwords.errors import DataError, PatchwordsError
-from patchwords.evaluation.held_out import evaluate_classifier
 from patchwords.training.engine import checkpoint
 from patchwords.training.engine import sharded_checkpoint as shares
 from patchwords.training.engine.parallel import to_local_tensor
-from patchwords.training.engine.step import TrainState, train_step
-from patchwords.training.finetune import EvaluateFn
-from patchwords.training.objectives.losses import Objective
-from patchwords.training.run import TrainingRun
+from patchwords.training.engine.state import TrainState
+from patchwords.training.engine.step import train_step
+from patchwords.training.objectives import Objective
+from patchwords.training.training_run import TrainingRun
 
 PATIENCE = 60.0  # seconds for training to get on while a write is held back
 Held = tuple[dict[str, Tensor], dict[Any, Any]]  # what a process has of a state: tensors, the rest
@@ -93,7 +92,7 @@ def kept(job: TrainingRun, states: dict[int, Held]) -> dict[str, bool]:
     }
 
 
-def outcome(job: TrainingRun, evaluate: EvaluateFn = evaluate_classifier) -> dict[str, Any]:
+def outcome(job: TrainingRun, evaluate: Evaluate | None = None) -> dict[str, Any]:
     """Train to the end; -> the error, and what was there once it was raised."""
     error = None
     with noted() as states:

@@ -16,6 +16,7 @@ from unittest import mock
 
 import torch
 from every_kind import EVERY_KIND, lively
+from plain_objective import PlainClassification
 from rich.console import Console
 from scene_behind import BEHIND
 from scene_sweep import sweep_of_three
@@ -25,15 +26,15 @@ from patchwords.cli import main
 from patchwords.cli.train import finetune, pretrain
 from patchwords.data.augment import AugmentSettings
 from patchwords.data.dataset import TRAIN, DatasetSplits
+from patchwords.data.loader import ImageBatch
 from patchwords.data.sampler import iterate_batch_keys
 from patchwords.device import Device
 from patchwords.distributed import get_world, run_on_all_processes
 from patchwords.errors import DataError, PatchwordsError
-from patchwords.evaluation.held_out import evaluate_classifier
-from patchwords.evaluation.pretraining import choose_evaluator
 from patchwords.evaluation.probes.fewshot import measure_fewshot
 from patchwords.models.build import ModelConfig
 from patchwords.training.config import FinetuneConfig
+from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.optimizer import DecoupledSGD
 from patchwords.training.engine.parallel import (
     checkpoint_activations,
@@ -41,13 +42,13 @@ from patchwords.training.engine.parallel import (
     to_full_tensor,
     wrap_ddp,
 )
-from patchwords.training.engine.step import StepSettings, TrainState, train_step
-from patchwords.training.finetune import finetune_model
+from patchwords.training.engine.state import TrainState
+from patchwords.training.engine.step import train_step
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
-from patchwords.training.objectives.losses import ClassificationLoss
-from patchwords.training.pretrain import pretrain_model as run_pretrain
-from patchwords.training.run import TrainingRun
+from patchwords.training.objectives import Objective
+from patchwords.training.run import train_model
+from patchwords.training.training_run import TrainingRun
 
 STEPS, BATCH = 9, 12
 WORDS = (
@@ -178,10 +179,10 @@ def first_part(folder: Path, parallel: str = "ddp") -> dict[str, Any]:
     """Up to the checkpoint of step 5, and on to 8, as if killed then."""
     job = assemble(folder, with_moments(parallel), NO_DROPOUT)
 
-    def evaluate(*args: Any) -> dict[str, Any]:
+    def evaluate(objective: Objective, *args: Any) -> dict[str, Any]:
         if job.state.step > 5:
             raise DataError("killed")
-        return evaluate_classifier(*args)
+        return type(objective).evaluate(objective, *args)
 
     return error_of(lambda: go(job, evaluate))
 
@@ -229,7 +230,7 @@ def undisturbed(folder: Path, *more: object) -> dict[str, Any]:
     """The whole run, but for its report; -> digest of its model, or of none in process 1."""
     config = finetune.parse_finetune([*map(str, (*WORDS, *more)), "--output", str(folder)])
     quiet = Display(Console(quiet=True))
-    finetune_model(config, evaluate_classifier, quiet)
+    train_model(config, quiet)
     return {"sha256": digest(folder)}
 
 
@@ -238,7 +239,7 @@ def masked(folder: Path, *more: object) -> dict[str, Any]:
     words = (*WORDS, "--objective", "masked", "--steps", 12, "--dropout", 0, "--mixup", 0)
     live = ("--fewshot-every", 6, "--eval-every", 6)
     config = pretrain.parse_pretrain([*map(str, (*words, *live, *more)), "--output", str(folder)])
-    job = run_pretrain(config, choose_evaluator, Display(Console(quiet=True)), measure_fewshot)
+    job = train_model(config, Display(Console(quiet=True)), measure_fewshot)
     assert not hasattr(job.state.model, "unshard")  # whole, for the report
     rows = read_metrics(folder / "metrics.jsonl")
     return {"fewshot": [row["accuracy"] for row in rows if row["kind"] == "fewshot"]}
@@ -272,8 +273,8 @@ def difference(config: ModelConfig, bf16: bool) -> float:
         state = TrainState(model, DecoupledSGD(groups), None, micro_batch=2)
         state.wrapped = None if shares else wrap_ddp(model, here)
         forward = state.forward
-        objective = ClassificationLoss(lambda pixels, call=forward: call(pixels / 127.5 - 1))
-        train_step(state, objective, images, labels, settings)
+        objective = PlainClassification(lambda pixels, call=forward: call(pixels / 127.5 - 1))
+        train_step(state, objective, ImageBatch.of(images, labels), settings)
         weights.append(
             torch.cat([to_full_tensor(p.detach()).flatten() for p in model.parameters()])
         )

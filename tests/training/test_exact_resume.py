@@ -12,7 +12,8 @@ import torch
 from tiny_run import VIT, Killed, assemble, config_of, go, go_on, killed_at, quiet
 
 from patchwords.errors import ConfigError, Interrupted
-from patchwords.training.run import TrainingRun, restore_latest_checkpoint
+from patchwords.training.restore import restore_latest_checkpoint
+from patchwords.training.training_run import TrainingRun
 
 
 @pytest.fixture(scope="module")
@@ -91,8 +92,8 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(
     other = assemble(tmp_path, config_of(), VIT.with_settings(gelu="erf"))
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
         restore_latest_checkpoint(other.state, other.start, folder, config, other.data, quiet())
-    job = assemble(tmp_path, config_of())
-    monkeypatch.setattr("patchwords.training.run.fingerprint_dataset", lambda data: "other")
+    job = assemble(tmp_path / "same model", config_of())
+    monkeypatch.setattr("patchwords.training.restore.fingerprint_dataset", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
         restore_latest_checkpoint(job.state, job.start, folder, config, job.data, quiet())
 

@@ -14,13 +14,12 @@ from patchwords.data.dataset import TRAIN
 from patchwords.data.loader import ImageBatch
 from patchwords.errors import DataError
 from patchwords.training.inputs.batches import (
-    ImageBatchPreparer,
+    build_batch_preparer,
     compute_sample_weights,
     iterate_training_batches,
     record_bad_images,
 )
-from patchwords.training.objectives.classification import Classify
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 
 @pytest.fixture
@@ -34,7 +33,7 @@ def batches_of(job: TrainingRun) -> list[ImageBatch]:
 
 def test_batches_begin_at_the_step_of_the_state(job: TrainingRun) -> None:
     whole = batches_of(job)
-    assert [len(batch.labels) for batch in whole] == [11] * 24
+    assert [len(batch) for batch in whole] == [11] * 24
     job.state.step = 19
     for late, early in zip(batches_of(job), whole[19:], strict=True):
         assert torch.equal(late.images, early.images)
@@ -42,15 +41,15 @@ def test_batches_begin_at_the_step_of_the_state(job: TrainingRun) -> None:
 
 
 def test_a_prepared_batch_is_a_function_of_its_place(job: TrainingRun) -> None:
-    prepare = ImageBatchPreparer(job.config, job.device, 10)
+    prepare = build_batch_preparer(job)
     batch = batches_of(job)[3]
-    images, targets = prepare(batch, 3)
-    again, same_targets = prepare(batch, 3)
-    assert torch.equal(images, again)
-    assert torch.equal(targets, same_targets)
+    prepared, again = prepare(batch, 3), prepare(batch, 3)
+    images = prepared.images
+    assert torch.equal(images, again.images)
+    assert torch.equal(prepared.targets, again.targets)
     assert (images.dtype, images.shape) == (torch.uint8, (11, 3, 8, 8))
-    assert targets.shape == (11, 10)  # soft: MixUp is on
-    assert not torch.equal(prepare(batch, 4)[0], images)
+    assert prepared.targets.shape == (11, 10)  # soft: MixUp is on
+    assert not torch.equal(prepare(batch, 4).images, images)
 
 
 def test_classes_are_drawn_equally_often() -> None:
@@ -62,9 +61,10 @@ def test_classes_are_drawn_equally_often() -> None:
 
 
 def test_class_weights_go_to_the_loss_or_nowhere(job: TrainingRun) -> None:
-    assert Classify().objective(job, job.start.model).class_weights is None
-    by_loss = replace(job.config, recipe=replace(job.config.recipe, balance="loss"))
-    weights = Classify().objective(replace(job, config=by_loss), job.start.model).class_weights
+    assert job.objective.class_weights is None
+    job.objective.config = replace(job.config, recipe=replace(job.config.recipe, balance="loss"))
+    job.objective.build(job.start, job.data)
+    weights = job.objective.class_weights
     assert weights is not None
     counts = torch.from_numpy(job.data.splits[TRAIN].count_per_class())
     torch.testing.assert_close(weights * counts, torch.full((10,), 9.7))  # 97 images, 10 classes
@@ -75,9 +75,7 @@ def test_bad_images_are_named_and_counted_once() -> None:
     empty = torch.empty(0)
 
     def broken(*bad: int) -> ImageBatch:
-        return ImageBatch(
-            empty, empty, empty, empty, empty, [(index, "truncated") for index in bad]
-        )
+        return replace(ImageBatch.of(empty, empty), bad=[(index, "truncated") for index in bad])
 
     def stream() -> Iterator[ImageBatch]:
         yield broken(4)

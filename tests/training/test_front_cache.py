@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from test_exact_resume import comparable_rows, same, state_of
-from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, killed_at, quiet
+from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, quiet
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
 from patchwords.data.batch_augment import augment_batch
@@ -19,11 +19,11 @@ from patchwords.data.dataset import TRAIN
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
 from patchwords.errors import DataError, Interrupted
-from patchwords.training import finetune
+from patchwords.training import live_metrics
 from patchwords.training.config import FinetuneConfig, FrozenMode
 from patchwords.training.inputs.frozen import FrozenBackbone
 from patchwords.training.inputs.frozen_cache import ActivationCache, validate_from_cache
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
 TWICE = AugmentSettings(views=2, randaugment=(1, 9.0), color_jitter=0.2, erase=0.3)
@@ -118,12 +118,19 @@ def test_killed_and_gone_on_with_is_bit_equal_whatever_is_left(
     computed: list[int],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(
-        finetune, "validate_from_cache", killed_at(2, validate_from_cache)
-    )  # at 16; saved at 15
-    with pytest.raises(Killed):
-        go(assemble(tmp_path, config(), STILL))
-    monkeypatch.setattr(finetune, "validate_from_cache", validate_from_cache)
+    calls = []
+
+    def killed(*args: Any) -> dict[str, Any]:
+        calls.append(args)
+        if len(calls) == 2:  # at 16; saved at 15
+            raise Killed
+        return validate_from_cache(*args)
+
+    first = assemble(tmp_path, config(), STILL)
+    with monkeypatch.context() as patched:
+        patched.setattr(live_metrics, "validate_from_cache", killed)
+        with pytest.raises(Killed):
+            go(first)
     (folder,) = (tmp_path / "frozen").iterdir()
     if left == "nothing":
         shutil.rmtree(tmp_path / "frozen")
@@ -161,7 +168,7 @@ def test_those_of_other_weights_are_not_taken(
     assert other.front is not None
     ActivationCache(other, other.front).fill(lambda: None, quiet())
     (stale,) = (tmp_path / "frozen").iterdir()
-    job = go(assemble(tmp_path, config(), STILL))
+    job = go(assemble(tmp_path, config(), STILL, resume=True))
     (fresh,) = (tmp_path / "frozen").iterdir()
     assert fresh != stale
     assert computed == ALL * 2
@@ -237,7 +244,7 @@ def test_bf16_is_kept_bit_by_bit(tmp_path: Path) -> None:
     assert (batch.images.dtype, batch.images.shape) == (torch.bfloat16, (3, 4, 14))
     assert torch.equal(batch.images[0], batch.images[2])
     assert batch.places == places
-    assert batch.labels.tolist() == [int(job.data.splits[TRAIN].labels[i]) for i in (90, 3, 90)]
+    assert batch.targets.tolist() == [int(job.data.splits[TRAIN].labels[i]) for i in (90, 3, 90)]
     view = TrainTransform(job.start.preprocess, TWICE, job.config.seed)
     pixels = view(job.data.splits[TRAIN].read(3), 3, 3)
     images = torch.from_numpy(pixels.copy()).permute(2, 0, 1)[None]

@@ -18,7 +18,7 @@ from patchwords.training.config import FinetuneConfig
 from patchwords.training.inputs import frozen as front_choice
 from patchwords.training.inputs.frozen import count_augmented_views, resolve_frozen_mode
 from patchwords.training.plan import ResolvedSetting
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
 FIXED = AugmentSettings(random_crop=1.0, flip=False)
@@ -39,7 +39,9 @@ def settle(
 ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
     preprocess = Preprocess(image_size=(8, 8), resize=resize)  # type: ignore[arg-type]
     start = replace(job.start, preprocess=preprocess)
-    config = replace(job.config, machine=replace(job.config.machine, **machine))
+    config = replace(
+        job.config, machine=replace(job.config.machine, **{"frozen": "auto", **machine})
+    )
     return resolve_frozen_mode(config, job.plan, start, job.device, job.folder.path, held=0)
 
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 import pytest
 import torch
 from every_kind import EVERY_KIND, lively
+from plain_objective import PlainClassification
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from patchwords.data.loader import ImageBatch
 from patchwords.device import Device
 from patchwords.models.build import Model, build_model
 from patchwords.models.cost import estimate_activation_bytes
@@ -20,19 +22,18 @@ from patchwords.planning.memory import (
     estimate_checkpointed_bytes,
     group_layer_parts,
 )
+from patchwords.training.engine.gradients import (
+    SharedBatch,
+    StepSettings,
+    accumulate_gradients,
+)
 from patchwords.training.engine.parallel import (
     checkpoint_activations,
     compile_layers,
     list_layers,
     restore_plain_layers,
 )
-from patchwords.training.engine.step import (
-    StepSettings,
-    TrainState,
-    accumulate_gradients,
-    zero_example_like,
-)
-from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.engine.state import TrainState
 
 KINDS = pytest.mark.parametrize("kind", EVERY_KIND)
 IMAGES = torch.randn(5, 3, 12, 12, generator=torch.Generator().manual_seed(0))
@@ -86,11 +87,12 @@ def test_no_images_give_every_weight_a_gradient_of_zero(kind: str) -> None:
     model = model_of(kind)
     state = TrainState(model, torch.optim.SGD(model.parameters()), None, micro_batch=4)
     pixels = torch.zeros(0, 3, 12, 12, dtype=torch.uint8)
-    objective = ClassificationLoss(lambda images: model(images.float()))
+    objective = PlainClassification(lambda images: model(images.float()))
     settings = StepSettings(CPU, seed=0, rate=lambda step: 0.1, clip=1.0)
-    batch = (pixels, LABELS[:0], [0, 5])  # the other process has 5: two parts
-    loss, correct = accumulate_gradients(state, objective, batch, settings)
-    assert (float(loss), int(correct)) == (0.0, 0)
+    # the other process has 5: two parts
+    batch = SharedBatch(ImageBatch.of(pixels, LABELS[:0]), [0, 5])
+    sums = accumulate_gradients(state, objective, batch, settings)
+    assert {name: float(value) for name, value in sums.items()} == {"loss": 0, "accuracy": 0}
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert not parameter.grad.any(), name
@@ -105,9 +107,9 @@ class Table:
 
 
 def test_a_blank_has_the_shape_of_one() -> None:
-    table, values = zero_example_like(
-        (Table(torch.ones(0, 5), torch.ones(0, 3, 2).bool()), torch.ones(0))
-    )
+    table = Table(torch.ones(0, 5), torch.ones(0, 3, 2).bool())
+    blank = ImageBatch.of(torch.ones(0, 3), {"table": table, "values": torch.ones(0)}).blank()
+    table, values = blank.targets["table"], blank.targets["values"]
     assert (table.places.shape, table.masked.shape, values.shape) == ((1, 5), (1, 3, 2), (1,))
     assert (table.masked.dtype, table.places.any()) == (torch.bool, torch.tensor(False))
 

@@ -16,14 +16,14 @@ from tiny_run import Killed, assemble, config_of, digits, go, go_on, killed_at, 
 
 from patchwords.data.dataset import TRAIN, VALIDATION, DatasetSplits
 from patchwords.errors import ConfigError, DataError
-from patchwords.evaluation.held_out import evaluate_classifier
 from patchwords.evaluation.probes.fewshot import measure_fewshot
-from patchwords.training import finetune
+from patchwords.training import live_metrics
+from patchwords.training import run as training
 from patchwords.training.config import FinetuneConfig
-from patchwords.training.finetune import train_to_end
+from patchwords.training.data_setup import MAX_FEWSHOT_VALIDATION, select_fewshot_images
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
-from patchwords.training.run import MAX_FEWSHOT_VALIDATION, TrainingRun, select_fewshot_images
+from patchwords.training.training_run import TrainingRun
 
 
 def probed(every: int | None = 7, shots: int = 3) -> FinetuneConfig:
@@ -74,7 +74,7 @@ def test_it_measures_the_weights_that_would_be_kept(tmp_path: Path) -> None:
         return {"accuracy": 0.5, "images": 3}
 
     job = assemble(tmp_path, probed(every=24))
-    train_to_end(job, evaluate_classifier, quiet(), keep)
+    training.train_to_end(job, quiet(), keep)
     own = job.state.model.state_dict()
     for name, value in job.state.average.weights.items():
         assert torch.equal(measured[name], value)
@@ -143,7 +143,7 @@ def test_what_cannot_be_measured_is_refused_in_one_line(
 def test_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
     config = replace(probed(shots=5_000), output=str(tmp_path / "run"), model="ViT-mu/4")
     with pytest.raises(DataError, match="5000 shots"):
-        finetune.finetune_model(config, evaluate_classifier, quiet(), measure_fewshot)
+        training.train_model(config, quiet(), measure_fewshot)
     assert not (tmp_path / "run").exists()
 
 
@@ -161,7 +161,7 @@ def test_spikes_are_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr("patchwords.training.logs.metrics_log.SPIKE_DEVIATIONS", 0.5)
     whole = assemble(tmp_path / "whole", config_of())
     screen = io.StringIO()
-    train_to_end(whole, evaluate_classifier, Display(Console(file=screen)))
+    training.train_to_end(whole, Display(Console(file=screen)))
     expected = rows_of(whole, "note")
     before, after = (
         [row for row in expected if (row["step"] <= 15) == early] for early in (True, False)
@@ -186,7 +186,7 @@ def test_a_note_is_a_row_like_others(tmp_path: Path, monkeypatch: pytest.MonkeyP
         def note(self, row: Any) -> dict[str, Any]:
             return {"kind": "note", "step": row["step"], "text": "a word", "loss": 1.5}
 
-    monkeypatch.setattr(finetune, "LossSpikeDetector", Always)
+    monkeypatch.setattr(live_metrics, "LossSpikeDetector", Always)
     job = go(assemble(tmp_path, config_of()))
     lines = [json.loads(line) for line in job.folder.metrics.read_text().splitlines()]
     assert [row["step"] for row in lines if row["kind"] == "note"] == list(range(1, 25))

@@ -11,19 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from plain_objective import PlainClassification
 from torch import Tensor, nn
 
+from patchwords.data.loader import ImageBatch
 from patchwords.device import choose_device
 from patchwords.errors import Diverged, Interrupted
-from patchwords.training.engine.loop import (
-    LoopCallbacks,
-    load_final_weights,
-    train_loop,
-    use_ema_weights,
-)
+from patchwords.training.engine.ema import EMA
+from patchwords.training.engine.gradients import StepSettings
+from patchwords.training.engine.loop import LoopCallbacks, train_loop
 from patchwords.training.engine.optimizer import DecoupledSGD
-from patchwords.training.engine.step import EMA, StepSettings, TrainState
-from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.engine.state import TrainState, load_final_weights, use_ema_weights
 from patchwords.training.plan import TrainingPlan
 
 PLAN = TrainingPlan(
@@ -50,9 +48,9 @@ def make_state() -> TrainState:
     return TrainState(model, optimizer, None, micro_batch=4)
 
 
-def prepare(batch: int, step: int) -> tuple[Tensor, Tensor]:
+def prepare(batch: int, step: int) -> ImageBatch:
     generator = torch.Generator().manual_seed(batch)
-    return torch.randn(7, 6, generator=generator), torch.arange(7) % CLASSES
+    return ImageBatch.of(torch.randn(7, 6, generator=generator), torch.arange(7) % CLASSES)
 
 
 @dataclass
@@ -100,7 +98,9 @@ def go(
     )
     settings = StepSettings(choose_device("cpu", "fp32"), 0, lambda step: rate, clip=1e9)
     batches = range(state.step, plan.steps)
-    train_loop(state, ClassificationLoss(forward), batches, settings, plan, replace(calls, **other))
+    train_loop(
+        state, PlainClassification(forward), batches, settings, plan, replace(calls, **other)
+    )
     return seen
 
 
@@ -301,15 +301,14 @@ def test_saved_at_least_every_ten_minutes(monkeypatch: pytest.MonkeyPatch) -> No
 def test_a_batch_that_is_wholly_bad_passes_without_an_update() -> None:
     state, plan = make_state(), replace(PLAN, steps=3, log_every=1)
 
-    def with_gap(batch: int, step: int) -> tuple[Tensor, Tensor]:
-        images, targets = prepare(batch, step)
-        return (images[:0], targets[:0]) if step == 1 else (images, targets)
+    def with_gap(batch: int, step: int) -> ImageBatch:
+        return prepare(batch, step)[: 0 if step == 1 else 7]
 
     seen = go(state, plan=plan, prepare=with_gap)
     assert state.step == 3
     assert [row["step"] for row in seen.rows if row["kind"] == "train"] == [1, 3]
     all_bad = make_state()
-    go(all_bad, plan=plan, prepare=lambda batch, step: (torch.empty(0, 6), torch.empty(0)))
+    go(all_bad, plan=plan, prepare=lambda batch, step: prepare(batch, step)[:0])
     assert all_bad.step == 3
     assert torch.equal(all_bad.model[1].weight, make_state().model[1].weight)
 
@@ -317,9 +316,9 @@ def test_a_batch_that_is_wholly_bad_passes_without_an_update() -> None:
 def test_the_steps_that_are_named_count_the_empty_ones() -> None:
     state, plan = make_state(), replace(PLAN, steps=3, log_every=3, eval_every=3, save_every=3)
 
-    def bad(batch: int, step: int) -> tuple[Tensor, Tensor]:
-        images, targets = prepare(batch, step)
-        return (images[:0], targets[:0]) if step == 1 else (images * float("nan"), targets)
+    def bad(batch: int, step: int) -> ImageBatch:
+        whole = prepare(batch, step)
+        return ImageBatch.of(whole.images * float("nan"), whole.targets)[: 0 if step == 1 else 7]
 
     with pytest.raises(Diverged, match="between steps 1 and 3"):
         go(state, plan=plan, prepare=bad)

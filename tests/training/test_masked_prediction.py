@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from tiny_run import digits
 
+from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
 from patchwords.models.config import ViTConfig
@@ -17,9 +19,10 @@ from patchwords.models.pretraining.masked import MaskedViT, PatchCorruption
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
 from patchwords.training.config import MaskedTargetName, ObjectiveSettings, PretrainConfig
+from patchwords.training.model_setup import InitialModel
 from patchwords.training.objectives.masked import (
+    MaskedPatchPrediction,
     MaskSampler,
-    build_masked_patch_loss,
     build_patch_target,
     compute_colour_classes,
     count_corrupted_patches,
@@ -197,6 +200,17 @@ def config_of(target: MaskedTargetName, ratio: float = 0.5) -> PretrainConfig:
     )
 
 
+def objective_of(target: MaskedTargetName) -> MaskedPatchPrediction:
+    objective = MaskedPatchPrediction(config_of(target), PREPROCESS)
+    objective.build(InitialModel("tiny", ViT(VIT), PREPROCESS, ()), digits())
+    return objective
+
+
+def parts_of(images: torch.Tensor, corruption: PatchCorruption, *edges: int) -> list[ImageBatch]:
+    batch = ImageBatch.of(images, corruption)
+    return [batch[start:end] for start, end in itertools.pairwise(edges)]
+
+
 def plain_loss(target: str, scores: np.ndarray, patch: np.ndarray) -> tuple[float, float]:
     """(loss, share right) of one patch: scores [V] in float64, patch [C, 7, 7]."""
     if target == "pixels":
@@ -225,9 +239,14 @@ def test_the_loss_is_the_mean_over_corrupted_patches_by_hand(target: MaskedTarge
     scores = random.normal(size=(IMAGES, 3, outputs))
     if target != "pixels":
         scores.reshape(-1, 512)[:, 511] += 9  # white, which is right for the first image
-    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, torch.nn.Identity())
-    objective = replace(objective, forward=lambda images, hidden: torch.from_numpy(scores))
-    losses, right = objective(images, corruption)
+    objective = objective_of(target)
+    answers = torch.from_numpy(scores)
+    found = [
+        objective.loss(lambda images, hidden, row=i: answers[row : row + 1], part, 0)
+        for i, part in enumerate(parts_of(images, corruption, *range(IMAGES + 1)))
+    ]
+    losses = torch.stack([loss for loss, _ in found])
+    right = torch.stack([metrics["accuracy"] for _, metrics in found]).sum()
     by_hand = [
         [
             plain_loss(target, scores[image, i], plain_patch(images.numpy(), image, int(place)))
@@ -258,35 +277,42 @@ def test_the_loss_asks_for_nothing_but_the_corrupted_patches(target: MaskedTarge
     images, corruption = pictures(), drawn(6, 0.5, IMAGES)
     model = learner(target)
     fixed = model(PREPROCESS.normalise(images), corruption)
-    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, model)
-    objective = replace(objective, forward=lambda images, hidden: fixed)
-    before = objective(images, corruption)[0]
+    objective = objective_of(target)
+
+    def loss(images: torch.Tensor) -> torch.Tensor:
+        batch = ImageBatch.of(images, corruption)
+        return objective.loss(lambda images, hidden: fixed, batch, 0)[0]
+
+    before = loss(images)
     patches = patchify(images, 7).clone()
     hidden = torch.zeros(IMAGES, 6, dtype=torch.bool).scatter(1, corruption.places, True)
     patches[~hidden] = 255 - patches[~hidden]
-    assert torch.equal(objective(unpatchify(patches, 2), corruption)[0], before)
+    assert torch.equal(loss(unpatchify(patches, 2)), before)
     patches[hidden] = 255 - patches[hidden]
-    assert not torch.allclose(objective(unpatchify(patches, 2), corruption)[0], before)
+    assert not torch.allclose(loss(unpatchify(patches, 2)), before)
 
 
 def test_mean_colour_starts_from_the_entropy_of_512_classes() -> None:
     vit = ViT(VIT)
     init_weights(vit, 0)
     model = MaskedViT(vit, 512)
-    objective = build_masked_patch_loss(config_of("mean-colour"), VIT, PREPROCESS, model)
-    losses, _ = objective(pictures(), drawn(6, 0.5, IMAGES))
-    torch.testing.assert_close(losses, torch.full((IMAGES,), math.log(512)), atol=1e-5, rtol=0)
+    batch = ImageBatch.of(pictures(), drawn(6, 0.5, IMAGES))
+    loss, _ = objective_of("mean-colour").loss(model, batch, 0)
+    assert loss.item() == pytest.approx(math.log(512), abs=1e-5)
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_the_objective_of_a_part_is_the_part_of_the_objective(target: MaskedTargetName) -> None:
     images, corruption = pictures(), drawn(6, 0.5, IMAGES)
-    objective = build_masked_patch_loss(config_of(target), VIT, PREPROCESS, learner(target))
-    whole, right = objective(images, corruption)
-    parts = [objective(images[s], corruption[s]) for s in (slice(0, 2), slice(2, 5))]
+    objective, model = objective_of(target), learner(target)
+    whole, metrics = objective.loss(model, ImageBatch.of(images, corruption), 0)
+    parts = parts_of(images, corruption, 0, 2, 5)
+    found = [(len(part), *objective.loss(model, part, 0)) for part in parts]
     # The encoder sums in another order for another batch.
-    torch.testing.assert_close(torch.cat([p[0] for p in parts]), whole, atol=1e-4, rtol=1e-5)
-    assert sum(float(p[1]) for p in parts) == pytest.approx(right.item(), abs=1e-4)
+    mean = sum(n * float(loss) for n, loss, _ in found) / IMAGES
+    assert mean == pytest.approx(whole.item(), abs=1e-4, rel=1e-5)
+    right = sum(n * float(of_part["accuracy"]) for n, _, of_part in found)
+    assert right == pytest.approx(IMAGES * metrics["accuracy"].item(), abs=1e-4)
 
 
 def test_predictions_are_painted_where_the_levels_have_their_middle() -> None:

@@ -6,9 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from patchwords.training.engine.step import EMA
+from patchwords.data.loader import ImageBatch
+from patchwords.data.preprocess import Preprocess
+from patchwords.tasks.classification.pretraining import SupervisedPretraining
+from patchwords.training.config import ObjectiveSettings, PretrainConfig
+from patchwords.training.engine.ema import EMA
 from patchwords.training.objectives.losses import (
-    ClassificationLoss,
     classification_loss,
     compute_class_weights,
     count_correct,
@@ -76,11 +79,14 @@ def test_sigmoid_cross_entropy_by_hand(smoothing: float, weighted: bool, soft: b
 
 
 def test_classification_takes_the_loss_it_is_told() -> None:
-    images = torch.zeros(IMAGES, 3, 2, 2, dtype=torch.uint8)
-    for sigmoid, loss in ((False, classification_loss), (True, sigmoid_loss)):
-        losses, right = ClassificationLoss(lambda images: logits(), sigmoid=sigmoid)(images, LABELS)
-        assert torch.equal(losses, loss(logits(), LABELS))
-        assert right == count_correct(logits(), LABELS)
+    batch = ImageBatch.of(torch.zeros(IMAGES, 3, 2, 2, dtype=torch.uint8), LABELS)
+    for name, loss in (("softmax", classification_loss), ("sigmoid", sigmoid_loss)):
+        config = PretrainConfig(learn=ObjectiveSettings(loss=name))
+        objective = SupervisedPretraining(config, Preprocess((2, 2)))
+        objective.class_weights = None
+        mean, metrics = objective.loss(lambda images: logits(), batch, 0)
+        assert torch.equal(mean, loss(logits(), LABELS).mean())
+        assert metrics["accuracy"] * IMAGES == count_correct(logits(), LABELS)
 
 
 def test_the_loss_is_computed_in_float32_whatever_the_logits_are() -> None:

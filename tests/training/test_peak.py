@@ -21,7 +21,7 @@ from patchwords.planning.matmul_peak import (
     seconds_per_image_at_peak,
 )
 from patchwords.training.logs.metrics_log import read_metrics
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 CPU = choose_device("cpu", "fp32")
 

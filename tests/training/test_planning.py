@@ -45,7 +45,7 @@ from patchwords.planning.memory import (
     group_layer_parts,
 )
 from patchwords.training.engine import checkpoint
-from patchwords.training.engine.step import EMA
+from patchwords.training.engine.ema import EMA
 
 JFT = 303_000_000
 ADAMW = OptimizerSpec("adamw", average=False, precision="fp32")

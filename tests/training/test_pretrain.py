@@ -10,15 +10,19 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tiny_run import VIT, Killed, assemble, digits, go, go_on
+from tiny_run import VIT, Killed, assemble, digits, go, go_on, killed_at
 
 from patchwords.data.augment import AugmentSettings
+from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluation.pretraining import choose_evaluator, evaluate_sigmoid_classifier
 from patchwords.models.init import init_weights
 from patchwords.models.pretraining.masked import MaskedViT
 from patchwords.models.vit import ViT
+from patchwords.tasks.classification.pretraining import (
+    SupervisedPretraining,
+    compute_uniform_head_bias,
+)
 from patchwords.training.config import (
     MachineSettings,
     ModelSettings,
@@ -27,16 +31,11 @@ from patchwords.training.config import (
     RecipeSettings,
 )
 from patchwords.training.engine.optimizer import iterate_named_parameters
-from patchwords.training.finetune import EvaluateFn
+from patchwords.training.engine.state import build_train_state
 from patchwords.training.logs.metrics_log import read_metrics
+from patchwords.training.objectives import HeldOutExamples
 from patchwords.training.objectives.losses import sigmoid_loss
-from patchwords.training.objectives.masked import PredictMasked
-from patchwords.training.pretrain import (
-    PretrainClasses,
-    choose_objective,
-    compute_uniform_head_bias,
-)
-from patchwords.training.run import TrainingRun, build_train_state
+from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
 
 MASKED_VIT = VIT.with_settings(num_classes=1, patch_size=2)  # 16 patches
@@ -63,12 +62,7 @@ def masked_config(workers: int = 0, steps: int = 14, **learn: Any) -> PretrainCo
 
 
 def masked_job(folder: Path, config: PretrainConfig) -> TrainingRun:
-    return assemble(folder, config, MASKED_VIT, PredictMasked())
-
-
-def evaluator(job: TrainingRun) -> EvaluateFn:
-    assert isinstance(job.config, PretrainConfig)
-    return choose_evaluator(job.config)
+    return assemble(folder, config, MASKED_VIT)
 
 
 def weights_of(job: TrainingRun) -> dict[str, torch.Tensor]:
@@ -83,7 +77,7 @@ def rows_of(job: TrainingRun) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def whole(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> TrainingRun:
     job = masked_job(tmp_path_factory.mktemp("whole"), masked_config())
-    return go(job, evaluator(job))
+    return go(job)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -92,17 +86,9 @@ def test_stopped_and_continued_with_other_workers_is_bit_equal(
 ) -> None:
     config = masked_config(workers)
     job = masked_job(tmp_path, config)
-    real, calls = evaluator(job), []
-
-    def kill_at_10(*arguments: Any) -> dict[str, Any]:
-        calls.append(1)
-        if len(calls) == 2:
-            raise Killed
-        return real(*arguments)
-
     with pytest.raises(Killed):
-        go(job, kill_at_10)
-    on = go_on(tmp_path, config, MASKED_VIT, PredictMasked(), real)
+        go(job, killed_at(2))
+    on = go_on(tmp_path, config, MASKED_VIT)
     assert on.resumed_at == 8
     for name, value in weights_of(whole).items():
         assert torch.equal(weights_of(on)[name], value), name
@@ -155,24 +141,22 @@ def test_every_target_learns(target: str, tmp_path: Path) -> None:
     machine = replace(config.machine, eval_every=60, save_every=60)
     recipe = replace(config.recipe, ema=None, layer_decay=1.0)
     config = replace(config, machine=machine, recipe=recipe)
-    job = assemble(tmp_path, config, shape, PredictMasked())
-    evaluate = evaluator(job)
+    job = assemble(tmp_path, config, shape)
+    held_out = HeldOutExamples(digits().splits["validation"], job.objective.views(), job.device)
 
     def measured() -> dict[str, Any]:
-        held_out = digits().splits["validation"]
-        return evaluate(job.state.model, held_out, job.start.preprocess, job.device, 0)
+        return job.objective.evaluate(job.state.model, held_out)
 
     before = measured()
     assert before == measured()  # the corruption of held-out images is fixed
-    go(job, evaluate)
+    go(job)
     assert measured()["loss"] < 0.9 * before["loss"]
     assert measured()["loss"] == read_metrics(job.folder.metrics)[-1]["loss"]
 
 
 def test_more_can_be_hidden(tmp_path: Path) -> None:
     job = masked_job(tmp_path, masked_config(steps=1, mask_ratio=0.75))
-    draw = job.aim.preparation(job).draw  # type: ignore[attr-defined]
-    assert draw([(0, 0, 0)]).places.shape == (1, 12)
+    assert job.objective.draw([(0, 0, 0)]).places.shape == (1, 12)
 
 
 # ------------------------------------------------------------------------------------- supervised
@@ -180,7 +164,7 @@ def test_more_can_be_hidden(tmp_path: Path) -> None:
 
 def settled(**settings: Any) -> tuple[PretrainConfig, dict[str, object]]:
     config = PretrainConfig(data="digits", model="ViT-Ti/4", **settings)
-    done, choices = PretrainClasses().settle(config, digits(), None)
+    done, choices = SupervisedPretraining.resolve(config, digits(), None)
     assert isinstance(done, PretrainConfig)
     return done, {choice.name: choice.value for choice in choices}
 
@@ -198,17 +182,17 @@ def test_the_head_of_pretraining_has_a_tanh_layer_as_wide_as_the_model() -> None
     linear, _ = settled(learn=ObjectiveSettings(head="linear"))
     assert linear.model_settings.representation_size is None
     origin = Pretrained(ViT(VIT), Preprocess((8, 8)), ("a", "b"))
-    onward, _ = PretrainClasses().settle(PretrainConfig(weights="x"), digits(), origin)
+    onward, _ = SupervisedPretraining.resolve(PretrainConfig(weights="x"), digits(), origin)
     assert onward.model_settings.representation_size == VIT.width
 
 
 def test_a_resnet_has_none() -> None:
     resnet = PretrainConfig(data="digits", model="BiT-R26x1")
-    config, _ = PretrainClasses().settle(resnet, digits(), None)
+    config, _ = SupervisedPretraining.resolve(resnet, digits(), None)
     assert config.model_settings.representation_size is None
     tanh = replace(resnet, learn=ObjectiveSettings(head="tanh"))
     with pytest.raises(ConfigError, match="--head tanh: a ResNet's head is linear"):
-        PretrainClasses().settle(tanh, digits(), None)
+        SupervisedPretraining.resolve(tanh, digits(), None)
 
 
 def test_the_bias_of_sigmoids_gives_every_class_its_share() -> None:
@@ -231,13 +215,12 @@ def test_the_bias_of_sigmoids_gives_every_class_its_share() -> None:
 def test_sigmoids_train_and_are_measured_by_their_own_loss(tmp_path: Path) -> None:
     config = replace(masked_config(steps=2), learn=ObjectiveSettings("supervised", "sigmoid"))
     config = replace(config, augment=AugmentSettings())
-    job = assemble(tmp_path, config, VIT, choose_objective(config))
-    assert evaluator(job) is evaluate_sigmoid_classifier
+    job = assemble(tmp_path, config, VIT)
     held_out = digits().splits["validation"]
     model, preprocess = job.start.model, job.start.preprocess
     torch.nn.init.normal_(model.head.linear.weight, generator=torch.Generator().manual_seed(1))
-    found = evaluate_sigmoid_classifier(model, held_out, preprocess, job.device, 0)
-    assert model.training  # as it was
+    examples = HeldOutExamples(held_out, job.objective.views(), job.device)
+    found = job.objective.evaluate(model, examples)
     pixels = torch.stack([pixels_of(held_out.read(i), preprocess) for i in range(len(held_out))])
     model.eval()
     with torch.no_grad():
@@ -246,8 +229,8 @@ def test_sigmoids_train_and_are_measured_by_their_own_loss(tmp_path: Path) -> No
     assert found["images"] == 23
     assert found["accuracy"] == pytest.approx((logits.argmax(-1) == labels).double().mean().item())
     assert found["loss"] == pytest.approx(sigmoid_loss(logits, labels).mean().item(), rel=1e-5)
-    objective = job.aim.objective(job, model)
-    assert torch.allclose(objective(pixels, labels)[0], sigmoid_loss(logits, labels))
+    loss, _ = job.objective.loss(model, ImageBatch.of(pixels, labels), 0)
+    assert torch.allclose(loss, sigmoid_loss(logits, labels).mean())
 
 
 def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
@@ -298,6 +281,6 @@ def test_settings_that_contradict_one_another_are_refused(
 
 def test_a_frozen_weight_stays_frozen(tmp_path: Path) -> None:
     job = masked_job(tmp_path, masked_config())
-    again = build_train_state(job.config, job.plan, job.start, job.device, job.aim)
+    again = build_train_state(job.config, job.plan, job.start, job.data, job.objective, job.device)
     frozen = [n for n, p in iterate_named_parameters(again.model) if not p.requires_grad]
     assert frozen == ["head.linear.weight", "head.linear.bias"]

@@ -31,13 +31,15 @@ LARGEST = {
     "utilisation": 1.04,
 }
 
+FORMATS = {"accuracy": ".1%"}
+
 
 def lines_of(row: dict[str, Any], steps: int, **settings: Any) -> list[str]:
     """What `Display` writes of a train row, without what moves the cursor."""
     file = io.StringIO()
     console = Console(file=file, color_system=None, **settings)
     with Display(console) as display:
-        display.start(0, steps)
+        display.start(0, steps, FORMATS)
         display.last_line = -1e9
         display.train(row)
     text = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", file.getvalue()).replace("\r", "\n")
@@ -89,7 +91,7 @@ def test_a_small_share_is_not_rounded_to_nothing() -> None:
 def test_evaluations_and_notes() -> None:
     file = io.StringIO()
     display = Display(Console(file=file))
-    display.start(0, 1_000_000)
+    display.start(0, 1_000_000, FORMATS)
     place = {"step": 999_999, "epoch": 299.96}
     score = {"accuracy": 0.4564, "images": 5_000}
     evaluation = {**place, "kind": "evaluation", "split": "validation", "loss": 1.2344, **score}

@@ -29,6 +29,7 @@ ALL_SET = FinetuneConfig(
     data="off",
     model="ViT-S/8",
     weights="1e3",
+    task="my_package.tasks:Mine",
     output="runs/x",
     resume=True,
     overwrite=True,

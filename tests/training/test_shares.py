@@ -20,8 +20,9 @@ from patchwords.errors import CheckpointError
 from patchwords.models.build import build_model
 from patchwords.training.engine import checkpoint
 from patchwords.training.engine import sharded_checkpoint as shares
+from patchwords.training.engine.ema import EMA
 from patchwords.training.engine.sharded_checkpoint import open_async_writer
-from patchwords.training.engine.step import EMA, TrainState
+from patchwords.training.engine.state import TrainState
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
 ABOUT = {"architecture": {"width": 14}, "data": "a fingerprint"}

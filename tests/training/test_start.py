@@ -30,7 +30,6 @@ from patchwords.training.model_setup import (
     load_starting_weights,
     map_head_rows,
 )
-from patchwords.training.objectives.classification import Classify
 from patchwords.training.plan import ResolvedSetting
 from patchwords.training.run import prepare_training_run
 from patchwords.weights.store import save_pretrained
@@ -170,12 +169,10 @@ def test_the_config_of_a_run_builds_the_same_model(tmp_path: Path, kind: str) ->
     config = replace(
         config, output=str(tmp_path / "run"), recipe=RecipeSettings(steps=1), machine=machine
     )
-    job = prepare_training_run(config, quiet(), Classify())
+    job = prepare_training_run(config, quiet())
     stored = unflatten_config(FinetuneConfig(), read_config_yaml(job.folder.config))
     start, _ = start_of(stored, job.data)
     assert start.model.config == job.start.model.config
     assert choose_device(stored.machine.device, stored.machine.precision) == job.device
-    resumed = prepare_training_run(
-        replace(stored, output=config.output, resume=True), quiet(), Classify()
-    )
+    resumed = prepare_training_run(replace(stored, output=config.output, resume=True), quiet())
     assert resumed.config == replace(job.config, resume=True)

@@ -7,15 +7,19 @@ from typing import Any
 
 import pytest
 import torch
+from plain_objective import PlainClassification
 from torch import Tensor
 
+from patchwords.data.loader import ImageBatch
 from patchwords.device import choose_device
 from patchwords.models.config import ViTConfig
 from patchwords.models.init import init_weights
 from patchwords.models.vit import ViT
+from patchwords.training.engine.ema import EMA
+from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.optimizer import build_optimizer, freeze_layers
-from patchwords.training.engine.step import EMA, StepMetrics, StepSettings, TrainState, train_step
-from patchwords.training.objectives.losses import ClassificationLoss
+from patchwords.training.engine.state import TrainState
+from patchwords.training.engine.step import StepMetrics, train_step
 from patchwords.training.plan import TrainingPlan
 
 PLAN = TrainingPlan(101, 11, 13, "sgd", 0.1, "constant", 0, 0.0, 1, 1, 1)
@@ -34,10 +38,10 @@ def state_of(micro_batch: int = BATCH, train: str = "all", **vit: Any) -> TrainS
     return TrainState(model.train(), build_optimizer(model, PLAN, VIT), None, micro_batch)
 
 
-def batch() -> tuple[Tensor, Tensor]:
+def batch() -> ImageBatch:
     generator = torch.Generator().manual_seed(2)
     images = torch.randint(0, 256, (BATCH, 3, 4, 6), generator=generator, dtype=torch.uint8)
-    return images, torch.arange(BATCH) % 5
+    return ImageBatch.of(images, torch.arange(BATCH) % 5)
 
 
 def forward_of(state: TrainState) -> Callable[[Tensor], Tensor]:
@@ -45,7 +49,8 @@ def forward_of(state: TrainState) -> Callable[[Tensor], Tensor]:
 
 
 def step(state: TrainState, settings: StepSettings = SETTINGS, forward: Any = None) -> StepMetrics:
-    return train_step(state, ClassificationLoss(forward or forward_of(state)), *batch(), settings)
+    objective = PlainClassification(forward or forward_of(state))
+    return train_step(state, objective, batch(), settings)
 
 
 def weights(state: TrainState) -> Tensor:
@@ -58,19 +63,21 @@ def test_parts_give_what_the_whole_gives(micro: int) -> None:
     a, b = step(whole), step(parts)
     # Float32: a sum of 13 gradients in another order.
     torch.testing.assert_close(weights(parts), weights(whole), atol=2e-6, rtol=1e-5)
-    torch.testing.assert_close(b.loss, a.loss, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(b.sums, a.sums, atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(b.grad_norm, a.grad_norm, atol=1e-5, rtol=1e-5)
-    assert (b.correct, b.images, parts.step) == (a.correct, BATCH, 1)
+    assert (b.images, parts.step) == (BATCH, 1)
 
 
 def test_the_loss_is_the_mean_over_the_batch() -> None:
     state = state_of(micro_batch=5)
-    images, targets = batch()
-    expected = torch.nn.functional.cross_entropy(forward_of(state)(images), targets)
+    whole = batch()
+    expected = torch.nn.functional.cross_entropy(forward_of(state)(whole.images), whole.targets)
     gradients = torch.autograd.grad(expected, list(state.model.parameters()))
     before = weights(state)
     measured = step(state)
-    torch.testing.assert_close(measured.loss / BATCH, expected.detach(), atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(
+        measured.sums["loss"] / BATCH, expected.detach(), atol=1e-6, rtol=1e-6
+    )
     moved = torch.cat([g.flatten() for g in gradients])
     # The first step of SGD; float32.
     torch.testing.assert_close(weights(state), before - 0.1 * moved, atol=1e-6, rtol=1e-5)
@@ -107,7 +114,7 @@ def test_noise_is_a_function_of_seed_and_step() -> None:
         state = state_of(dropout=0.4, drop_path=0.4, micro_batch=5)
         state.step = at
         torch.manual_seed(99 if disturbed else 0)
-        return step(state, replace(SETTINGS, seed=seed)).loss.item()
+        return step(state, replace(SETTINGS, seed=seed)).sums["loss"].item()
 
     assert loss() == loss(disturbed=True)
     assert len({loss(), loss(seed=4), loss(at=8)}) == 3
@@ -115,14 +122,15 @@ def test_noise_is_a_function_of_seed_and_step() -> None:
 
 def test_parts_have_noise_of_their_own() -> None:
     state = state_of(dropout=0.4, micro_batch=1)
-    images, targets = batch()
     logits: list[Tensor] = []
 
     def forward(part: Tensor) -> Tensor:
         logits.append(forward_of(state)(part))
         return logits[-1]
 
-    train_step(state, ClassificationLoss(forward), images[:1].expand_as(images), targets, SETTINGS)
+    whole = batch()
+    alike = ImageBatch.of(whole.images[:1].expand_as(whole.images), whole.targets)
+    train_step(state, PlainClassification(forward), alike, SETTINGS)
     assert len({tuple(row.flatten().tolist()) for row in logits}) == BATCH
 
 

@@ -6,32 +6,29 @@ import functools
 import io
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from rich.console import Console
+from torch import nn
 
 from patchwords.data.augment import AugmentSettings
 from patchwords.data.dataset import TRAIN, VALIDATION, DatasetSplits
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.splits import split_dataset
-from patchwords.device import choose_device
-from patchwords.evaluation.held_out import evaluate_classifier
 from patchwords.evaluation.probes.fewshot import measure_fewshot
 from patchwords.models.build import ModelConfig, build_model, get_model_family
 from patchwords.models.config import ViTConfig
 from patchwords.models.init import init_weights
+from patchwords.training import run
 from patchwords.training.config import FinetuneConfig, MachineSettings, RecipeSettings
-from patchwords.training.finetune import EvaluateFn, train_to_end
 from patchwords.training.logs.display import Display
-from patchwords.training.logs.run_folder import RunFolder
 from patchwords.training.model_setup import InitialModel
-from patchwords.training.objectives import Aim
-from patchwords.training.objectives.classification import Classify
-from patchwords.training.plan import build_training_plan
-from patchwords.training.recipes import fill_recipe_settings
-from patchwords.training.run import TrainingRun, build_train_state, restore_latest_checkpoint
+from patchwords.training.objectives import HeldOutExamples, Objective
+from patchwords.training.training_run import TrainingRun
 
 VIT = ViTConfig(
     patch_size=4,
@@ -79,30 +76,30 @@ def config_of(workers: int = 0, augment: AugmentSettings = EVERYTHING_RANDOM) ->
 
 
 def assemble(
-    folder: Path, config: FinetuneConfig, shape: ModelConfig = VIT, aim: Aim | None = None
+    folder: Path, config: FinetuneConfig, shape: ModelConfig = VIT, resume: bool = False
 ) -> TrainingRun:
-    """As `job.prepare` does, with a smaller model than any that has a name."""
-    data, device = digits(), choose_device("cpu", "fp32")
-    images = len(data.splits[TRAIN])
-    family = get_model_family(shape)
-    config, _ = fill_recipe_settings(
-        config, images=images, from_weights=False, model="tiny", family=family
-    )
+    """A run made ready, with fewer images and a smaller model than the command line can name."""
     model = build_model(shape)
     init_weights(model, config.seed)
-    start = InitialModel(
-        "tiny", model, Preprocess(image_size=shape.image_size, crop_fraction=1.0), ()
-    )
-    plan = build_training_plan(config, images)
-    folder.mkdir(exist_ok=True)
-    aim = aim or Classify()
-    config, _ = aim.settle(config, data, None)
-    state = build_train_state(config, plan, start, device, aim)
-    return TrainingRun(config, data, start, plan, device, RunFolder(folder), state, None, aim)
+    preprocess = Preprocess(image_size=shape.image_size, crop_fraction=1.0)
+    start = InitialModel("tiny", model, preprocess, ())
+    config = replace(config, output=str(folder), resume=resume)
+    with (
+        mock.patch.object(run, "load_dataset_splits", return_value=digits()),
+        mock.patch.object(run, "build_initial_model", return_value=(start, [])),
+        mock.patch.object(run, "choose_model_family", return_value=get_model_family(shape)),
+    ):
+        return run.prepare_training_run(config, quiet())
 
 
-def go(job: TrainingRun, evaluate: EvaluateFn = evaluate_classifier) -> TrainingRun:
-    train_to_end(job, evaluate, quiet(), measure_fewshot)
+Evaluate = Callable[[Objective, nn.Module, HeldOutExamples], dict[str, Any]]
+
+
+def go(job: TrainingRun, evaluate: Evaluate | None = None) -> TrainingRun:
+    """Train to the end; `evaluate` takes the place of the objective's method."""
+    if evaluate is not None:
+        vars(job.objective)["evaluate"] = partial(evaluate, job.objective)
+    run.train_to_end(job, quiet(), measure_fewshot)
     return job
 
 
@@ -110,29 +107,21 @@ class Killed(Exception):
     pass
 
 
-def killed_at(evaluation: int, measure: Callable[..., dict[str, Any]] = evaluate_classifier) -> Any:
-    """An evaluator that breaks off the run in its n-th call; steps after the last save are lost."""
+def killed_at(evaluation: int) -> Evaluate:
+    """An evaluation that breaks off the run in its n-th call; steps after the last save are lost."""
     calls = []
 
-    def evaluate(*args: Any) -> dict[str, Any]:
+    def evaluate(objective: Objective, *args: Any) -> dict[str, Any]:
         calls.append(args)
         if len(calls) == evaluation:
             raise Killed
-        return measure(*args)
+        return type(objective).evaluate(objective, *args)
 
     return evaluate
 
 
 def go_on(
-    folder: Path,
-    config: FinetuneConfig,
-    shape: ModelConfig = VIT,
-    aim: Aim | None = None,
-    evaluate: EvaluateFn = evaluate_classifier,
+    folder: Path, config: FinetuneConfig, shape: ModelConfig = VIT, evaluate: Evaluate | None = None
 ) -> TrainingRun:
-    """Everything anew, as another process would have it, from the newest checkpoint."""
-    job = assemble(folder, config, shape, aim)
-    step = restore_latest_checkpoint(
-        job.state, job.start, job.folder, job.config, job.data, quiet()
-    )
-    return go(replace(job, resumed_at=step), evaluate)
+    """Continue from the newest checkpoint, as another process would."""
+    return go(assemble(folder, config, shape, resume=True), evaluate)

@@ -11,6 +11,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -98,7 +99,7 @@ def profile_end_to_end(
             pixels, labels = augment_batch(
                 read.images.to(place, non_blocking=True),
                 # -1 where the data have none: of some class, then
-                read.labels.to(place, non_blocking=True) % trainee.classes,
+                read.targets.to(place, non_blocking=True) % trainee.classes,
                 read.places,
                 AugmentSettings(),
                 subject.training.seed,
@@ -124,12 +125,14 @@ def instrument_train_step(
 ) -> Iterator[Callable[[Tensor, Tensor], None]]:
     """The trainee's step, whose parts are timed: clipping belongs to the backward pass."""
 
-    def objective(images: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
+    def loss(*inputs: Any) -> tuple[Tensor, dict[str, Tensor]]:
         watch.lap("rest")
-        result = trainee.objective(images, targets)
+        result = trainee.objective.loss(*inputs)
         watch.lap("forward")
         return result
 
+    objective = copy(trainee.objective)
+    vars(objective)["loss"] = loss
     optimizer = trainee.state.optimizer
     before = optimizer.register_step_pre_hook(lambda *_: watch.lap("backward"))
     after = optimizer.register_step_post_hook(lambda *_: watch.lap("optimizer"))

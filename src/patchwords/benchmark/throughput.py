@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -11,15 +10,17 @@ from torch import Tensor
 
 from patchwords.benchmark.clock import ThroughputResult, TimingSpec, measure_batch_sizes
 from patchwords.benchmark.workload import BenchmarkWorkload, get_usable_memory
+from patchwords.data.dataset import DatasetSplits
+from patchwords.data.loader import ImageBatch
 from patchwords.device import Device
 from patchwords.files import GIB
 from patchwords.models.cost import compute_training_flops, count_forward_macs
-from patchwords.training.engine.step import StepSettings, TrainState, train_step
+from patchwords.training.engine.gradients import StepSettings
+from patchwords.training.engine.state import TrainState, build_train_state
+from patchwords.training.engine.step import train_step
 from patchwords.training.model_setup import InitialModel
-from patchwords.training.objectives.classification import Classify
-from patchwords.training.objectives.losses import ClassificationLoss, Objective
+from patchwords.training.objectives import Objective, find_objective
 from patchwords.training.plan import build_training_plan
-from patchwords.training.run import build_train_state
 from patchwords.weights.pretrained import Pretrained
 
 FLOPS_PER_MAC = 2
@@ -67,7 +68,7 @@ class BenchmarkTrainer:
     def step(self, images: Tensor, labels: Tensor) -> None:
         """One update by all of these images at once; a full GPU takes them in parts."""
         self.state.micro_batch = len(images)
-        train_step(self.state, self.objective, images, labels, self.settings)
+        train_step(self.state, self.objective, ImageBatch.of(images, labels), self.settings)
 
 
 def build_benchmark_trainer(subject: BenchmarkWorkload) -> BenchmarkTrainer:
@@ -75,18 +76,12 @@ def build_benchmark_trainer(subject: BenchmarkWorkload) -> BenchmarkTrainer:
     device, config = subject.devices[0], subject.training
     start = InitialModel(subject.name, subject.create(), subject.preprocess, ())
     plan = build_training_plan(config, images=1)  # of which only the rate counts here
-    state = build_train_state(config, plan, start, device, Classify())
+    data = DatasetSplits("noise", "noise", tuple(map(str, range(subject.shape.num_classes))), {})
+    objective = find_objective(config)(config, start.preprocess)
+    state = build_train_state(config, plan, start, data, objective, device)
     state.model.train()
-
-    def forward(images: Tensor) -> Any:
-        return state.model(subject.preprocess.normalise(images))
-
-    return BenchmarkTrainer(
-        state,
-        ClassificationLoss(forward, config.recipe.label_smoothing),
-        StepSettings(device, config.seed, plan.rate, config.recipe.clip),
-        subject.shape.num_classes,
-    )
+    settings = StepSettings(device, config.seed, plan.rate, config.recipe.clip)
+    return BenchmarkTrainer(state, objective, settings, subject.shape.num_classes)
 
 
 def measure_training_throughput(

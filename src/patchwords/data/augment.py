@@ -107,10 +107,16 @@ class TrainTransform:
     preprocess: Preprocess
     augment: AugmentSettings
     seed: int
+    view: str = ""  # views of different names are drawn independently
+    dtype = np.dtype(np.uint8)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.preprocess.image_size, self.preprocess.channels)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int = 0) -> np.ndarray:
         place = self.augment.drawn_at(SampleKey(epoch, sample, repeat))
-        generator = numpy_generator(self.seed, "augment", *place)
+        generator = numpy_generator(self.seed, "augment" + self.view, *place)
         encoded = EncodedImage(data)
         width, height = encoded.size
         box = self._box(width, height, generator)

@@ -35,6 +35,43 @@ ERASED_AREA = (0.02, 0.4)  # share of the image: Zhong et al. 2020, Random Erasi
 ERASED_RATIO = (0.3, 1 / 0.3)
 
 
+def augment_images(
+    images: torch.Tensor,
+    places: Sequence[SampleKey],
+    augment: AugmentSettings,
+    seed: int,
+    view: str = "",
+) -> torch.Tensor:
+    """What each image goes through by itself: uint8 [B, C, H, W] -> the same."""
+    if augment.randaugment or augment.color_jitter or augment.erase:
+        drawn = [augment.drawn_at(place) for place in places]
+        generators = [numpy_generator(seed, "augment-device" + view, *place) for place in drawn]
+        if augment.randaugment:
+            images = randaugment(images, generators, *augment.randaugment)
+        if augment.color_jitter:
+            images = jitter_colors(images, generators, augment.color_jitter)
+        if augment.erase:
+            images = random_erasing(images, generators, augment.erase)
+    return images
+
+
+def mix_images(
+    images: torch.Tensor,
+    labels: torch.Tensor,
+    augment: AugmentSettings,
+    seed: int,
+    num_classes: int,
+    step: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """MixUp or CutMix: uint8 [B, C, H, W], int64 [B] -> the same; labels float [B, K] where mixed."""
+    if not augment.mixes:
+        return images, labels
+    generator = numpy_generator(seed, "mixup", step)
+    if augment.mixup and (not augment.cutmix or generator.random() < 0.5):
+        return mixup(images, labels, generator, augment.mixup, num_classes)
+    return cutmix(images, labels, generator, augment.cutmix, num_classes)
+
+
 def augment_batch(
     images: torch.Tensor,
     labels: torch.Tensor,
@@ -44,22 +81,9 @@ def augment_batch(
     num_classes: int,
     step: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """uint8 [B, C, H, W], int64 [B] -> the same; labels float [B, K] where images are mixed."""
-    if augment.randaugment or augment.color_jitter or augment.erase:
-        drawn = [augment.drawn_at(place) for place in places]
-        generators = [numpy_generator(seed, "augment-device", *place) for place in drawn]
-        if augment.randaugment:
-            images = randaugment(images, generators, *augment.randaugment)
-        if augment.color_jitter:
-            images = jitter_colors(images, generators, augment.color_jitter)
-        if augment.erase:
-            images = random_erasing(images, generators, augment.erase)
-    if augment.mixup or augment.cutmix:
-        generator = numpy_generator(seed, "mixup", step)
-        if augment.mixup and (not augment.cutmix or generator.random() < 0.5):
-            return mixup(images, labels, generator, augment.mixup, num_classes)
-        return cutmix(images, labels, generator, augment.cutmix, num_classes)
-    return images, labels
+    """All of it, for a batch of one view and class labels."""
+    images = augment_images(images, places, augment, seed)
+    return mix_images(images, labels, augment, seed, num_classes, step)
 
 
 def jitter_colors(

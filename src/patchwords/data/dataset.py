@@ -42,6 +42,8 @@ class ImageDataset:
     shards: np.ndarray | None = None  # [n] int32, of which file each is a piece; None: of none
     # [n] uint64, of the encoded images, where to read one brings a whole shard from far away
     digests: np.ndarray | None = None
+    # row -> the encoded target, a mask file or boxes; None: the labels are the targets
+    target_reader: ImageReader | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -6,7 +6,10 @@ sends back a few numbers. The slots are anonymous shared memory, made before the
 forked: not bound by the size of /dev/shm (64 MB in a container), where the DataLoader's own way
 ends in a bus error, and several times faster than sending the pixels through a pipe.
 
-An image that cannot be read is left out of its batch and named in `Batch.bad`.
+One sample may be seen in several views of different sizes, and its target may be an array of any
+fixed shape: each view and each target has slots of its own.
+
+An image that cannot be read is left out of its batch and named in `ImageBatch.bad`.
 Sizes: B batch (fewer where images were bad), C channels, H W image.
 """
 
@@ -17,12 +20,13 @@ import mmap
 import os
 import signal
 import threading
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, is_dataclass, replace
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from patchwords.data.dataset import ImageDataset
@@ -35,30 +39,95 @@ MAX_PREFETCH_BYTES = 2 << 30  # bytes of decoded batches that may wait, all work
 MAX_WORKERS = 8
 
 
+IMAGE = "image"  # the name of the view, where there is one
+
+
 @dataclass(frozen=True)
 class ImageBatch:
-    """What the loader gives; images stay uint8 until `Preprocess.normalise`."""
+    """A batch of samples: their views, their targets, and which samples they are.
 
-    images: torch.Tensor  # uint8 [B, C, H, W], in channels-last memory
-    labels: torch.Tensor  # int64 [B]
-    indices: torch.Tensor  # int64 [B], the position in the examples
-    epochs: torch.Tensor  # int64 [B]
-    repeats: torch.Tensor  # int64 [B], see `SampleKey`
-    bad: list[tuple[int, str]]  # (index, reason) of each image that was left out
+    Images stay uint8 until `Preprocess.normalise`. What a target is, its task knows.
+    """
+
+    views: Mapping[str, Tensor]  # by name: uint8 [B, C, H, W], in channels-last memory
+    targets: Any  # int64 [B] class indices; or tensors [B, ...] by name, or what an objective made
+    indices: Tensor  # int64 [B], position in the examples
+    epochs: Tensor  # int64 [B]
+    repeats: Tensor  # int64 [B], see `SampleKey`
+    bad: list[tuple[int, str]] = field(default_factory=list)  # (index, reason) of what was left out
+
+    @classmethod
+    def of(cls, images: Tensor, targets: Any) -> ImageBatch:
+        """A batch of one view whose samples are numbered from 0."""
+        none = torch.zeros(len(images), dtype=torch.int64)
+        return cls({IMAGE: images}, targets, torch.arange(len(images)), none, none)
+
+    @property
+    def images(self) -> Tensor:
+        """The first view, which in most runs is the only one."""
+        return next(iter(self.views.values()))
 
     @property
     def places(self) -> list[SampleKey]:
         columns = (self.epochs.tolist(), self.indices.tolist(), self.repeats.tolist())
         return [SampleKey(*row) for row in zip(*columns, strict=True)]
 
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, chosen: slice) -> ImageBatch:
+        return self._map(lambda values: values[chosen])
+
+    def to(self, device: torch.device | str) -> ImageBatch:
+        """Views and targets on the device; which samples they are stays on the CPU."""
+
+        def move(values: Tensor) -> Tensor:
+            return values.to(device, non_blocking=True)
+
+        views = map_tensors(move, self.views)
+        return replace(self, views=views, targets=map_tensors(move, self.targets))
+
+    def blank(self) -> ImageBatch:
+        """One sample of zeros, shaped like those of the batch."""
+        return self._map(lambda values: values.new_zeros((1, *values.shape[1:])))
+
+    def _map(self, change: Callable[[Tensor], Tensor]) -> ImageBatch:
+        return map_tensors(change, replace(self, bad=[]))
+
+
+ValueT = TypeVar("ValueT")
+
+
+def map_tensors(change: Callable[[Tensor], Tensor], value: ValueT) -> ValueT:
+    """Apply `change` to every tensor in dicts, tuples, lists and dataclasses."""
+    result: Any = value
+    if isinstance(value, Tensor):
+        result = change(value)
+    elif isinstance(value, Mapping):
+        result = {name: map_tensors(change, item) for name, item in value.items()}
+    elif isinstance(value, tuple | list):
+        result = type(value)(map_tensors(change, item) for item in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        result = replace(value, **map_tensors(change, dict(vars(value))))
+    return cast(ValueT, result)
+
 
 class Transform(Protocol):
-    """Encoded bytes, seen at a place -> uint8 [H, W, C]. Picklable."""
+    """Encoded bytes, seen at a place -> an array of fixed shape and type. Picklable."""
 
     @property
-    def preprocess(self) -> Preprocess: ...
+    def shape(self) -> tuple[int, ...]:
+        """Of the array: (H, W, C) of a view."""
+        ...
+
+    @property
+    def dtype(self) -> np.dtype[Any]: ...
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray: ...
+
+
+Transforms = Mapping[str, Transform]  # by name
+BYTE = np.dtype(np.uint8)
 
 
 @dataclass(frozen=True)
@@ -66,6 +135,11 @@ class EvalTransform:
     """What evaluation sees of an image: the same at every place."""
 
     preprocess: Preprocess
+    dtype = BYTE
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (*self.preprocess.image_size, self.preprocess.channels)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
         return self.preprocess.resize_and_crop(read_pixels(data, self.preprocess.smallest))
@@ -79,28 +153,37 @@ def default_num_workers(processes: int = 1) -> int:
 
 def load_batches(
     examples: ImageDataset,
-    view: Transform,
+    view: Transform | Transforms,
     plan: Iterable[Sequence[SampleKey]],
     workers: int = 0,
     pin: bool = False,
     reached: Callable[[SampleKey], None] | None = None,
+    targets: Transforms | None = None,
 ) -> Iterator[ImageBatch]:
-    """The batches of a plan (see `plan.train_plan`), in its order; its first is its largest.
+    """Load the batches of a plan (see `iterate_batch_keys`), in its order.
 
-    `pin` gives page-locked memory, from which a copy to a GPU need not wait. `reached` is told the
-    first place of every batch before it is read, in the process that reads it. Raises StorageError
-    where images lie elsewhere and cannot be reached: they are not bad, and may be there tomorrow.
+    Args:
+        view: one transform of the image, or several by name.
+        plan: its first batch is its largest.
+        pin: page-locked memory, from which a copy to a GPU need not wait.
+        reached: gets the first place of every batch before it is read, in the process that reads.
+        targets: by name; from the encoded target of a sample, or from its image where the examples
+            have no targets of their own. Default: the class index.
+
+    Raises StorageError where remote images cannot be reached: they are not bad, and may be there
+    tomorrow.
     """
     steps = iter(plan)
     first = next(steps, None)
     if first is None:
         return
-    source = _DecodeSource(examples, view, reached)
+    views = view if isinstance(view, Mapping) else {IMAGE: view}
+    source = _DecodeSource(examples, views, targets or {}, reached)
     plan = itertools.chain([first], steps)
     if workers == 0:
         for places in plan:
-            pixels = np.empty((len(places), *source.shape), np.uint8)
-            yield _batch(pixels, *source.fill(places, pixels), pin=False)
+            arrays = source.allocate(len(places))
+            yield source.assemble(arrays, *source.fill(places, arrays), pin=False)
     else:
         yield from _from_workers(source, plan, len(first), workers, pin)
 
@@ -113,75 +196,113 @@ def load_eval_batches(
     pin: bool = False,
 ) -> Iterator[ImageBatch]:
     """Every example once, in order; the last batch may be smaller, and none is dropped."""
-    starts = range(0, len(examples), batch_size)
-    plan = (
-        [SampleKey(0, i) for i in range(start, min(start + batch_size, len(examples)))]
-        for start in starts
-    )
+    plan = iterate_eval_keys(len(examples), batch_size)
     return load_batches(examples, EvalTransform(preprocess), plan, workers, pin)
+
+
+def iterate_eval_keys(count: int, batch_size: int) -> Iterator[list[SampleKey]]:
+    """Every sample once, in order."""
+    for start in range(0, count, batch_size):
+        yield [SampleKey(0, i) for i in range(start, min(start + batch_size, count))]
+
+
+Arrays = list[np.ndarray]  # of the views, then of the targets: [B, ...] each
 
 
 class _DecodeSource:
     """What the workers need of the examples, and no more: the keys stay in the main process."""
 
     def __init__(
-        self, examples: ImageDataset, view: Transform, reached: Callable[[SampleKey], None] | None
+        self,
+        examples: ImageDataset,
+        views: Transforms,
+        targets: Transforms,
+        reached: Callable[[SampleKey], None] | None,
     ) -> None:
         self.reader, self.rows, self.labels = examples.reader, examples.rows, examples.labels
-        self.view, self.reached = view, reached
-        self.shape = (*view.preprocess.image_size, view.preprocess.channels)  # H, W, C
+        self.target_reader, self.reached = examples.target_reader, reached
+        self.views, self.targets = views, targets
+        self.transforms = [*views.values(), *targets.values()]
+
+    def allocate(self, size: int) -> Arrays:
+        return [np.empty((size, *t.shape), t.dtype) for t in self.transforms]
+
+    @property
+    def sample_bytes(self) -> list[int]:
+        """Of one sample in each array."""
+        return [int(np.prod(t.shape)) * t.dtype.itemsize for t in self.transforms]
 
     def fill(
-        self, places: Sequence[SampleKey], pixels: np.ndarray
+        self, places: Sequence[SampleKey], arrays: Arrays
     ) -> tuple[np.ndarray, list[tuple[int, str]]]:
-        """Decode into pixels [B, H, W, C]; gives int64 [good, 4] (label and place), and the bad."""
+        """Decode into the arrays; gives int64 [good, 4] (label and place), and the bad."""
         if self.reached is not None:
             self.reached(places[0])
         good: list[tuple[int, ...]] = []
         bad = []
         for place in places:
             try:
-                data = self.reader(int(self.rows[place.sample]))
-                pixels[len(good)] = self.view(data, *place)
+                self.decode(place, [array[len(good)] for array in arrays])
             except (DataError, OSError) as error:
                 bad.append((place.sample, str(error) or type(error).__name__))
             else:
                 good.append((int(self.labels[place.sample]), *place))
         return np.array(good, np.int64).reshape(-1, 4), bad
 
+    def decode(self, place: SampleKey, slots: Arrays) -> None:
+        """One sample into its place in each array."""
+        row = int(self.rows[place.sample])
+        data = self.reader(row)
+        for number, transform in enumerate(self.transforms):
+            if number == len(self.views) and self.target_reader is not None:
+                data = self.target_reader(row)
+            slots[number][...] = transform(data, *place)
 
-def _batch(
-    pixels: np.ndarray, table: np.ndarray, bad: list[tuple[int, str]], pin: bool
-) -> ImageBatch:
-    images = torch.from_numpy(pixels[: len(table)])  # [B, H, W, C]
-    if pin:
-        images = images.pin_memory()
-    labels, epochs, indices, repeats = torch.from_numpy(table).T.contiguous()  # each [B]
-    return ImageBatch(images.permute(0, 3, 1, 2), labels, indices, epochs, repeats, bad)
+    def assemble(
+        self, arrays: Arrays, table: np.ndarray, bad: list[tuple[int, str]], pin: bool
+    ) -> ImageBatch:
+        """The batch of the first rows of the arrays, as many as the table has."""
+        tensors = [torch.from_numpy(array[: len(table)]) for array in arrays]
+        if pin:
+            tensors = [tensor.pin_memory() for tensor in tensors]
+        labels, epochs, indices, repeats = torch.from_numpy(table).T.contiguous()  # each [B]
+        images = [tensor.permute(0, 3, 1, 2) for tensor in tensors[: len(self.views)]]
+        targets = dict(zip(self.targets, tensors[len(self.views) :], strict=True)) or labels
+        views = dict(zip(self.views, images, strict=True))
+        return ImageBatch(views, targets, indices, epochs, repeats, bad)
 
 
 class _SharedBatches(Dataset[Any]):
     """(slot, places) -> the slot is filled; what comes back is small."""
 
-    def __init__(self, source: _DecodeSource, slots: np.ndarray) -> None:
-        self.source, self.slots = source, slots  # [slots, B, H, W, C]
+    def __init__(self, source: _DecodeSource, slots: Arrays) -> None:
+        self.source, self.slots = source, slots  # [slots, B, ...] each
 
     def __getitem__(self, task: tuple[int, Sequence[SampleKey]]) -> Any:
         slot, places = task
         try:
-            return slot, *self.source.fill(places, self.slots[slot])
+            return slot, *self.source.fill(places, [array[slot] for array in self.slots])
         except (StorageError, ConfigError) as error:  # raised here, it would come with a traceback
             return slot, None, error
+
+
+def _share_slots(source: _DecodeSource, count: int, size: int) -> Arrays:
+    """Anonymous shared memory for `count` batches, before the workers are forked."""
+    slots = []
+    for transform, each in zip(source.transforms, source.sample_bytes, strict=True):
+        memory = mmap.mmap(-1, count * size * each)
+        array = np.frombuffer(memory, transform.dtype)
+        slots.append(array.reshape(count, size, *transform.shape))
+    return slots
 
 
 def _from_workers(
     source: _DecodeSource, plan: Iterable[Sequence[SampleKey]], size: int, workers: int, pin: bool
 ) -> Iterator[ImageBatch]:
-    each = size * int(np.prod(source.shape))  # bytes of a batch
+    each = size * sum(source.sample_bytes)  # bytes of a batch
     ahead = max(1, min(4, MAX_PREFETCH_BYTES // (each * workers)))  # batches waiting per worker
     count = ahead * workers + 1  # and the one that is being copied out
-    memory = mmap.mmap(-1, count * each)
-    slots = np.frombuffer(memory, np.uint8).reshape(count, size, *source.shape)
+    slots = _share_slots(source, count, size)
     loader = DataLoader(
         _SharedBatches(source, slots),
         sampler=_SlotSampler(plan, count),
@@ -189,9 +310,9 @@ def _from_workers(
         collate_fn=_identity,
         num_workers=workers,
         prefetch_factor=ahead,
-        multiprocessing_context="fork",  # the slots are inherited, and nothing is imported anew
+        multiprocessing_context="fork",  # the slots are inherited, and nothing is imported again
         worker_init_fn=_start_worker,
-        generator=torch.Generator(),  # else a draw from the global one, for seeds nobody uses
+        generator=torch.Generator(),  # else a draw from the global one, for unused seeds
     )
     iterator = iter(loader)
     while True:
@@ -210,8 +331,8 @@ def _from_workers(
             del iterator  # ends the workers now, and not when the traceback is forgotten
             raise bad
         # Copied at once: the slot is filled again after the next batch is asked for.
-        kept = slots[slot, : len(table)]
-        yield _batch(kept if pin else kept.copy(), table, bad, pin)
+        filled = [array[slot, : len(table)] for array in slots]
+        yield source.assemble(filled if pin else [a.copy() for a in filled], table, bad, pin)
 
 
 class _SlotSampler:

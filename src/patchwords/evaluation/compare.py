@@ -154,10 +154,12 @@ class PackedPreprocess:
 
     wanted: tuple[Preprocess, ...]
 
+    dtype = np.dtype(np.uint8)
+
     @property
-    def preprocess(self) -> Preprocess:
+    def shape(self) -> tuple[int, ...]:
         """The strip's own size: one row, one channel."""
-        return Preprocess((1, sum(map(count_image_bytes, self.wanted))), channels=1)
+        return 1, sum(map(count_image_bytes, self.wanted)), 1
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
         views = [one.resize_and_crop(one.read(data)).reshape(-1) for one in self.wanted]

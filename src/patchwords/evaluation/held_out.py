@@ -35,7 +35,7 @@ from patchwords.evaluation.metrics import compute_classification_metrics, mean_c
 from patchwords.evaluation.predictions import Predictions, predict_probabilities, write_predictions
 from patchwords.models.cost import count_macs, count_parameters
 from patchwords.training.logs.run_folder import write_json
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
 
 EVAL_BATCH_SIZE = 64

@@ -91,7 +91,7 @@ def collect_outputs(
                 continue
             values.append(ask(batch.images.to(device, non_blocking=True)).cpu().numpy())
             indices.append(batch.indices.numpy())
-            labels.append(batch.labels.numpy())
+            labels.append(batch.targets.numpy())
     nothing = np.empty(0, dtype=np.int64)
     return (
         np.concatenate([nothing, *indices]),

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -30,35 +29,24 @@ from patchwords.evaluation.held_out import (
     EVAL_BATCH_SIZE,
     choose_final_split,
     describe_evaluated_model,
-    evaluate_classifier,
     get_process_indices,
 )
 from patchwords.evaluation.predictions import eval_mode
 from patchwords.files import explain_write_error, write_atomically
-from patchwords.models.pretraining.masked import MaskedViT, PatchCorruption, gather_patches
+from patchwords.models.pretraining.masked import gather_patches
 from patchwords.models.vit import ViT
 from patchwords.training.config import PretrainConfig
-from patchwords.training.finetune import EvaluateFn
 from patchwords.training.logs.run_folder import write_json
 from patchwords.training.objectives.losses import sigmoid_loss
 from patchwords.training.objectives.masked import (
-    MaskedPatchLoss,
-    build_mask_sampler,
-    build_masked_patch_loss,
+    MaskedPatchPrediction,
     count_corrupted_patches,
     patchify,
     unpatchify,
 )
 from patchwords.training.plan import require_setting
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
-
-
-def choose_evaluator(config: PretrainConfig) -> EvaluateFn:
-    """What measures a run of this config while it trains."""
-    if config.learn.objective == "masked":
-        return partial(evaluate_masked_prediction, config)
-    return evaluate_sigmoid_classifier if config.learn.loss == "sigmoid" else evaluate_classifier
 
 
 def evaluate_sigmoid_classifier(
@@ -80,37 +68,12 @@ def sum_sigmoid_metrics(
         for batch in skip_unreadable_batches(
             load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
         ):
-            labels = batch.labels.to(device.torch_device)
+            labels = batch.targets.to(device.torch_device)
             logits = model(preprocess.normalise(batch.images.to(device.torch_device)))
             loss += float(sigmoid_loss(logits, labels).sum())
             right += int((logits.argmax(-1) == labels).sum())
             images += len(labels)
     return loss, right, images
-
-
-def evaluate_masked_prediction(
-    config: PretrainConfig,
-    learner: nn.Module,
-    examples: ImageDataset,
-    preprocess: Preprocess,
-    device: Device,
-    workers: int,
-) -> dict[str, Any]:
-    """Loss and accuracy of the colours of corrupted patches."""
-    places = get_process_indices(examples)
-    share = examples.select(places)
-    seen = run_on_all_processes(
-        lambda: list(
-            iterate_masked_metrics(config, learner, share, preprocess, device, workers, places)
-        )
-    )
-    return reduce_metric_sums(
-        (
-            sum(answer.loss for answer in seen),
-            sum(answer.right for answer in seen),
-            sum(answer.images for answer in seen),
-        )
-    )
 
 
 def reduce_metric_sums(sums: tuple[float, float, int]) -> dict[str, Any]:
@@ -124,67 +87,6 @@ def average_metric_sums(loss: float, right: float, images: int) -> dict[str, Any
     if not images:
         raise DataError("none of the validation images can be read; patchwords doctor says why")
     return {"loss": loss / images, "accuracy": right / images, "images": images}
-
-
-@dataclass(frozen=True)
-class MaskedBatchMetrics:
-    """Of one batch."""
-
-    loss: float  # sum over the images
-    right: float
-    images: int
-    colours: Counter[int]  # how often each class was to be predicted
-    bad: list[tuple[int, str]]
-
-
-def iterate_masked_metrics(
-    config: PretrainConfig,
-    learner: nn.Module,
-    examples: ImageDataset,
-    preprocess: Preprocess,
-    device: Device,
-    workers: int,
-    places: range | None = None,
-) -> Iterator[MaskedBatchMetrics]:
-    """The objective on every batch of the examples.
-
-    `places` are theirs among all that are held out, where they are a share of them: by these
-    their patches are drawn.
-    """
-    places = range(len(examples)) if places is None else places
-    objective = build_masked_objective(config, learner, preprocess)
-    with eval_mode(learner), torch.inference_mode(), device.autocast():
-        for batch in load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers):
-            if not len(batch.indices):
-                yield MaskedBatchMetrics(0.0, 0.0, 0, Counter(), batch.bad)
-                continue
-            images = batch.images.to(device.torch_device)
-            drawn = make_held_out_corruption(
-                config, learner, [places[index] for index in batch.indices.tolist()]
-            )
-            corruption = drawn.to(device.torch_device)
-            losses, right = objective(images, corruption)
-            wanted = objective.target.wanted(objective.hidden(images, corruption))
-            colours = Counter(objective.target.colours(wanted).flatten().tolist())
-            yield MaskedBatchMetrics(
-                float(losses.sum()), float(right), len(losses), colours, batch.bad
-            )
-
-
-def build_masked_objective(
-    config: PretrainConfig, learner: nn.Module, preprocess: Preprocess
-) -> MaskedPatchLoss:
-    assert isinstance(learner, MaskedViT)
-    return build_masked_patch_loss(config, learner.vit.config, preprocess, learner)
-
-
-def make_held_out_corruption(
-    config: PretrainConfig, learner: nn.Module, indices: Iterable[int]
-) -> PatchCorruption:
-    """The corruption of held-out images, by their places among the examples."""
-    assert isinstance(learner, MaskedViT)
-    draw = build_mask_sampler(config, learner.vit.config)
-    return draw(("held out", index) for index in indices)
 
 
 def skip_unreadable_batches(batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
@@ -204,27 +106,34 @@ CHECKER_BRIGHT, CHECKER_DARK = 150, 105  # the chequers that stand for the mask 
 
 
 def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
-    """Judge the model that a run ended with; writes masked.json and masked/*.png.
+    """Evaluate the model that a run ended with; writes masked.json and masked/*.png.
 
     In float32, whatever training used.
     """
-    config = job.config
+    config, objective = job.config, get_masked_objective(job)
     assert isinstance(config, PretrainConfig)
     split, examples = choose_final_split(job.data)
     device = Device(job.device.torch_device, bf16=False)
-    preprocess, learner = job.start.preprocess, job.state.model
-    seen = list(iterate_masked_metrics(config, learner, examples, preprocess, device, job.workers))
-    bad = [(examples.keys[index], reason) for answer in seen for index, reason in answer.bad]
+    bad: list[tuple[str, str]] = []
+    colours: Counter[int] = Counter()
+    loss, right, images = 0.0, 0.0, 0
+    with eval_mode(job.state.model), torch.inference_mode(), device.autocast():
+        for decoded in load_eval_batches(
+            examples, job.start.preprocess, EVAL_BATCH_SIZE, job.workers
+        ):
+            bad += [(examples.keys[index], reason) for index, reason in decoded.bad]
+            if not len(decoded):
+                continue
+            batch = objective.prepare_held_out(decoded.to(device.torch_device))
+            mean, metrics = objective.loss(job.state.model, batch, step=0)
+            loss, images = loss + float(mean) * len(batch), images + len(batch)
+            right += float(metrics["accuracy"]) * len(batch)
+            hidden = objective.target.wanted(objective.hidden_patches(batch))
+            colours.update(objective.target.colours(hidden).flatten().tolist())
     check_bad_image_share(bad, len(examples), "images", config.data_settings.max_bad)
-    colours = sum((answer.colours for answer in seen), Counter[int]())
-    source = Pretrained(job.start.model, preprocess, (), job.start.name)
+    source = Pretrained(job.start.model, job.start.preprocess, (), job.start.name)
     assert isinstance(source.model, ViT)
     patches, ratio = source.model.config.patches, require_setting(config.learn.mask_ratio)
-    measured = average_metric_sums(
-        sum(answer.loss for answer in seen),
-        sum(answer.right for answer in seen),
-        sum(answer.images for answer in seen),
-    )
     result = {
         "split": split,
         **describe_evaluated_model(source, device),
@@ -232,7 +141,7 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
         "mask_ratio": ratio,
         "patches": patches,
         "corrupted": count_corrupted_patches(patches, ratio),
-        **measured,
+        **average_metric_sums(loss, right, images),
         "baseline": max(colours.values()) / colours.total(),
         "pictures": write_reconstruction_pictures(job, examples, device),
         "skipped": [{"path": path, "reason": reason} for path, reason in bad],
@@ -241,28 +150,29 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
     return result
 
 
+def get_masked_objective(job: TrainingRun) -> MaskedPatchPrediction:
+    assert isinstance(job.objective, MaskedPatchPrediction)
+    return job.objective
+
+
 def write_reconstruction_pictures(
     job: TrainingRun, examples: ImageDataset, device: Device
 ) -> list[dict[str, Any]]:
     """Write pictures of images spread over the examples; -> path, files and accuracy of each."""
-    config, learner, preprocess = job.config, job.state.model, job.start.preprocess
-    assert isinstance(config, PretrainConfig)
-    objective = build_masked_objective(config, learner, preprocess)
+    objective, learner = get_masked_objective(job), job.state.model
     create_folder(job.folder.path / "masked")
-    spread = np.unique(np.linspace(0, len(examples) - 1, NUM_PICTURES).astype(np.int64)).tolist()
+    spread = np.unique(np.linspace(0, len(examples) - 1, NUM_PICTURES).astype(np.int64))
     rows: list[dict[str, Any]] = []
     with eval_mode(learner), torch.inference_mode():
-        for batch in load_eval_batches(examples.select(spread), preprocess, 1):
-            if not len(batch.indices):  # it cannot be read, and is named elsewhere
+        for decoded in load_eval_batches(examples.select(spread), job.start.preprocess, 1):
+            if not len(decoded):  # it cannot be read, and is named elsewhere
                 continue
-            index = spread[int(batch.indices[0])]
-            corruption = make_held_out_corruption(config, learner, [index]).to(device.torch_device)
-            images = batch.images.to(device.torch_device)
-            row: dict[str, Any] = {"path": examples.keys[index]}
-            row["accuracy"] = float(objective(images, corruption)[1])
-            for name, picture in zip(
-                PANEL_NAMES, build_reconstruction_panels(objective, images, corruption), strict=True
-            ):
+            placed = replace(decoded, indices=torch.from_numpy(spread)[decoded.indices])
+            batch = objective.prepare_held_out(placed.to(device.torch_device))
+            row: dict[str, Any] = {"path": examples.keys[int(batch.indices[0])]}
+            row["accuracy"] = float(objective.loss(learner, batch, step=0)[1]["accuracy"])
+            panels = build_reconstruction_panels(objective, learner, batch)
+            for name, picture in zip(PANEL_NAMES, panels, strict=True):
                 row[name] = f"masked/{len(rows)}-{name}.png"
                 write_atomically(job.folder.path / row[name], encode_picture_png(picture[0]))
             rows.append(row)
@@ -270,21 +180,22 @@ def write_reconstruction_pictures(
 
 
 def build_reconstruction_panels(
-    objective: MaskedPatchLoss, images: Tensor, corruption: PatchCorruption
+    objective: MaskedPatchPrediction, learner: nn.Module, batch: ImageBatch
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """uint8 [B, C, H, W] -> the same, what the encoder was given of it, and with what it predicts
+    """-> the images, what the encoder was given of them, and with what it predicts
 
-    The mask embedding has no colour: chequers stand for it.
+    Each uint8 [B, C, H, W]. The mask embedding has no colour: chequers stand for it.
     """
+    images, corruption = batch.images, batch.targets
     size, rows = objective.patch_size, images.shape[2] // objective.patch_size
     patches = patchify(images, size)  # [B, N, C, P, P]
     shape = patches.shape[2:]
     given = gather_patches(patches.flatten(2), corruption.sources).unflatten(2, shape)
     given = torch.where(corruption.masked[..., None, None, None], make_checkerboard(given), given)
     predicted = patches.clone()
-    painted = objective.target.paint(objective.forward(images, corruption).float())
-    batch = torch.arange(len(images), device=images.device)[:, None]  # [B, 1], beside [B, R]
-    predicted[batch, corruption.places] = painted
+    painted = objective.target.paint(objective.predict(learner, batch))
+    row = torch.arange(len(images), device=images.device)[:, None]  # [B, 1], next to [B, R]
+    predicted[row, corruption.places] = painted
     return images, unpatchify(given, rows), unpatchify(predicted, rows)
 
 

@@ -28,6 +28,7 @@ from patchwords.planning.memory import OptimizerSpec, ParallelLayout
 from patchwords.studies.study import ENCODER, VERB, DatasetSpec, Scale, StudyContext, Trial
 from patchwords.studies.training import build_training_config, count_training_flops, train_trial
 from patchwords.studies.workers import run_workers
+from patchwords.tasks.classification.pretraining import resolve_head
 from patchwords.training.config import FinetuneConfig, ModelSettings, PretrainConfig
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.model_setup import (
@@ -37,7 +38,6 @@ from patchwords.training.model_setup import (
     parse_image_size,
 )
 from patchwords.training.plan import require_setting
-from patchwords.training.pretrain import resolve_head
 from patchwords.training.recipes import fill_recipe_settings, find_recipe
 
 MIN_STEPS = 100  # of a cell: with fewer nothing is learned that could be compared

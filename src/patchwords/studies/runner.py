@@ -37,8 +37,8 @@ from patchwords.studies.results import assemble_results
 from patchwords.studies.study import VERB, Scale, ScaleName, Study, StudyContext, Trial
 from patchwords.studies.training import build_training_config, select_trial_data
 from patchwords.studies.workers import run_workers
+from patchwords.training.data_setup import load_dataset_splits
 from patchwords.training.logs.run_folder import check_output_overlap
-from patchwords.training.run import load_dataset_splits
 
 StatusCallback = Callable[[str], None]
 

@@ -14,8 +14,6 @@ from rich.console import Console
 from patchwords.data.dataset import VALIDATION
 from patchwords.device import choose_device
 from patchwords.errors import Diverged
-from patchwords.evaluation.held_out import evaluate_classifier
-from patchwords.evaluation.pretraining import choose_evaluator
 from patchwords.evaluation.probes.cache import FeatureCache
 from patchwords.evaluation.probes.fewshot import (
     build_fewshot_table,
@@ -36,7 +34,7 @@ from patchwords.models.cost import (
     count_parameters,
 )
 from patchwords.studies.study import ENCODER, VERB, StudyContext, Trial, TrialMetrics
-from patchwords.training import finetune, pretrain
+from patchwords.training import run
 from patchwords.training.config import (
     FinetuneConfig,
     PretrainConfig,
@@ -47,7 +45,7 @@ from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.logs.run_folder import RunFolder
 from patchwords.training.recipes import apply_recipe
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 FEWSHOT_DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
 
@@ -82,10 +80,7 @@ def train_trial(cell: Trial, bench: StudyContext) -> TrainingRun:
         shutil.rmtree(folder.path)  # killed before it was a run
     with (bench.place(cell) / "log.txt").open("a", encoding="utf-8") as log:
         display = Display(Console(file=log, width=100))
-        going = resume_if_started(config)
-        if isinstance(going, PretrainConfig):
-            return pretrain.pretrain_model(going, choose_evaluator, display, measure_fewshot)
-        return finetune.finetune_model(going, evaluate_classifier, display, measure_fewshot)
+        return run.train_model(resume_if_started(config), display, measure_fewshot)
 
 
 def train_and_measure(cell: Trial, bench: StudyContext) -> TrialMetrics:

@@ -211,6 +211,8 @@ class FinetuneConfig:
     weights: str | None = None
     """start from these weights: a run, a model folder, a file, a hub id or a published name;
     default: random weights"""
+    task: str = "classification"
+    """what to learn: classification, or package.module:Name for an objective of your own"""
     output: str | None = None
     """run folder to write; default: runs/DATA-MODEL"""
     resume: bool = False
@@ -389,9 +391,9 @@ class ObjectiveSettings:
 
     section: ClassVar[str] = "Objective"
 
-    objective: Literal["supervised", "masked"] = "supervised"
-    """what to learn: classes (supervised), or the colours of masked patches (masked; App. B.1.2),
-    which needs no labels"""
+    objective: str = "supervised"
+    """what to learn: classes (supervised); the colours of masked patches (masked; App. B.1.2), which
+    needs no labels; or package.module:Name for an objective of your own"""
     loss: Literal["softmax", "sigmoid"] | None = None
     """classification loss, with --objective supervised; default: softmax"""
     head: Literal["tanh", "linear"] | None = None
@@ -425,13 +427,16 @@ class PretrainConfig(FinetuneConfig):
                 "--head linear has no layer before the classifier, and --representation-size "
                 f"{self.model_settings.representation_size} is the width of one; give one of them"
             )
-        masked = learn.objective == "masked"
-        for name, value in (self._of_classes() if masked else self._of_patches()).items():
-            if value is not None:
-                other = "supervised" if masked else "masked"
-                raise ConfigError(
-                    f"{name} {value} has a meaning with --objective {other} only; leave it out"
-                )
+        if self.task != "classification":
+            raise ConfigError(f"--task {self.task}: pre-training has --objective instead")
+        owners = {"supervised": self._of_classes(), "masked": self._of_patches()}
+        for objective, settings in owners.items():
+            for name, value in settings.items():
+                if value is not None and learn.objective != objective:
+                    raise ConfigError(
+                        f"{name} {value} has a meaning with --objective {objective} only; leave it "
+                        "out"
+                    )
 
     def _of_patches(self) -> dict[str, object]:
         """Settings that supervised pre-training has no use for."""

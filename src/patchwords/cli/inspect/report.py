@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from patchwords.device import DeviceName
     from patchwords.evaluation.model_insight import ModelInsight
     from patchwords.report.run_data import PredictionRow, RunData
-    from patchwords.training.run import TrainingRun
+    from patchwords.training.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ def write_training_insight(job: TrainingRun, examples: ImageDataset) -> None:
 
     def look() -> ModelInsight:
         start = job.start
-        labels = tuple(job.aim.classes(job.data))
+        labels = tuple(job.objective.classes(job.data))
         source = Pretrained(start.model, start.preprocess, labels, start.name)
         begun = load_initial_weights(start.model.config, flatten_config(job.config))
         shown = choose_insight_examples(read_run_data(job.folder.path).predictions)

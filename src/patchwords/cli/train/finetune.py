@@ -13,7 +13,7 @@ from patchwords.training.config import FinetuneConfig
 
 if TYPE_CHECKING:
     from patchwords.training.logs.display import Display
-    from patchwords.training.run import TrainingRun
+    from patchwords.training.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,12 @@ def run_finetune(config: FinetuneCommand) -> int:
     from rich.console import Console
 
     from patchwords.distributed import is_main_process
-    from patchwords.evaluation.held_out import evaluate_classifier
     from patchwords.evaluation.probes.fewshot import measure_fewshot
-    from patchwords.training.finetune import finetune_model as train
     from patchwords.training.logs.display import Display
+    from patchwords.training.run import train_model
 
     display = Display(Console(stderr=config.json, quiet=not is_main_process()))
-    job = train(config, evaluate_classifier, display, measure_fewshot)
+    job = train_model(config, display, measure_fewshot)
     if is_main_process():  # of several processes, the main one measures and reports
         report_classifier(job, display, config.json)
     return 0

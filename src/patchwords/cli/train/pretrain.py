@@ -12,7 +12,7 @@ from patchwords.training.config import PretrainConfig
 
 if TYPE_CHECKING:
     from patchwords.training.logs.display import Display
-    from patchwords.training.run import TrainingRun
+    from patchwords.training.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -44,13 +44,12 @@ def run_pretrain(config: PretrainCommand) -> int:
 
     from patchwords.cli.train.finetune import report_classifier
     from patchwords.distributed import is_main_process
-    from patchwords.evaluation.pretraining import choose_evaluator
     from patchwords.evaluation.probes.fewshot import measure_fewshot
     from patchwords.training.logs.display import Display
-    from patchwords.training.pretrain import pretrain_model as train
+    from patchwords.training.run import train_model
 
     display = Display(Console(stderr=config.json, quiet=not is_main_process()))
-    job = train(config, choose_evaluator, display, measure_fewshot)
+    job = train_model(config, display, measure_fewshot)
     if not is_main_process():  # of several processes, the main one measures and reports
         return 0
     if config.learn.objective == "masked":

@@ -210,7 +210,7 @@ def read_patch_training_images(
             "a patch needs some to learn on"
         )
     images = torch.cat([batch.images for batch in batches]).to(device)
-    return images, torch.cat([batch.labels for batch in batches]).to(device)
+    return images, torch.cat([batch.targets for batch in batches]).to(device)
 
 
 def compute_patch_gradient(

@@ -208,7 +208,7 @@ def build_perturbation_batch(
     """What the loader gives, on the subject's device, with places in all the examples."""
     device = subject.device.torch_device
     places = [share[index] for index in decoded.indices.tolist()]
-    return PerturbationBatch(decoded.images.to(device), decoded.labels.to(device), places, subject)
+    return PerturbationBatch(decoded.images.to(device), decoded.targets.to(device), places, subject)
 
 
 def count_correct_by_condition(

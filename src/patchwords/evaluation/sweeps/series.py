@@ -16,7 +16,6 @@ from patchwords.distributed import broadcast_from_main, get_world, run_on_main_p
 from patchwords.errors import ConfigError, Interrupted
 from patchwords.evaluation.held_out import (
     choose_final_split,
-    evaluate_classifier,
     evaluate_finished_run,
 )
 from patchwords.evaluation.probes.fewshot import measure_fewshot
@@ -27,10 +26,12 @@ from patchwords.training.config import (
     read_config_yaml,
     unflatten_config,
 )
-from patchwords.training.finetune import FinetuneConfigT, finetune_model
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.run_folder import RunFolder, claim_run_folder
-from patchwords.training.run import TrainingRun, format_launch_prefix, write_run_settings
+from patchwords.training.logs.run_record import format_launch_prefix, write_run_settings
+from patchwords.training.run import train_model
+from patchwords.training.settings import FinetuneConfigT
+from patchwords.training.training_run import TrainingRun
 
 # (run folder, the images that it was judged by) -> whatever; writes the report of a finished run
 ReportWriter = Callable[[Path, ImageDataset], object]
@@ -77,7 +78,7 @@ def build_run_config(config: FinetuneConfig, output: Path) -> FinetuneConfig:
 
 def train_or_resume(config: FinetuneConfig, display: Display) -> TrainingRun:
     """Train from the start, or exactly go on with what lies in the run's folder already."""
-    return finetune_model(resume_if_started(config), evaluate_classifier, display, measure_fewshot)
+    return train_model(resume_if_started(config), display, measure_fewshot)
 
 
 def resume_if_started(config: FinetuneConfigT) -> FinetuneConfigT:

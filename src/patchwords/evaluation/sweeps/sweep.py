@@ -33,7 +33,7 @@ from patchwords.evaluation.sweeps.series import (
     train_or_resume,
 )
 from patchwords.training.config import FinetuneConfig
-from patchwords.training.finetune import share_config_across_processes
+from patchwords.training.data_setup import load_dataset_splits
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.logs.run_folder import (
@@ -42,6 +42,7 @@ from patchwords.training.logs.run_folder import (
     check_run_folder_available,
     write_json,
 )
+from patchwords.training.logs.run_record import choose_output_folder
 from patchwords.training.model_setup import (
     choose_model_family,
     choose_model_name,
@@ -49,7 +50,7 @@ from patchwords.training.model_setup import (
 )
 from patchwords.training.plan import ResolvedSetting
 from patchwords.training.recipes import fill_recipe_settings, find_recipe
-from patchwords.training.run import choose_output_folder, load_dataset_splits
+from patchwords.training.settings import share_config_across_processes
 
 # What a sweep will do, decided before it starts: Table 4's grid and dev split, and the runs.
 #

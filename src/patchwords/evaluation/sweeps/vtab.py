@@ -34,11 +34,11 @@ from patchwords.evaluation.sweeps.vtab_tasks import (
     VtabTask,
 )
 from patchwords.training.config import FinetuneConfig, flatten_config, read_config_yaml
-from patchwords.training.finetune import share_config_across_processes
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.run_folder import RunFolder, check_output_overlap
+from patchwords.training.logs.run_record import choose_output_folder
 from patchwords.training.recipes import find_recipe
-from patchwords.training.run import choose_output_folder
+from patchwords.training.settings import share_config_across_processes
 
 # Where the data of VTAB-1k's tasks lie on the disk, and whether they are whole.
 #

@@ -96,7 +96,7 @@ def load_encoder_model(cell: Trial, bench: StudyContext) -> LoadedModel | None:
 def load_encoder_data(cell: Trial, bench: StudyContext) -> DatasetSplits:
     """What the cell's encoder was trained on, and what was held out from it."""
     from patchwords.studies.training import build_training_config
-    from patchwords.training.run import load_dataset_splits
+    from patchwords.training.data_setup import load_dataset_splits
 
     name = cell.settings[ENCODER]
     trainings = bench.scale.pretrainings(cell.seed + 1)

@@ -5,19 +5,21 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from patchwords.data.loader import ImageBatch
 from patchwords.device import peak_memory
 from patchwords.distributed import all_gather_integers
 from patchwords.errors import DataError, Diverged, Interrupted, StorageError
+from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.parallel import gather_full_weights, to_local_tensor
-from patchwords.training.engine.step import StepMetrics, StepSettings, TrainState, train_step
-from patchwords.training.objectives.losses import Objective
+from patchwords.training.engine.state import TrainState, use_ema_weights
+from patchwords.training.engine.step import StepMetrics, train_step
+from patchwords.training.objectives import Objective
 from patchwords.training.plan import TrainingPlan
 
 SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_every` is
@@ -31,18 +33,18 @@ class MetricsWriter(Protocol):
 
 @dataclass(frozen=True)
 class LoopCallbacks:
-    """What the loop asks of others."""
+    """What the loop calls."""
 
-    prepare: Callable[[Any, int], tuple[Tensor, Any]]  # (batch, step) -> images, targets
-    evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> loss, accuracy, images, split
+    prepare: Callable[[Any, int], ImageBatch]  # (batch, step) -> the batch as the step takes it
+    evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> metrics by name, images, split
     save: Callable[[TrainState], None]
     record: MetricsWriter
     show_train: Callable[[Mapping[str, Any]], None]
     show_evaluation: Callable[[Mapping[str, Any]], None]
-    stop_signal: Callable[[], int | None]  # exit code, once a person or the system wants an end
-    patience: int | None = None  # early stopping: evaluations without a better accuracy
-    fewshot: Callable[[], dict[str, Any]] | None = None  # -> shots, accuracy, images
-    seconds_at_peak: float | None = None  # of an image; see peak.py; None: not known
+    stop_signal: Callable[[], int | None]  # exit code, once the user or the system wants an end
+    patience: int | None = None  # early stopping: evaluations without a better primary metric
+    fewshot: Callable[[], dict[str, Any]] | None = None  # -> metrics of the few-shot probe
+    seconds_at_peak: float | None = None  # of an image at the device's peak; None: not known
 
 
 class TrainMeter:
@@ -62,7 +64,11 @@ class TrainMeter:
         """A "train" row; raises Diverged where a loss or a gradient is not a number."""
         seconds = time.perf_counter() - self.started
         count = sum(m.images for m in self.measured)
-        loss = sum(float(m.loss) for m in self.measured) / count
+        means = {
+            name: sum(float(m.sums[name]) for m in self.measured) / count
+            for name in self.measured[0].sums
+        }
+        loss = means["loss"]
         norm = sum(float(m.grad_norm) for m in self.measured) / len(self.measured)
         if not (math.isfinite(loss) and math.isfinite(norm)):
             what = "loss" if not math.isfinite(loss) else "gradient"
@@ -75,8 +81,7 @@ class TrainMeter:
             "kind": "train",
             "step": state.step,
             "epoch": plan.epoch(state.step),
-            "loss": loss,
-            "accuracy": sum(float(m.correct) for m in self.measured) / count,
+            **means,
             "lr": self.measured[-1].rate,
             "grad_norm": norm,
             "images_per_second": count / max(seconds, 1e-9),
@@ -109,8 +114,7 @@ def train_loop(
     for batch, waited in time_batches(save_on_data_error(batches, state, calls)):
         clock = time.perf_counter()
         state.model.train()
-        images, targets = calls.prepare(batch, state.step)
-        measured = train_step(state, objective, images, targets, settings)
+        measured = train_step(state, objective, calls.prepare(batch, state.step), settings)
         if measured is not None:
             meter.measured.append(measured)
         meter.waited += waited
@@ -127,7 +131,7 @@ def train_loop(
             calls.record.write(row)
             calls.show_train(row)
         if evaluates:
-            run_evaluation(state, plan, calls)
+            run_evaluation(state, objective, plan, calls)
             meter.reset(state.step)
         if probes:
             run_fewshot_probe(state, plan, calls)
@@ -175,7 +179,7 @@ def save_on_data_error(
 
 
 def time_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
-    """(batch, seconds that were spent waiting for it)."""
+    """Each batch, and the seconds that were spent waiting for it."""
     iterator = iter(batches)
     while True:
         clock = time.perf_counter()
@@ -186,7 +190,9 @@ def time_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
         yield batch, time.perf_counter() - clock
 
 
-def run_evaluation(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
+def run_evaluation(
+    state: TrainState, objective: Objective, plan: TrainingPlan, calls: LoopCallbacks
+) -> None:
     """Measure the weights that would be kept now; note the best where early stopping wants it."""
     assert calls.evaluate is not None
     with use_ema_weights(state):
@@ -200,52 +206,29 @@ def run_evaluation(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) 
         }
         calls.record.write(row)
         calls.show_evaluation(row)
-        if calls.patience is None:
-            return
-        if state.best is None or result["accuracy"] > state.best["accuracy"]:
-            weights = {name: value.clone() for name, value in state.model.state_dict().items()}
-            state.best = {
-                "step": state.step,
-                "accuracy": result["accuracy"],
-                "waited": 0,
-                "weights": weights,
-            }
-        else:
-            state.best["waited"] += 1
-            state.stopped = state.best["waited"] >= calls.patience
+        if calls.patience is not None:
+            note_best(state, objective, result, calls.patience)
+
+
+def note_best(
+    state: TrainState, objective: Objective, result: Mapping[str, Any], patience: int
+) -> None:
+    """Early stopping: keep the weights if they are the best so far; stop after the patience."""
+    metric = objective.primary_metric
+    if state.best is None or objective.is_better(result[metric], state.best[metric]):
+        weights = {name: value.clone() for name, value in state.model.state_dict().items()}
+        best = {"step": state.step, metric: result[metric], "waited": 0, "weights": weights}
+        state.best = best
+    else:
+        state.best["waited"] += 1
+        state.stopped = state.best["waited"] >= patience
 
 
 def run_fewshot_probe(state: TrainState, plan: TrainingPlan, calls: LoopCallbacks) -> None:
-    """Measure what the weights that would be kept now have learnt to see, by few-shot accuracy."""
+    """Probe the weights that would be kept now by the few-shot metric."""
     assert calls.fewshot is not None
     with use_ema_weights(state), gather_full_weights(state.model):
         result = calls.fewshot()
     row = {"kind": "fewshot", "step": state.step, "epoch": plan.epoch(state.step), **result}
     calls.record.write(row)
     calls.show_evaluation(row)
-
-
-@contextmanager
-def use_ema_weights(state: TrainState) -> Iterator[None]:
-    """Inside, the model holds the averaged weights, where there are any."""
-    if state.average is None:
-        yield
-        return
-    own = {name: value.clone() for name, value in state.model.state_dict().items()}
-    state.model.load_state_dict(state.average.weights)
-    try:
-        yield
-    finally:
-        state.model.load_state_dict(own)
-
-
-@torch.no_grad()
-def load_final_weights(state: TrainState) -> str:
-    """Put the weights that the run ends with into the model; -> which they are, for a person."""
-    if state.best is not None:
-        state.model.load_state_dict(state.best["weights"])
-        return f"the best on validation, of step {state.best['step']:,}"
-    if state.average is not None:
-        state.model.load_state_dict(state.average.weights)
-        return f"the running average (decay {state.average.decay:g}) of {state.step:,} steps"
-    return f"those of the last step, {state.step:,}"

@@ -9,7 +9,7 @@ or positions of any kind.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -48,15 +48,14 @@ WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls
 }
 
 
-def has_weight_decay(name: str) -> bool:
+def has_weight_decay(name: str, more_rules: Mapping[str, bool] | None = None) -> bool:
     """Whether weight decay falls on the parameter; raises where not exactly one rule matches."""
-    matches = [
-        decay for pattern, decay in WEIGHT_DECAY_RULES.items() if re.fullmatch(pattern, name)
-    ]
+    rules = {**WEIGHT_DECAY_RULES, **(more_rules or {})}
+    matches = [decay for pattern, decay in rules.items() if re.fullmatch(pattern, name)]
     if len(matches) != 1:
         raise ConfigError(
             f"parameter {name!r} is matched by {len(matches)} weight-decay rules, not by one; "
-            "see DECAY in training/engine/optimizer.py"
+            "see WEIGHT_DECAY_RULES in training/engine/optimizer.py, and an objective's own"
         )
     return matches[0]
 
@@ -95,21 +94,28 @@ def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
 
 
 def iterate_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters; those of a ViT inside a module that it learns by keep their own names."""
+    """The parameters; those of a model inside the learner have the names that they have alone."""
     for name, parameter in model.named_parameters():
-        yield name.removeprefix("vit."), parameter
+        yield name.removeprefix("vit.").removeprefix("backbone."), parameter
 
 
 def build_optimizer(
-    model: nn.Module, plan: TrainingPlan, config: ModelConfig, layer_decay: float = 1.0
+    model: nn.Module,
+    plan: TrainingPlan,
+    config: ModelConfig,
+    layer_decay: float = 1.0,
+    more_rules: Mapping[str, bool] | None = None,
 ) -> torch.optim.Optimizer:
     """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
 
     Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
+    `more_rules` are those of the objective's own parameters.
     """
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
     for name, parameter in iterate_named_parameters(model):
-        decay = has_weight_decay(name)  # also for frozen ones: the rules hold for every parameter
+        decay = has_weight_decay(
+            name, more_rules
+        )  # also for frozen ones: the rules hold for every parameter
         if parameter.requires_grad:
             groups.setdefault((decay, find_layer_index(name, config)), []).append(parameter)
     settings = [

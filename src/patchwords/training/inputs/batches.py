@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
-from torch import Tensor
 
-from patchwords.data.augment import TrainTransform
-from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import TRAIN, ImageDataset
 from patchwords.data.loader import ImageBatch, check_bad_image_share, load_batches
 from patchwords.data.sampler import iterate_batch_keys
 from patchwords.data.shards.stream import build_shard_prefetcher
-from patchwords.device import Device
 from patchwords.distributed import all_gather_lists, get_world, run_on_all_processes
-from patchwords.training.config import FinetuneConfig
 from patchwords.training.inputs.frozen_cache import ActivationCache
+from patchwords.training.objectives import augment_views
 from patchwords.training.objectives.losses import compute_class_weights
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 
 
-def iterate_training_batches(job: TrainingRun) -> Iterator[ImageBatch]:
+def iterate_training_batches(run: TrainingRun) -> Iterator[ImageBatch]:
     """The batches from the step that the run has reached to the last one.
 
     Where what the frozen layers give is kept, that is in them in place of images.
     """
-    train, config, plan, state = job.data.splits[TRAIN], job.config, job.plan, job.state
+    train, config, plan, state = run.data.splits[TRAIN], run.config, run.plan, run.state
     weights = compute_sample_weights(train) if config.recipe.balance == "sample" else None
     mixed, here = config.data_settings.shuffle_shards, get_world()
     order = iterate_batch_keys(
@@ -42,13 +37,15 @@ def iterate_training_batches(job: TrainingRun) -> Iterator[ImageBatch]:
         shards=train.shards,
         group=mixed,
     )
-    if job.front is not None:
-        batches = ActivationCache(job, job.front).batches(order)
+    if run.front is not None:
+        batches = ActivationCache(run, run.front).batches(order)
     else:
-        view = TrainTransform(job.start.preprocess, config.augment, config.seed)
-        pin = job.device.type == "cuda"  # so that copies to the GPU need not wait
+        views = run.objective.views()
+        pin = run.device.type == "cuda"  # so that copies to the GPU need not wait
         ahead = build_shard_prefetcher(train, config.seed, mixed)
-        batches = load_batches(train, view, order, job.workers, pin, ahead)
+        batches = load_batches(
+            train, views.train, order, run.workers, pin, ahead, views.train_targets
+        )
     return record_bad_images(batches, train, state.skipped, config.data_settings.max_bad)
 
 
@@ -75,36 +72,11 @@ def record_bad_images(
         yield batch
 
 
-@dataclass(frozen=True)
-class ImageBatchPreparer:
-    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
+def build_batch_preparer(run: TrainingRun) -> Callable[[ImageBatch, int], ImageBatch]:
+    """What makes of a decoded batch the batch of a step: on the device, augmented."""
+    views = {} if run.front is not None else run.objective.views().train  # else augmented already
 
-    config: FinetuneConfig
-    device: Device
-    classes: int
+    def prepare(batch: ImageBatch, step: int) -> ImageBatch:
+        return run.objective.prepare(augment_views(batch, views, run.device), step)
 
-    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
-        place = self.device.torch_device
-        return augment_batch(
-            batch.images.to(place, non_blocking=True),
-            batch.labels.to(place, non_blocking=True),
-            batch.places,
-            self.config.augment,
-            self.config.seed,
-            self.classes,
-            step,
-        )
-
-
-@dataclass(frozen=True)
-class CachedBatchPreparer:
-    """(batch, step) -> activations [B, ...] on the device, and their targets."""
-
-    device: Device
-
-    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Tensor]:
-        place = self.device.torch_device
-        return (
-            batch.images.to(place, non_blocking=True),
-            batch.labels.to(place, non_blocking=True),
-        )
+    return prepare

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
@@ -81,6 +81,18 @@ class FrozenBackbone:
             return self.activations(preprocess.normalise(black))
 
 
+class FrozenTail(nn.Module):
+    """What a training step calls where activations are cached: the layers that learn."""
+
+    def __init__(self, front: FrozenBackbone) -> None:
+        super().__init__()
+        self.front = front  # not a module: the learner has its weights
+
+    def forward(self, activations: Tensor) -> Tensor:
+        """-> [B, classes]"""
+        return self.front.rest(activations)
+
+
 def build_frozen_backbone(model: Model, train: str) -> FrozenBackbone | None:
     """By `--train`; None where everything learns."""
     learning = parse_train_layers(train)
@@ -103,10 +115,15 @@ def resolve_frozen_mode(
     device: Device,
     output: Path,
     held: int,
+    cacheable: bool = True,
 ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
-    """Decide what `--frozen auto` comes to, where layers are frozen; `held` validation images.
+    """Resolve `--frozen auto`, where layers are frozen: cache their activations or recompute them.
 
-    Raises ConfigError where it says "cache", and that cannot be.
+    Args:
+        held: validation images.
+        cacheable: whether the objective can do without the images.
+
+    Raises ConfigError where it says "cache", and that is impossible.
     """
     asked, front = config.machine.frozen, build_frozen_backbone(start.model, config.recipe.train)
     if front is None:
@@ -117,9 +134,11 @@ def resolve_frozen_mode(
         return config, [ResolvedSetting("frozen", "compute", "asked for")]
     views = count_augmented_views(config, plan)
     need = front.of_one(start.preprocess, device).nbytes * (views * plan.images + held)
-    why_not = explain_changing_activations(
-        config, plan, front, start.preprocess
-    ) or explain_disk_shortage(config, need, output)
+    why_not = (
+        (None if cacheable else "the objective needs the images themselves")
+        or explain_changing_activations(config, plan, front, start.preprocess)
+        or explain_disk_shortage(config, need, output)
+    )
     if asked == "cache" and why_not is not None:
         raise ConfigError(f"--frozen cache: {why_not}; or say --frozen compute")
     what: FrozenMode = "cache" if why_not is None else "compute"

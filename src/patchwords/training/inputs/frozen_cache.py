@@ -30,10 +30,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from patchwords.data.augment import TrainTransform
-from patchwords.data.batch_augment import augment_batch
+from patchwords.data.batch_augment import augment_images
 from patchwords.data.dataset import TRAIN, VALIDATION, ImageDataset
 from patchwords.data.feature_store import BLOCK_ROWS, FeatureStore
 from patchwords.data.loader import (
+    IMAGE,
     EvalTransform,
     ImageBatch,
     Transform,
@@ -46,7 +47,7 @@ from patchwords.errors import DataError, Interrupted
 from patchwords.models.build import Model, config_to_dict
 from patchwords.training.inputs.frozen import FrozenBackbone, count_augmented_views
 from patchwords.training.logs.display import Display
-from patchwords.training.run import TrainingRun
+from patchwords.training.training_run import TrainingRun
 from patchwords.version import __version__
 from patchwords.weights.pretrained import digest_tensors
 
@@ -169,15 +170,7 @@ class ActivationCache:
         images = batch.images.to(job.device.torch_device, non_blocking=True)
         job.state.model.train(trains)
         if trains:
-            images, _ = augment_batch(
-                images,
-                batch.labels,
-                batch.places,
-                job.config.augment,
-                job.config.seed,
-                len(job.data.classes),
-                step=0,  # of MixUp and CutMix, which are off
-            )
+            images = augment_images(images, batch.places, job.config.augment, job.config.seed)
         with job.device.autocast():
             return self.front.activations(job.start.preprocess.normalise(images))
 
@@ -199,7 +192,7 @@ class ActivationCache:
             table = torch.tensor(good, dtype=torch.int64).reshape(-1, 3)
             epochs, samples, repeats = table.T.contiguous()  # each [B]
             values = values.pin_memory() if pin else values
-            yield ImageBatch(values, labels[samples], samples, epochs, repeats, bad)
+            yield ImageBatch({IMAGE: values}, labels[samples], samples, epochs, repeats, bad)
 
     def kept(self, name: str) -> CachedView:
         """A part that is whole."""

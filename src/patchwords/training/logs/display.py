@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +32,7 @@ class Display:
         self.console = console
         self.live: Progress | None = None
         self.last_line = 0.0
+        self.formats: Mapping[str, str] = {}
 
     def say(self, line: str) -> None:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
@@ -46,8 +47,11 @@ class Display:
             table.add_row(choice.name, _format_setting(choice.value), choice.why)
         self.console.print(table)
 
-    def start(self, step: int, steps: int) -> None:
-        self.steps = steps
+    def start(
+        self, step: int, steps: int, formats: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """`formats`: metric of the objective -> how to print it; default: 3 digits."""
+        self.steps, self.formats = steps, formats
         if self.console.is_terminal:
             self.live = Progress(
                 TextColumn("{task.description}"),
@@ -74,12 +78,15 @@ class Display:
         place = f"{row['step']:,}/{self.steps:,}"
         if self.live:
             beside = MIN_BAR_COLUMNS + len(f"  {place} {left}")
-            text = join_fitting_parts(format_train_row(row), self.console.width - beside)
+            text = join_fitting_parts(
+                format_train_row(row, self.formats), self.console.width - beside
+            )
             self.live.update(self.task, completed=row["step"], description=text, left=left)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             text = join_fitting_parts(
-                format_train_row(row), MAX_LINE_COLUMNS - len(f"step {place}    {left}")
+                format_train_row(row, self.formats),
+                MAX_LINE_COLUMNS - len(f"step {place}    {left}"),
             )
             self.say(f"step {place}  {text}  {left}")
 
@@ -88,7 +95,8 @@ class Display:
         if row["kind"] == "fewshot":
             what = f"{row['shots']}-shot: accuracy {row['accuracy']:.1%}"
         else:
-            what = f"{row['split']}: accuracy {row['accuracy']:.1%}  loss {row['loss']:.3f}"
+            metrics = "  ".join(format_metrics(row, self.formats))
+            what = f"{row['split']}: {metrics}  loss {row['loss']:.3f}"
         self.say(
             f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {what}  "
             f"({row['images']:,} images)"
@@ -115,10 +123,25 @@ class Display:
         self.stop()
 
 
-def format_train_row(row: Mapping[str, Any]) -> Iterator[str]:
-    """A "train" row in words, what matters most first."""
+ROW_FIELDS = frozenset(  # of every row; what else is in it are metrics of the objective
+    (
+        *("kind", "step", "epoch", "split", "images", "loss", "lr", "grad_norm", "data_wait"),
+        *("images_per_second", "batch_seconds", "seconds", "memory", "utilisation"),
+    )
+)
+
+
+def format_metrics(row: Mapping[str, Any], formats: Mapping[str, str]) -> Iterator[str]:
+    """Each metric of the objective in a row of metrics.jsonl."""
+    for name, value in row.items():
+        if name not in ROW_FIELDS:
+            yield f"{name} {value:{formats.get(name, '.3g')}}"
+
+
+def format_train_row(row: Mapping[str, Any], formats: Mapping[str, str]) -> Iterator[str]:
+    """The parts of a "train" row, what matters most first."""
     yield f"loss {row['loss']:.3f}"
-    yield f"accuracy {row['accuracy']:.1%}"
+    yield from format_metrics(row, formats)
     yield f"{row['images_per_second']:,.0f} images/s"
     used = row.get("utilisation")
     if used is not None:

@@ -1,50 +1,217 @@
-"""What a run trains for: the parts of it that differ from one objective to the next."""
+"""Training objectives: what a run learns by, and how to find one by its name.
+
+An objective is one file: a class derived from `Objective`, and a row in `OBJECTIVES` or `TASKS`,
+or, from outside the package, `package.module:Name` in place of the row's name.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+import importlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
+import torch
 from torch import Tensor, nn
 
-from patchwords.data.dataset import DatasetSplits
-from patchwords.training.config import FinetuneConfig
+from patchwords.data.augment import TrainTransform
+from patchwords.data.batch_augment import augment_images
+from patchwords.data.dataset import DatasetSplits, ImageDataset
+from patchwords.data.loader import (
+    IMAGE,
+    EvalTransform,
+    ImageBatch,
+    Transforms,
+    iterate_eval_keys,
+    load_batches,
+)
+from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.distributed import all_gather_objects, get_world, run_on_all_processes
+from patchwords.errors import ConfigError, DataError, did_you_mean
+from patchwords.training.config import FinetuneConfig, PretrainConfig
 from patchwords.training.model_setup import InitialModel
-from patchwords.training.objectives.losses import Objective
 from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.pretrained import Pretrained
 
-if TYPE_CHECKING:
-    from patchwords.data.loader import ImageBatch
+TASKS = {  # --task of `patchwords finetune`
+    "classification": "patchwords.tasks.classification:Classification",
+}
+OBJECTIVES = {  # --objective of `patchwords pretrain`
+    "supervised": "patchwords.tasks.classification.pretraining:SupervisedPretraining",
+    "masked": "patchwords.training.objectives.masked:MaskedPatchPrediction",
+}
+EVAL_BATCH_SIZE = 64
 
 
-class Prepares(Protocol):
-    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their targets."""
+@dataclass(frozen=True)
+class Views:
+    """What one sample becomes: one or several crops, each of its own size, and its target."""
 
-    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, Any]: ...
+    train: Transforms
+    evaluate: Transforms
+    train_targets: Transforms = field(default_factory=dict)  # none: the class index
+    eval_targets: Transforms = field(default_factory=dict)
 
 
-class Aim(Protocol):
-    """See `classify.Classify` and `masked.PredictMasked`."""
+class Objective(ABC):
+    """What a run learns by.
 
-    @property
-    def objective_name(self) -> Literal["supervised", "masked"]: ...
+    An object of it belongs to one run, and `build` is called before all other methods. What
+    training changes belongs into the learner, whose weights and buffers a checkpoint holds.
+    """
 
-    def classes(self, data: DatasetSplits) -> tuple[str, ...]:
-        """What the model's head tells apart; nothing where the head is not trained."""
-        ...
+    needs_labels: ClassVar[bool] = False  # refuse data without class names
+    splittable: ClassVar[bool] = True  # the loss of a batch is the mean of those of its samples
+    primary_metric: ClassVar[str] = "loss"  # of `evaluate`: what early stopping reads
+    higher_is_better: ClassVar[bool] = False  # of the primary metric
+    formats: ClassVar[Mapping[str, str]] = {}  # metric -> how to print it; default: .3g
+    caches_frozen: ClassVar[bool] = False  # the learner may be asked for cached activations
+    # name of a parameter around the backbone -> whether weight decay falls on it, as in optimizer.py
+    weight_decay_rules: ClassVar[Mapping[str, bool]] = {}
+    default_recipe: ClassVar[str] = "supervised"  # "masked": Appendix B.1.2
 
-    def settle(
-        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    def __init__(self, config: FinetuneConfig, preprocess: Preprocess) -> None:
+        """`config` is that of `resolve`, with nothing left open; `preprocess` is the model's."""
+        self.config, self.preprocess = config, preprocess
+
+    @classmethod
+    def resolve(
+        cls, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
     ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
-        """Decide what the recipe leaves open in the config."""
-        ...
+        """Decide what the recipe leaves open in the config; -> the config, and the reasons."""
+        if config.augment.mixes:
+            raise ConfigError(f"--mixup and --cutmix mix class labels, and {cls.__name__} has none")
+        return config, []
 
-    def learner(self, start: InitialModel, config: FinetuneConfig) -> nn.Module:
-        """What is trained: the model, or a module around it that has more to learn."""
-        ...
+    @classmethod
+    def classes(cls, data: DatasetSplits) -> tuple[str, ...]:
+        """Names of the classes that the model's own head tells apart; empty: it is not trained."""
+        return ()
 
-    def preparation(self, job: Any) -> Prepares: ...
+    def is_better(self, value: float, best: float) -> bool:
+        """Whether a value of the primary metric is better than the best so far."""
+        return value > best if self.higher_is_better else value < best
 
-    def objective(self, job: Any, learner: nn.Module) -> Objective:
-        """`learner` may have been compiled or wrapped."""
-        ...
+    @abstractmethod
+    def build(self, backbone: InitialModel, data: DatasetSplits) -> nn.Module:
+        """Everything that learns, around the model: with head, decoder or teacher."""
+
+    def views(self) -> Views:
+        """One crop by the settings of the run, and the class index."""
+        crop = TrainTransform(self.preprocess, self.config.augment, self.config.seed)
+        return Views({IMAGE: crop}, {IMAGE: EvalTransform(self.preprocess)})
+
+    def prepare(self, batch: ImageBatch, step: int) -> ImageBatch:
+        """A training batch on the device, before it is cut into micro-batches."""
+        return batch
+
+    def prepare_held_out(self, batch: ImageBatch) -> ImageBatch:
+        """A batch of `evaluate` on the device; the same at every evaluation."""
+        return batch
+
+    @abstractmethod
+    def loss(
+        self, learner: nn.Module, batch: ImageBatch, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The mean loss over the batch, and metrics by name, which are means, too.
+
+        It may be asked for the same batch again, where memory ran out.
+        """
+
+    def after_step(self, learner: nn.Module, step: int) -> None:
+        """Move what learns without a gradient: teacher, centre, queue."""
+        return
+
+    def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
+        """Means of the loss and the metrics over held-out images, and "images", their number.
+
+        Of several processes each measures its share.
+        """
+        learner.eval()
+        parts = all_gather_objects(run_on_all_processes(lambda: self._measure(learner, examples)))
+        rows = [row for part in parts for row in part]
+        count = sum(images for images, _ in rows)
+        if not count:
+            raise DataError("none of the validation images can be read; patchwords doctor says why")
+        names = rows[0][1]
+        means = {name: sum(n * metrics[name] for n, metrics in rows) / count for name in names}
+        return {**means, "images": count}
+
+    @torch.inference_mode()
+    def _measure(
+        self, learner: nn.Module, examples: HeldOutExamples
+    ) -> list[tuple[int, dict[str, float]]]:
+        """(images, metrics) of each batch of this process's share."""
+        rows = []
+        with examples.device.autocast():
+            for batch in examples.batches():
+                loss, metrics = self.loss(learner, self.prepare_held_out(batch), step=0)
+                values = {"loss": loss, **metrics}
+                rows.append((len(batch), {name: float(value) for name, value in values.items()}))
+        return rows
+
+
+@dataclass(frozen=True)
+class HeldOutExamples:
+    """Held-out images, as an objective sees them."""
+
+    dataset: ImageDataset
+    views: Views
+    device: Device
+    workers: int = 0
+
+    def batches(self) -> Iterator[ImageBatch]:
+        """This process's share, on the device; batches without a readable image are left out."""
+        world = get_world()
+        share = self.dataset
+        if world.size > 1:
+            share = share.select(range(world.rank, len(share), world.size))
+        plan = iterate_eval_keys(len(share), EVAL_BATCH_SIZE)
+        views, targets = self.views.evaluate, self.views.eval_targets
+        for batch in load_batches(share, views, plan, self.workers, targets=targets):
+            if len(batch):
+                places = batch.indices * world.size + world.rank  # among all images
+                yield replace(batch, indices=places).to(self.device.torch_device)
+
+
+def augment_views(batch: ImageBatch, views: Transforms, device: Device) -> ImageBatch:
+    """The batch on the device; each view augmented as its transform says."""
+    batch = batch.to(device.torch_device)
+    augmented = dict(batch.views)
+    for name, view in views.items():
+        if isinstance(view, TrainTransform):
+            images = augmented[name]
+            augmented[name] = augment_images(
+                images, batch.places, view.augment, view.seed, view.view
+            )
+    return replace(batch, views=augmented)
+
+
+def find_objective(config: FinetuneConfig) -> type[Objective]:
+    """The objective of a config: --objective in pre-training, else --task."""
+    if isinstance(config, PretrainConfig):
+        return load_objective(config.learn.objective, OBJECTIVES, "--objective")
+    return load_objective(config.task, TASKS, "--task")
+
+
+def load_objective(name: str, table: Mapping[str, str], flag: str) -> type[Objective]:
+    """The class by its name in the table, or by `package.module:Name`; raises ConfigError."""
+    path = table.get(name, name)
+    module_name, _, class_name = path.partition(":")
+    if not class_name:
+        raise ConfigError(
+            f"unknown {flag} {name!r}{did_you_mean(name, table)}; choose {', '.join(table)}, or "
+            "package.module:Name"
+        )
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not module_name.startswith(error.name):
+            raise  # the module is there, and lacks a package of its own
+        raise ConfigError(f"{flag} {name}: there is no module {error.name}") from error
+    found = getattr(module, class_name, None)
+    if not (isinstance(found, type) and issubclass(found, Objective)):
+        raise ConfigError(f"{flag} {name}: {module_name} has no objective {class_name}")
+    return found

@@ -1,54 +1,13 @@
-"""The objective: what a batch of images costs the model.
+"""Losses and metrics of class labels.
 
-Sizes: B images, C channels, H W image.
+Sizes: B images.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any, Protocol
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-
-
-class Objective(Protocol):
-    """Runs the model on images and says what it got wrong.
-
-    `targets` belong to the images, one each: a slice of both is a smaller batch.
-    """
-
-    def __call__(self, images: Tensor, targets: Any) -> tuple[Tensor, Tensor]:
-        """uint8 [B, C, H, W] and targets -> ([B] losses in float32, [] how many were right)
-
-        An image that is right in parts counts by its share.
-        """
-        ...
-
-
-@dataclass(frozen=True)
-class ClassificationLoss:
-    """One class for each image."""
-
-    # uint8 images, or what frozen layers made of them -> logits, compiled or wrapped as it may be
-    forward: Callable[[Tensor], Tensor]
-    label_smoothing: float = 0.0
-    class_weights: Tensor | None = None  # [classes]
-    sigmoid: bool = False  # each class by itself, in place of a softmax over all
-
-    def __call__(self, images: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-        """Targets [B], or after MixUp and CutMix [B, classes]."""
-        logits = self.forward(images)
-        loss = sigmoid_loss if self.sigmoid else classification_loss
-        losses = loss(
-            logits,
-            targets,
-            label_smoothing=self.label_smoothing,
-            class_weights=self.class_weights,
-        )
-        return losses, count_correct(logits.detach(), targets)
 
 
 def classification_loss(

@@ -11,23 +11,19 @@ nothing. Sizes: B batch, C channels, H W image, N patches, R corrupted patches o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from patchwords.data.augment import AugmentSettings
-from patchwords.data.batch_augment import augment_batch
 from patchwords.data.dataset import DatasetSplits
 from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
-from patchwords.device import Device
 from patchwords.errors import ConfigError
-from patchwords.models.build import ModelConfig
 from patchwords.models.config import ViTConfig
 from patchwords.models.pretraining.masked import (
     MaskedViT,
@@ -44,8 +40,8 @@ from patchwords.training.config import (
     PretrainConfig,
 )
 from patchwords.training.model_setup import InitialModel, describe_setting_source
+from patchwords.training.objectives import Objective
 from patchwords.training.plan import ResolvedSetting, require_setting
-from patchwords.training.run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
 
 # What masked patch prediction predicts: the three targets of Appendix B.1.2.
@@ -241,91 +237,70 @@ DEFAULT_MASK_RATIO = 0.5  # of all patches (App. B.1.2; 15 % did slightly worse 
 DEFAULT_TARGET: MaskedTargetName = "mean-colour"  # with the best few-shot results (App. B.1.2)
 
 
-@dataclass(frozen=True)
-class MaskedPatchLoss:
-    """The cost of an image: the mean over its corrupted patches."""
+class MaskedPatchPrediction(Objective):
+    """Pre-training without labels; the loss of an image is the mean over its corrupted patches."""
 
-    forward: Callable[[Tensor, PatchCorruption], Tensor]  # uint8 images -> predictions [B, R, V]
-    target: PatchTarget
-    patch_size: int
+    primary_metric, higher_is_better = "accuracy", True
+    formats: ClassVar[Mapping[str, str]] = {"accuracy": ".1%"}
+    default_recipe = "masked"
 
-    def __call__(self, images: Tensor, targets: PatchCorruption) -> tuple[Tensor, Tensor]:
-        """uint8 [B, C, H, W] -> ([B] losses, [] images; one is right by its share of patches)"""
-        wanted = self.target.wanted(self.hidden(images, targets))
-        predictions = self.forward(images, targets).float()  # [B, R, V]
-        losses = self.target.losses(predictions, wanted).mean(1)
-        return losses, self.target.right(predictions.detach(), wanted).mean(1).sum()
-
-    def hidden(self, images: Tensor, corruption: PatchCorruption) -> Tensor:
-        """uint8 [B, C, H, W] -> uint8 [B, R, C, P, P], the corrupted patches"""
-        patches = patchify(images, self.patch_size)  # [B, N, C, P, P]
-        return gather_patches(patches.flatten(2), corruption.places).unflatten(2, patches.shape[2:])
-
-
-@dataclass(frozen=True)
-class PredictMasked:
-    """Pre-training without labels."""
-
-    objective_name: Literal["supervised", "masked"] = "masked"
-
-    def classes(self, data: DatasetSplits) -> tuple[str, ...]:
-        return ()
-
-    def settle(
-        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    @classmethod
+    def resolve(
+        cls, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
     ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
         learn = get_objective_settings(config)
         target, ratio = learn.target or DEFAULT_TARGET, learn.mask_ratio or DEFAULT_MASK_RATIO
-        paper, said = "App. B.1.2", describe_setting_source(config)
+        paper, source = "App. B.1.2", describe_setting_source(config)
         choices = [
             ResolvedSetting(
                 "objective", "masked", f"colours of hidden patches ({paper}); no labels"
             ),
-            ResolvedSetting("target", target, said if learn.target else paper),
-            ResolvedSetting("mask_ratio", ratio, said if learn.mask_ratio else paper),
+            ResolvedSetting("target", target, source if learn.target else paper),
+            ResolvedSetting("mask_ratio", ratio, source if learn.mask_ratio else paper),
         ]
         assert isinstance(config, PretrainConfig)
         return replace(config, learn=replace(learn, target=target, mask_ratio=ratio)), choices
 
-    def learner(self, start: InitialModel, config: FinetuneConfig) -> MaskedViT:
-        check_maskable(start.model.config)
-        assert isinstance(start.model, ViT)
-        shape, learn = start.model.config, get_objective_settings(config)
-        count_corrupted_patches(shape.patches, require_setting(learn.mask_ratio))  # or it raises
-        target = build_patch_target(require_setting(learn.target), shape, start.preprocess)
-        return MaskedViT(start.model, target.outputs, config.seed)
+    def build(self, backbone: InitialModel, data: DatasetSplits) -> MaskedViT:
+        check_maskable(backbone.model.config)
+        assert isinstance(backbone.model, ViT)
+        shape, learn = backbone.model.config, get_objective_settings(self.config)
+        ratio = require_setting(learn.mask_ratio)
+        count_corrupted_patches(shape.patches, ratio)  # or it raises
+        self.patch_size = shape.patch_size
+        self.target = build_patch_target(require_setting(learn.target), shape, self.preprocess)
+        self.draw = MaskSampler(shape.patches, ratio, self.config.seed)
+        return MaskedViT(backbone.model, self.target.outputs, self.config.seed)
 
-    def preparation(self, job: TrainingRun) -> MaskedBatchPreparer:
-        draw = build_mask_sampler(job.config, job.start.model.config)
-        return MaskedBatchPreparer(draw, job.config.augment, job.device)
+    def prepare(self, batch: ImageBatch, step: int) -> ImageBatch:
+        """The corruption of each image, by its place: other patches in each epoch."""
+        return replace(batch, targets=self.draw(batch.places).to(batch.images.device))
 
-    def objective(self, job: TrainingRun, learner: nn.Module) -> MaskedPatchLoss:
-        return build_masked_patch_loss(
-            job.config, job.start.model.config, job.start.preprocess, learner
-        )
+    def prepare_held_out(self, batch: ImageBatch) -> ImageBatch:
+        """The corruption of held-out images, by their index among all that are held out."""
+        corruption = self.draw(("held out", index) for index in batch.indices.tolist())
+        return replace(batch, targets=corruption.to(batch.images.device))
 
+    def loss(
+        self, learner: nn.Module, batch: ImageBatch, step: int
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """Of an image, the share of its corrupted patches whose colour is right counts."""
+        hidden = self.target.wanted(self.hidden_patches(batch))
+        predictions = self.predict(learner, batch)  # [B, R, V]
+        right = self.target.right(predictions.detach(), hidden).mean()
+        return self.target.losses(predictions, hidden).mean(), {"accuracy": right}
 
-def build_masked_patch_loss(
-    config: FinetuneConfig, shape: ModelConfig, preprocess: Preprocess, learner: nn.Module
-) -> MaskedPatchLoss:
-    """The objective of a MaskedViT of this shape; `learner` may have been compiled or wrapped."""
-    assert isinstance(shape, ViTConfig)
-    target = build_patch_target(
-        require_setting(get_objective_settings(config).target), shape, preprocess
-    )
+    def predict(self, learner: nn.Module, batch: ImageBatch) -> Tensor:
+        """-> float32 [B, R, V], predictions for the corrupted patches"""
+        images = self.preprocess.normalise(batch.images)
+        predictions: Tensor = learner(images, batch.targets)
+        return predictions.float()
 
-    def forward(images: Tensor, corruption: PatchCorruption) -> Tensor:
-        return learner(preprocess.normalise(images), corruption)
-
-    return MaskedPatchLoss(forward, target, shape.patch_size)
-
-
-def build_mask_sampler(config: FinetuneConfig, shape: ModelConfig) -> MaskSampler:
-    """The draw of a run."""
-    assert isinstance(shape, ViTConfig)
-    return MaskSampler(
-        shape.patches, require_setting(get_objective_settings(config).mask_ratio), config.seed
-    )
+    def hidden_patches(self, batch: ImageBatch) -> Tensor:
+        """-> uint8 [B, R, C, P, P], the corrupted patches as they were"""
+        patches = patchify(batch.images, self.patch_size)  # [B, N, C, P, P]
+        places = batch.targets.places
+        return gather_patches(patches.flatten(2), places).unflatten(2, patches.shape[2:])
 
 
 @dataclass(frozen=True)
@@ -347,28 +322,6 @@ class MaskSampler:
             drawn = draw_corruption(generator, self.patches, count)
             chosen[row], sources[row], masked[row] = drawn
         return PatchCorruption(*map(torch.from_numpy, (chosen, sources, masked)))
-
-
-@dataclass(frozen=True)
-class MaskedBatchPreparer:
-    """(batch, step) -> uint8 images [B, C, H, W] on the device, augmented, and their corruption."""
-
-    draw: MaskSampler
-    augment: AugmentSettings
-    device: Device
-
-    def __call__(self, batch: ImageBatch, step: int) -> tuple[Tensor, PatchCorruption]:
-        place = self.device.torch_device
-        images, _ = augment_batch(
-            batch.images.to(place, non_blocking=True),
-            batch.labels,
-            batch.places,
-            self.augment,
-            self.draw.seed,
-            0,  # classes: images are not mixed, so that no label is made
-            step,
-        )
-        return images, self.draw(batch.places).to(place)
 
 
 def draw_corruption(

@@ -1,68 +1,53 @@
-"""Pre-training: the main job with another aim, and what it adds to training for classes."""
+"""Supervised pre-training: classes by a head of two layers, by softmax or sigmoids."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from torch import nn
 
 from patchwords.data.dataset import DatasetSplits
+from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
+from patchwords.evaluation.pretraining import evaluate_sigmoid_classifier
 from patchwords.models.config import ViTConfig
 from patchwords.models.zoo import resolve_model
+from patchwords.tasks.classification import Classification
 from patchwords.training.config import FinetuneConfig, PretrainConfig
-from patchwords.training.finetune import (
-    EvaluateFn,
-    FewShotFn,
-    share_config_across_processes,
-    train_and_save,
-)
-from patchwords.training.logs.display import Display
 from patchwords.training.model_setup import DEFAULT_MODEL, describe_setting_source
-from patchwords.training.objectives import Aim
-from patchwords.training.objectives.classification import Classify
-from patchwords.training.objectives.losses import ClassificationLoss
-from patchwords.training.objectives.masked import PredictMasked
+from patchwords.training.objectives import HeldOutExamples
+from patchwords.training.objectives.losses import sigmoid_loss
 from patchwords.training.plan import ResolvedSetting
-from patchwords.training.run import TrainingRun, prepare_training_run
 from patchwords.weights.pretrained import Pretrained
 
 
-def pretrain_model(
-    config: PretrainConfig,
-    evaluator_of: Callable[[PretrainConfig], EvaluateFn],
-    display: Display,
-    fewshot: FewShotFn | None = None,
-) -> TrainingRun:
-    """As `finetune.run`; `evaluator_of` gets the config with everything decided."""
-    with share_config_across_processes(config) as settings:
-        job = prepare_training_run(settings, display, choose_objective(settings))
-        assert isinstance(job.config, PretrainConfig)
-        return train_and_save(job, evaluator_of(job.config), display, fewshot)
-
-
-def choose_objective(config: PretrainConfig) -> Aim:
-    """What `--objective` asks for."""
-    return PredictMasked() if config.learn.objective == "masked" else PretrainClasses()
-
-
-@dataclass(frozen=True)
-class PretrainClasses(Classify):
+class SupervisedPretraining(Classification):
     """Classes by a head of two layers (Sec. 3.1), by softmax or each class by itself."""
 
-    def settle(
-        self, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
+    def __init__(self, config: FinetuneConfig, preprocess: Preprocess) -> None:
+        super().__init__(config, preprocess)
+        assert isinstance(config, PretrainConfig)
+        self.sigmoid = config.learn.loss == "sigmoid"
+        if self.sigmoid:
+            self.class_loss = sigmoid_loss
+
+    @classmethod
+    def resolve(
+        cls, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
     ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
         assert isinstance(config, PretrainConfig)
         config, of_loss = resolve_loss(config, len(data.classes))
         config, of_head = resolve_head(config, origin)
         return config, [ResolvedSetting("objective", "supervised", "classes"), *of_loss, *of_head]
 
-    def objective(self, job: TrainingRun, learner: nn.Module) -> ClassificationLoss:
-        assert isinstance(job.config, PretrainConfig)
-        return replace(super().objective(job, learner), sigmoid=job.config.learn.loss == "sigmoid")
+    def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
+        if not self.sigmoid:
+            return super().evaluate(learner, examples)
+        return evaluate_sigmoid_classifier(
+            learner, examples.dataset, self.preprocess, examples.device, examples.workers
+        )
 
 
 def resolve_loss(
