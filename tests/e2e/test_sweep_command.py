@@ -23,6 +23,7 @@ from patchwords.evaluation.sweeps import series
 from patchwords.evaluation.sweeps.sweep import SweepResult, sweep_learning_rates
 from patchwords.models.zoo import create_model
 from patchwords.report import page as write
+from patchwords.tasks.classification import Classification
 from patchwords.training.logs.display import Display
 from patchwords.weights.store import save_pretrained
 
@@ -180,8 +181,8 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
     folder, calls = tmp_path / "a sweep", Counter[str]()
     words = (photos, "--weights", start, *WORDS, *LRS, "--dev", 0.2, "--seeds", 2)
     measure, run, judge = (
-        series.evaluate_classifier,
-        series.finetune_model,
+        Classification.evaluate,
+        series.train_model,
         series.evaluate_finished_run,
     )
 
@@ -192,7 +193,7 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
         return measure(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(series, "evaluate_classifier", killed)
+        patch.setattr(Classification, "evaluate", killed)
         result = call("sweep", *words, "--output", folder)
     going_on = f"patchwords sweep {photos} --output '{folder}' --resume\n"
     assert result.code == 130
@@ -210,7 +211,7 @@ def test_a_sweep_that_was_cut_off_ends_as_one_that_was_not(
     def stopped(job: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(series, "finetune_model", trained)
+    monkeypatch.setattr(series, "train_model", trained)
     with monkeypatch.context() as patch:
         patch.setattr(series, "evaluate_finished_run", stopped)
         result = call("sweep", *words, "--output", folder, "--resume")
@@ -274,7 +275,7 @@ def test_other_images_are_not_gone_on_with(
     def killed(*args: Any) -> dict[str, Any]:
         raise Killed
 
-    monkeypatch.setattr(series, "finetune_model", killed)
+    monkeypatch.setattr(series, "train_model", killed)
     with pytest.raises(Killed):
         go(photos, "--weights", start, *WORDS, *LRS, "--output", folder)
     make_photos(photos, {"disc": 1}, first=77)

@@ -56,8 +56,41 @@ def run_finetune(config: FinetuneCommand) -> int:
     display = Display(Console(stderr=config.json, quiet=not is_main_process()))
     job = train_model(config, display, measure_fewshot)
     if is_main_process():  # of several processes, the main one measures and reports
-        report_classifier(job, display, config.json)
+        report_run(job, display, config.json)
     return 0
+
+
+def report_run(job: TrainingRun, display: Display, json: bool) -> None:
+    """Evaluate a finished run as its objective needs it, write the report, and print the result."""
+    from patchwords.cli.train.pretrain import report_masked_model
+    from patchwords.tasks.classification import Classification
+    from patchwords.training.objectives.masked import MaskedPatchPrediction
+
+    if isinstance(job.objective, Classification):
+        report_classifier(job, display, json)
+    elif isinstance(job.objective, MaskedPatchPrediction):
+        report_masked_model(job, display, json)
+    else:
+        report_metrics(job, display, json)
+
+
+def report_metrics(job: TrainingRun, display: Display, json: bool) -> None:
+    """Evaluate a run by its own objective, and print the metrics."""
+    from patchwords.tasks.held_out_metrics import evaluate_by_objective
+    from patchwords.training.logs.display import format_metrics
+
+    result = evaluate_by_objective(job)
+    if json:
+        run = {"run": str(job.folder.path), "model": str(job.folder.model)}
+        print(jsonlib.dumps({**run, "steps": job.state.step, **result}))
+        return
+    metrics = {name: value for name, value in result.items() if name != "primary_metric"}
+    values = "  ".join(format_metrics(metrics, job.objective.formats))
+    display.say(
+        f"{result['split']}: {values}  loss {result['loss']:.3f} on {result['images']:,} held-out "
+        "images"
+    )
+    display.say(f"model:   {job.folder.model}")
 
 
 def report_classifier(job: TrainingRun, display: Display, json: bool) -> None:

@@ -42,7 +42,7 @@ def run_pretrain(config: PretrainCommand) -> int:
     config.check()
     from rich.console import Console
 
-    from patchwords.cli.train.finetune import report_classifier
+    from patchwords.cli.train.finetune import report_run
     from patchwords.distributed import is_main_process
     from patchwords.evaluation.probes.fewshot import measure_fewshot
     from patchwords.training.logs.display import Display
@@ -50,12 +50,8 @@ def run_pretrain(config: PretrainCommand) -> int:
 
     display = Display(Console(stderr=config.json, quiet=not is_main_process()))
     job = train_model(config, display, measure_fewshot)
-    if not is_main_process():  # of several processes, the main one measures and reports
-        return 0
-    if config.learn.objective == "masked":
-        report_masked_model(job, display, config.json)
-    else:
-        report_classifier(job, display, config.json)
+    if is_main_process():  # of several processes, the main one measures and reports
+        report_run(job, display, config.json)
     return 0
 
 

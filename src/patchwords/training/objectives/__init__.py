@@ -7,6 +7,8 @@ or, from outside the package, `package.module:Name` in place of the row's name.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -205,6 +207,8 @@ def load_objective(name: str, table: Mapping[str, str], flag: str) -> type[Objec
             f"unknown {flag} {name!r}{did_you_mean(name, table)}; choose {', '.join(table)}, or "
             "package.module:Name"
         )
+    if os.getcwd() not in sys.path:  # as `python -m` has it
+        sys.path.append(os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
