@@ -1,4 +1,4 @@
-"""Which device, and which numbers it computes with."""
+"""The device of a run, the precision of its products, and its memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ InferencePrecision = Literal["auto", "fp32", "bf16", "int8"]  # of a model that 
 
 @dataclass(frozen=True)
 class Device:
-    """A chosen device and the precision of its matrix products (weights stay float32)."""
+    """A device and the precision of its matrix products (weights stay float32)."""
 
     torch_device: torch.device
     bf16: bool
@@ -40,7 +40,7 @@ class Device:
         return "bf16" if self.bf16 else "fp32"
 
     def autocast(self) -> contextlib.AbstractContextManager[object]:
-        """Matrix products in bfloat16 where the precision says so; else nothing changes."""
+        """Return a context for bfloat16 matrix products, or one without effect."""
         import torch
 
         if not self.bf16:
@@ -48,7 +48,7 @@ class Device:
         return torch.autocast(self.torch_device.type, dtype=torch.bfloat16)
 
     def describe(self) -> dict[str, object]:
-        """For the record of a run."""
+        """Describe the device for the record of a run."""
         import torch
 
         cuda = self.type == "cuda"
@@ -61,7 +61,7 @@ class Device:
 
 
 def choose_device(name: DeviceName = "auto", precision: InferencePrecision = "auto") -> Device:
-    """The device asked for, or the best there is; raises ConfigError where it is not there."""
+    """Choose the named device, or the best one; raises ConfigError if it is missing."""
     import torch
 
     if precision == "int8":
@@ -76,7 +76,7 @@ def choose_device(name: DeviceName = "auto", precision: InferencePrecision = "au
 
 
 def has_fast_bf16(cuda: bool) -> bool:
-    """Whether bfloat16 products are done by the hardware rather than imitated."""
+    """Return whether the hardware itself computes bfloat16 products."""
     import torch
 
     if cuda:
@@ -86,7 +86,7 @@ def has_fast_bf16(cuda: bool) -> bool:
 
 
 def cpu_name() -> str:
-    """The processor's name for a person."""
+    """Return the processor's name as its maker writes it."""
     try:
         with open("/proc/cpuinfo") as file:
             for line in file:
@@ -98,7 +98,7 @@ def cpu_name() -> str:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can be taken now, on the GPU or of the main memory (and of the container's)."""
+    """Return the free bytes of the GPU, or of main memory within the container's limit."""
     import torch
 
     if device.type == "cuda":
@@ -114,7 +114,7 @@ def free_memory(device: torch.device) -> int:
 
 
 def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process has held at once, on the GPU or of the main memory."""
+    """Return the peak memory of this process in bytes, on the GPU or in main memory."""
     import torch
 
     if device.type == "cuda":
@@ -127,7 +127,7 @@ def peak_memory(device: torch.device) -> int:
 
 
 def _read_number(path: Path, after: str = "") -> int:
-    """The first number of a file, or that behind a word; 0 where there is none ("max")."""
+    """Read the first number of a file, or that after a word; 0 without one ("max")."""
     try:
         words = path.read_text().split()
         word = words[words.index(after) + 1] if after else words[0]

@@ -1,4 +1,4 @@
-"""The processes of a run that torchrun has started, and what they tell one another.
+"""Process groups of torchrun, and collective operations for small values.
 
 torchrun says in the environment who a process is. A process that was not started by it is the
 only one of its run: then there is no process group, and every function here does nothing but give
@@ -43,7 +43,7 @@ CONNECTION_LOST_MESSAGES = (
 
 @dataclass(frozen=True)
 class World:
-    """Who a process is among those of its run."""
+    """The rank of a process and the size of its run."""
 
     rank: int = 0
     local_rank: int = 0  # on its machine
@@ -52,12 +52,12 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """The main process writes the run folder and speaks; the others are silent."""
+        """Whether this process writes the run folder and prints."""
         return self.rank == 0
 
 
 def get_world() -> World:
-    """Who torchrun says that this process is; raises ConfigError where it says only half."""
+    """Read rank and world size from the environment; raises ConfigError if incomplete."""
     if "WORLD_SIZE" not in os.environ:
         return World()
     names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -72,13 +72,13 @@ def get_world() -> World:
 
 
 def is_main_process() -> bool:
-    """Whether this process prints: the main one does, or the only one."""
+    """Return whether this is the main process, or the only one."""
     return "WORLD_SIZE" not in os.environ or os.environ.get("RANK", "0") == "0"
 
 
 @contextmanager
 def join_process_group(cuda: bool) -> Iterator[World]:
-    """Inside, the processes of the run can talk; with `cuda` each has a GPU of its own.
+    """Join the process group of the run; with `cuda`, each process has its own GPU.
 
     Where they can already, nothing is done.
     Raises ProcessLost where another process dies meanwhile, or does not answer in half an hour.
@@ -118,7 +118,7 @@ def join_process_group(cuda: bool) -> Iterator[World]:
 
 @contextmanager
 def thread_process_group() -> Iterator[ProcessGroup]:
-    """Inside, a second group, by which a thread can talk to the like threads of all processes.
+    """Make a second process group, for a thread of each process.
 
     It is gloo's, for what lies in the memory of the host. All processes enter together.
     """
@@ -143,7 +143,7 @@ def thread_process_group() -> Iterator[ProcessGroup]:
 
 
 def _rendezvous_store(here: World) -> Any:
-    """The store in which processes find one another, and none that was there before a restart.
+    """Return the rendezvous store, a new one after each restart.
 
     torchrun keeps its store over restarts, with the addresses of processes that are gone. On one
     machine all processes count the restarts alike; on several the user has torchrun make a new
@@ -173,7 +173,7 @@ def _set_cuda_device(here: World) -> None:
 
 
 def run_on_all_processes(action: Callable[[], Value], by: ProcessGroup = None) -> Value:
-    """What the action gives in this process; where it fails in some, all raise the first's error.
+    """Run an action; if it fails in some process, raise the first error in all.
 
     Only user-facing errors are told to the others. Any other ends this process, and with it the
     run: torchrun sees to that.
@@ -191,12 +191,12 @@ def run_on_all_processes(action: Callable[[], Value], by: ProcessGroup = None) -
 
 
 def run_on_main_process(action: Callable[[], object], by: ProcessGroup = None) -> None:
-    """Let the main process do it; where it fails there with a user's error, all raise that."""
+    """Run an action in the main process; if it fails with a user's error, all raise it."""
     run_on_all_processes(lambda: action() if get_world().is_main else None, by)
 
 
 def all_gather_objects(value: Any, by: ProcessGroup = None) -> list[Any]:
-    """The small values of all processes, by rank. They are pickled."""
+    """Gather a small, picklable value from every process, by rank."""
     if not _is_initialized():
         return [value]
     import torch.distributed as group
@@ -207,7 +207,7 @@ def all_gather_objects(value: Any, by: ProcessGroup = None) -> list[Any]:
 
 
 def all_gather_integers(numbers: Sequence[int], by: ProcessGroup = None) -> list[list[int]]:
-    """As many whole numbers of each process, by rank: quicker than `all_gather_objects`."""
+    """Gather the same number of integers from every process; quicker than `all_gather_objects`."""
     if not _is_initialized():
         return [list(numbers)]
     import torch
@@ -219,20 +219,20 @@ def all_gather_integers(numbers: Sequence[int], by: ProcessGroup = None) -> list
 
 
 def all_gather_lists(values: list[Value]) -> list[Value]:
-    """The lists of all processes as one, by rank; costs next to nothing while all are empty."""
+    """Concatenate the lists of all processes, by rank; costs little while all are empty."""
     if not any(count for (count,) in all_gather_integers([len(values)])):
         return []
     return [value for some in all_gather_objects(values) for value in some]
 
 
 def broadcast_from_main(value: Value) -> Value:
-    """The value of the main process."""
+    """Return the main process's value."""
     first: Value = all_gather_objects(value)[0]
     return first
 
 
 def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
-    """The sum over all processes, on the tensor's device; in place."""
+    """Sum a tensor over all processes, in place and on its device."""
     if _is_initialized():
         import torch.distributed as group
 
@@ -241,7 +241,7 @@ def all_reduce_sum(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def all_reduce_means(means: dict[str, float], count: int) -> tuple[dict[str, float], int]:
-    """Means over `count` things here -> means over the things of all processes, and how many."""
+    """Combine means over `count` items here into means over the items of all processes."""
     if not _is_initialized():
         return means, count
     import torch
@@ -252,7 +252,7 @@ def all_reduce_means(means: dict[str, float], count: int) -> tuple[dict[str, flo
 
 
 def exit_process(code: int) -> NoReturn:
-    """End the process, when all is written; one of several at once, without its interpreter's end.
+    """Exit once all is written; one of several processes skips the interpreter's shutdown.
 
     torch's caches of sharded operations hold a process group to the last, and with it threads that
     at times abort a process which has done everything well: torchrun would start the run anew.
@@ -266,7 +266,7 @@ def exit_process(code: int) -> NoReturn:
 
 
 def get_launch_id() -> str | None:
-    """What tells this start of torchrun from others, the same after a restart; else None.
+    """Return an id of this launch of torchrun, the same after a restart; else None.
 
     It is the name of --rdzv-id, or else torchrun's own process, which outlives its workers.
     """
@@ -277,12 +277,12 @@ def get_launch_id() -> str | None:
 
 
 def get_restart_count() -> int:
-    """How often torchrun has started the run's processes anew."""
+    """Return how many times torchrun has restarted the processes of the run."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"))
 
 
 def may_restart() -> bool:
-    """Whether torchrun would start the processes anew if one died (--max-restarts)."""
+    """Return whether torchrun restarts the processes if one dies (--max-restarts)."""
     return int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", "0")) > 0
 
 

@@ -1,4 +1,4 @@
-"""The errors a person can put right: one line each, saying what was asked, found, and to do.
+"""User-facing errors: one line each, with the value, the fault and the remedy.
 
 The command line prints the line and exits with `exit_code`; a traceback is for faults of ours.
 """
@@ -24,7 +24,7 @@ class DataError(PatchwordsError):
 
 
 class StorageError(PatchwordsError):
-    """Data that lies elsewhere cannot be reached, or is not what its index says it is.
+    """Remote data cannot be reached, or is not what its index says.
 
     No DataError: that an image cannot be read is a fault of the image, and leaves it out.
     """
@@ -55,7 +55,7 @@ class ProcessLost(PatchwordsError):
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """A clause to append to an error: the nearest choice, or, of a short list, all of it.
+    """Return a clause for an error text: the nearest choice, or a short list of all.
 
     >>> did_you_mean("rose", ["daisy", "roses"])
     "; did you mean 'roses'?"

@@ -1,4 +1,4 @@
-"""Randomness as a function of place.
+"""Random generators as functions of the seed and the place they are used at.
 
 Nothing in patchwords draws from a global stream: every random choice is made by a generator that
 is seeded from where it stands (the seed and, say, the epoch and the sample). So a run can start
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def derive_seed(seed: int, *place: int | str) -> int:
-    """A 63-bit number that depends on the seed and the place, and on nothing else.
+    """Derive a 63-bit seed from a seed and a place, and from nothing else.
 
     >>> derive_seed(0, "init", "head.weight") == derive_seed(0, "init", "head.weight")
     True
@@ -30,12 +30,12 @@ def derive_seed(seed: int, *place: int | str) -> int:
 
 
 def numpy_generator(seed: int, *place: int | str) -> np.random.Generator:
-    """A NumPy generator that belongs to this place; Philox because seeding it is cheap."""
+    """Return the NumPy generator of a place; Philox, because seeding it is cheap."""
     return np.random.Generator(np.random.Philox(derive_seed(seed, *place)))
 
 
 def torch_generator(seed: int, *place: int | str) -> torch.Generator:
-    """A CPU generator of torch that belongs to this place."""
+    """Return the torch CPU generator of a place."""
     import torch
 
     return torch.Generator().manual_seed(derive_seed(seed, *place))

@@ -1,4 +1,4 @@
-"""What every data source gives: labelled images, named, counted and not yet decoded.
+"""Image data sets and their splits: named, labelled, not yet decoded.
 
 Sizes: n examples. No pixels are read before somebody asks for them, so opening a million photos
 costs their names only.
@@ -21,7 +21,7 @@ UNUSED = "unused"  # training images that nobody learns from
 
 
 class ImageReader(Protocol):
-    """row -> the encoded image (JPEG, PNG, ... bytes). Picklable, so that workers can have it."""
+    """Reads the encoded image (JPEG, PNG, ... bytes) of a row. Picklable, for workers."""
 
     def __call__(self, row: int) -> bytes: ...
 
@@ -49,11 +49,11 @@ class ImageDataset:
         return len(self.rows)
 
     def read(self, index: int) -> bytes:
-        """The encoded image; raises OSError where the file is gone or cannot be read."""
+        """Read an encoded image; raises OSError if the file is gone or unreadable."""
         return self.reader(int(self.rows[index]))
 
     def select(self, indices: np.ndarray | Sequence[int]) -> ImageDataset:
-        """The examples at these positions, in this order."""
+        """Return the images at these positions, in this order."""
         chosen = np.asarray(indices, dtype=np.int64)
         return replace(
             self,
@@ -66,24 +66,24 @@ class ImageDataset:
         )
 
     def count_per_class(self) -> np.ndarray:
-        """[classes] images of each class; unlabelled ones are in none."""
+        """Count the labelled images of each class -> [classes]."""
         return np.bincount(self.labels[self.labels >= 0], minlength=len(self.classes))
 
 
 def subsample_evenly(examples: ImageDataset, count: int) -> ImageDataset:
-    """So many of them, evenly over the list: of a folder by classes, some of each class."""
+    """Select `count` images, evenly over the list: of a folder, some of each class."""
     if count >= len(examples):
         return examples
     return examples.select(np.linspace(0, len(examples) - 1, count).round().astype(np.int64))
 
 
 def evenly_spaced_indices(n: int, most: int) -> list[int]:
-    """At most so many of the places 0 to n - 1, the first and the last among them"""
+    """Return at most `most` positions of 0 to n - 1, the first and the last included."""
     return sorted({round(i) for i in np.linspace(0, n - 1, min(n, most))})
 
 
 def concatenate_datasets(parts: Sequence[ImageDataset]) -> ImageDataset:
-    """Splits of one source as one list; they share the reader."""
+    """Join splits of one source into one list; they share the reader."""
     assert len({id(part.reader) for part in parts}) == 1
 
     def joined(arrays: list[np.ndarray | None]) -> np.ndarray | None:
@@ -103,7 +103,7 @@ def concatenate_datasets(parts: Sequence[ImageDataset]) -> ImageDataset:
 
 @dataclass(frozen=True)
 class DatasetSplits:
-    """An opened data source: its classes, its splits, and what was seen and left aside.
+    """An opened data source: its classes and splits, and notes on what was left out.
 
     `splits` has either the key "all" (the source does not say which image is for what; see
     `split.divide`) or "train" and, where the source has them, "validation" and "test".
@@ -118,7 +118,7 @@ class DatasetSplits:
 
     @property
     def parts(self) -> dict[str, ImageDataset]:
-        """All images, by split; those that are unused, too."""
+        """All images by split, the unused ones included."""
         return self.splits if self.unused is None else {**self.splits, UNUSED: self.unused}
 
 
@@ -139,7 +139,7 @@ SPLIT_ALIASES = {  # how people call the splits -> what we call them
 
 @dataclass
 class Listing:
-    """The images of one split as found: parallel lists, an entry for each image."""
+    """The images of one split while they are collected: parallel lists."""
 
     keys: list[str] = field(default_factory=list)
     names: list[str | None] = field(default_factory=list)  # class names; None = no label
@@ -164,7 +164,7 @@ def build_dataset_splits(
     shards: np.ndarray | None = None,
     digests: np.ndarray | None = None,
 ) -> DatasetSplits:
-    """Data whose labels are positions in `classes`, by default all names in plain string order.
+    """Build splits whose labels are positions in `classes`; default: all names, sorted.
 
     All splits share the classes, so that one missing from a split shifts no label. `shards` and
     `digests` are by row of the reader.
@@ -191,7 +191,9 @@ def build_dataset_splits(
 
 
 def infer_splits_from_filenames(source: str, paths: Sequence[str]) -> list[str]:
-    """The split of each file: `train-000.tar` is of train. Files of one split only are "all".
+    """Infer the split of each file from its name: `train-000.tar` is of train.
+
+    Files of one split only are "all":
 
     Since tools write "train-" in front of whatever is not divided, and whoever points at a single
     file means that file.
@@ -211,10 +213,10 @@ def infer_splits_from_filenames(source: str, paths: Sequence[str]) -> list[str]:
 
 
 def abbreviate_list(names: Sequence[str], most: int = 3) -> str:
-    """The first names of a long list: "a, b, c, ..."."""
+    """Shorten a list of names: "a, b, c, ..."."""
     return ", ".join([*names[:most], *(["..."] if len(names) > most else [])])
 
 
 def pluralize(number: int, singular: str, plural: str | None = None) -> str:
-    """`1 file`, `1,797 files`."""
+    """Format a count with its noun: `1 file`, `1,797 files`."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

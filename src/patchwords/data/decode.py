@@ -1,4 +1,4 @@
-"""Encoded bytes -> an upright RGB image, as a browser would show it.
+"""Image decoding: encoded bytes to an upright RGB image, as browsers show it.
 
 Orientation is that of EXIF; transparency lies over white; grey of 16 bits keeps its range; of an
 animation the first frame counts. A fault is a `DataError` that holds the reason only: whoever
@@ -42,7 +42,7 @@ MIN_JPEG_SIDE = (
 
 
 def decode_jpeg(data: bytes, width: int, height: int) -> np.ndarray | None:
-    """A grey or colour JPEG, not CMYK -> uint8 [height, width, 3], as stored: not yet upright.
+    """Decode a grey or colour JPEG to uint8 [height, width, 3], as stored: not yet upright.
 
     Width and height are those of the file at 1/1, 1/2, 1/4 or 1/8. None where this is for Pillow.
     """
@@ -90,7 +90,7 @@ warnings.filterwarnings("ignore", module=r"PIL\.")
 
 
 class EncodedImage:
-    """An image whose header has been read: what it measures is known, its pixels are not.
+    """An encoded image whose header has been read; its pixels are decoded on request.
 
     Raises DataError with the reason, here and when it is decoded.
     """
@@ -100,7 +100,7 @@ class EncodedImage:
 
     @property
     def size(self) -> tuple[int, int]:
-        """(W, H) of the upright image. To be asked for before the image is decoded."""
+        """(W, H) of the upright image; read it before the image is decoded."""
         image = self.stored
         try:
             width, height = image.size
@@ -113,7 +113,7 @@ class EncodedImage:
         return (height, width) if sideways else (width, height)
 
     def image(self, smallest: int | None = None) -> Image.Image:
-        """As `decode_image`."""
+        """Decode as `decode_image` does."""
         stored = self.stored
         try:
             if smallest is not None:
@@ -128,7 +128,7 @@ class EncodedImage:
             raise DataError(_reason(fault)) from fault
 
     def pixels(self, smallest: int | None = None) -> np.ndarray:
-        """What `image` gives, as uint8 [h, w, 3]: for a sound JPEG in less time."""
+        """Decode to uint8 [h, w, 3], the pixels of `image`: faster for a sound JPEG."""
         stored = self.stored
         if stored.format not in {"JPEG", "MPO"} or stored.mode not in {"RGB", "L"}:
             return np.array(self.image(smallest))
@@ -142,7 +142,7 @@ class EncodedImage:
 
 
 def decode_image(data: bytes, smallest: int | None = None) -> Image.Image:
-    """The image, upright, in mode RGB.
+    """Decode an image, upright, in mode RGB.
 
     `smallest` is the shortest side, in pixels, that the caller needs: a JPEG is then decoded at
     1/2, 1/4 or 1/8 of its size where the shortest side stays at or above it (and above half of
@@ -186,18 +186,18 @@ def read_pixels(image: ImageLike, smallest: int | None = None) -> np.ndarray:
 
 
 def read_image_size(data: bytes) -> tuple[int, int]:
-    """(W, H) of the upright image, from the header alone."""
+    """Return (W, H) of the upright image, from the header alone."""
     return EncodedImage(data).size
 
 
 def count_stored_pixels(data: bytes) -> int:
-    """h * w as stored; unlike `read_image_size` this never decodes a PNG to find its orientation."""
+    """Return h * w as stored; unlike `read_image_size` this never decodes a PNG."""
     image = _open(data)
     return image.width * image.height
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
-    """Any mode that Pillow reads -> RGB."""
+    """Convert an image of any mode to RGB."""
     if image.mode == "RGB" and "transparency" not in image.info:
         return image
     if image.mode in {"I", "F"} or image.mode.startswith("I;16"):
@@ -211,7 +211,7 @@ def to_rgb(image: Image.Image) -> Image.Image:
 
 
 def _eight_bits(image: Image.Image) -> np.ndarray:
-    """Grey of 16 or 32 bits, or of real numbers -> uint8 [h, w].
+    """Scale grey of 16 or 32 bits, or of real numbers, to uint8 [h, w].
 
     16 bits are scaled from their full range. Wider kinds have no white level of their own: numbers
     that fit [0, 1], [0, 255] or [0, 65535] are taken to be of that range, others are stretched
@@ -232,7 +232,7 @@ def _eight_bits(image: Image.Image) -> np.ndarray:
 
 
 def _open(data: bytes) -> ImageFile.ImageFile:
-    """The header, read."""
+    """Read the header."""
     if not data:
         raise DataError("empty file (0 bytes)")
     brand = data[8:12] if data[4:8] == b"ftyp" else b""
@@ -255,7 +255,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
 
 @cache
 def _formats(heif: bool) -> tuple[str, ...]:
-    """The formats to try; pillow-heif is imported when the first HEIC comes, and not before."""
+    """Return the formats to try; pillow-heif is imported with the first HEIC."""
     Image.init()
     if heif:
         try:
@@ -267,7 +267,7 @@ def _formats(heif: bool) -> tuple[str, ...]:
 
 
 def _orientation(image: Image.Image, data: bytes) -> int:
-    """EXIF orientation, 1 to 8; after `load` Pillow's TIFF and HEIF images are upright: 1."""
+    """Return the EXIF orientation, 1 to 8; 1 after Pillow has loaded a TIFF or HEIF upright."""
     if image.format == "PNG" and not any(mark in data for mark in PNG_METADATA):
         return 1  # asking a PNG for EXIF that it lacks would decode it all
     try:
@@ -277,7 +277,7 @@ def _orientation(image: Image.Image, data: bytes) -> int:
 
 
 def _reason(fault: Exception) -> str:
-    """One line for a person, from whatever the decoder said."""
+    """Return a decoder's error as one line."""
     said = " ".join(str(fault).split()) or type(fault).__name__
     if any(word in said.lower() for word in ("truncated", "unexpected end", "eof", "incomplete")):
         return f"truncated: {said}"

@@ -1,4 +1,4 @@
-"""What a model gives for a list of images, on disk: in blocks, so that a killed pass goes on.
+"""Feature arrays on disk, filled block by block, so that an interrupted pass resumes.
 
     3f2a.../
       features.npy   [n, R], a row for every image in their order; zeros for one that is bad
@@ -35,7 +35,7 @@ FLUSH_SECONDS = (
 
 @dataclass(frozen=True)
 class FeatureStore:
-    """The folder of one array of features."""
+    """A folder that holds one array of features."""
 
     folder: Path
 

@@ -1,4 +1,4 @@
-"""Opening data by one word: wherever a command or a function takes DATA, it means this.
+"""Data sources: what a DATA argument names, and the function that opens it.
 
 | DATA | is |
 |---|---|
@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class DataSource:
-    """One kind of data: how a spec of it is known, and how it is opened."""
+    """A data source: how its specifications are recognised and opened."""
 
     matches: Callable[[str], bool]
     open: Callable[[str, Columns], DatasetSplits]
@@ -90,7 +90,7 @@ def open_data(
     unseen_classes: bool = False,
     cache_size: float = DEFAULT_CACHE_GIB,
 ) -> DatasetSplits:
-    """Open DATA; raises DataError with what is wrong with it, StorageError if it is out of reach.
+    """Open DATA; raises DataError if it is faulty, StorageError if it is out of reach.
 
     `classes` keeps only the classes of these names. With `need_labels=False` the data is to look at
     or to predict on: labels may be missing, there may be one class only, or one image in a class.
@@ -112,7 +112,7 @@ def open_data(
 
 
 def open_images(paths: Sequence[str]) -> ImageDataset:
-    """Images to predict on: files, folders (all below them) and globs, in the order given.
+    """List image files to predict on: files, folders and globs, in the order given.
 
     Nothing is read; labels are -1 and there are no classes.
     """
@@ -130,7 +130,7 @@ def open_images(paths: Sequence[str]) -> ImageDataset:
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Images of a list, each in any form that `read_pixels` takes."""
+    """Reads images of a list, each in any form that `read_pixels` takes."""
 
     images: Sequence[ImageLike]
 
@@ -160,7 +160,7 @@ def _names_several(path: str) -> bool:
 
 
 def keep_classes(data: DatasetSplits, names: Sequence[str]) -> DatasetSplits:
-    """The data of these classes only, in the order that the data has them."""
+    """Keep only these classes, in the order that the data has them."""
     for name in names:
         if name not in data.classes:
             raise DataError(
@@ -236,7 +236,7 @@ def _detect_kind(spec: str) -> str:
 
 
 def _no_such_path(path: str) -> str:
-    """Looks for the longest part of the path that is there, and for near names of the next."""
+    """Explain a missing path: its longest existing part, and similar names there."""
     parent, name = os.path.split(os.path.normpath(path))
     while parent and not os.path.exists(parent):
         parent, name = os.path.split(parent)
@@ -246,7 +246,7 @@ def _no_such_path(path: str) -> str:
 
 
 def _list_images(path: str) -> list[tuple[str, int]]:
-    """(path, bytes) of what one argument names."""
+    """List the (path, bytes) that one argument names."""
     if os.path.isdir(path):
         found = walk_folder(path)
         if not found.images:

@@ -1,4 +1,4 @@
-"""From an image to what the model eats; this travels with the weights, always.
+"""Image preprocessing: resize, crop, normalise; it is stored with the weights.
 
 Evaluation is either "crop" (resize the short side, then centre crop: big_vision, the paper's
 experiments) or "squash" (the official repository's: both sides resized, the aspect ratio lost).
@@ -54,7 +54,7 @@ def draw_random_resized_crop(
     area: tuple[float, float] = (0.05, 1.0),
     ratio: tuple[float, float] = (3 / 4, 4 / 3),
 ) -> CropBox:
-    """A random box: its area uniform (a share of the image's), its ratio w/h log-uniform."""
+    """Draw a crop box: its area uniform (a share of the image's), its ratio w/h log-uniform."""
     for _ in range(MAX_CROP_ATTEMPTS):
         pixels = width * height * generator.uniform(*area)
         aspect = math.exp(generator.uniform(math.log(ratio[0]), math.log(ratio[1])))
@@ -73,7 +73,7 @@ def draw_random_crop(
     size: tuple[int, int],
     generator: np.random.Generator,
 ) -> CropBox:
-    """The box that is `size` (H, W) once the image is resized to `covering` (H, W).
+    """Draw the box that has `size` (H, W) once the image is resized to `covering` (H, W).
 
     It lies anywhere: "resize, then a random crop", as BiT (input_pipeline_tf2_or_jax.py) and
     big_vision (`random_crop` in ops_image.py) do.
@@ -84,7 +84,7 @@ def draw_random_crop(
 
 
 def centre_crop_box(width: float, height: float, w: float, h: float) -> CropBox:
-    """The box of w x h in the middle of an image of width x height."""
+    """Return the centred box of w x h in an image of width x height."""
     left, top = (width - w) / 2, (height - h) / 2
     return left, top, left + w, top + h
 
@@ -92,7 +92,7 @@ def centre_crop_box(width: float, height: float, w: float, h: float) -> CropBox:
 def crop_and_resize(
     pixels: np.ndarray, box: CropBox, size: tuple[int, int], interpolation: Interpolation
 ) -> np.ndarray:
-    """The box of uint8 [h, w, 3], resized to uint8 [H, W, 3].
+    """Cut a box out of uint8 [h, w, 3] and resize it to uint8 [H, W, 3].
 
     A box of some size is moved to the nearest whole pixels; a small one is taken as it is.
     """
@@ -105,7 +105,7 @@ def crop_and_resize(
 def resize_image(
     pixels: np.ndarray, size: tuple[int, int], interpolation: Interpolation
 ) -> np.ndarray:
-    """uint8 [h, w, 3] -> uint8 [H, W, 3], with antialiasing.
+    """Resize uint8 [h, w, 3] to uint8 [H, W, 3], with antialiasing.
 
     By torch, which has Pillow's filters in SIMD code: four times as fast, and a level away in one
     pixel of a few hundred. From version 13 on Pillow begins with the rows where that is less work,
@@ -120,7 +120,7 @@ def resize_image(
 
 
 def flip_horizontally(pixels: np.ndarray) -> np.ndarray:
-    """uint8 [H, W, 3], left and right exchanged; by NumPy it would take as long as resizing."""
+    """Mirror uint8 [H, W, 3] left to right; with NumPy it would take as long as resizing."""
     import torch
 
     return torch.from_numpy(pixels).flip(1).numpy()
@@ -147,7 +147,7 @@ PANORAMA_AREA_RATIO = (
 
 @dataclass(frozen=True)
 class Preprocess:
-    """How images are cut to size and scaled."""
+    """Settings and methods that turn images into what the model takes."""
 
     image_size: tuple[int, int]  # H, W
     resize: ResizeMode = "crop"
@@ -183,7 +183,7 @@ class Preprocess:
             raise ConfigError(f"std is {self.std}; every value must be above 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain lists and numbers, for JSON."""
+        """Return the settings as plain lists and numbers, for JSON."""
         return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
 
     @classmethod
@@ -203,7 +203,7 @@ class Preprocess:
 
     @property
     def smallest(self) -> int:
-        """The shortest side, in pixels, below which an image must not be decoded.
+        """The shortest side, in pixels, that a decoded image must have.
 
         Twice the size that it is resized to: so pixels are those of other programs for photos up to
         four times that size, and close to them for larger ones, which are decoded at half.
@@ -217,7 +217,7 @@ class Preprocess:
         return round(height / self.crop_fraction), round(width / self.crop_fraction)
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
-        """(H, W) to which an image of this size is resized before the centre is cut out.
+        """Return the (H, W) of the resized image, before the centre crop.
 
         One side as `covered` says, the other in proportion and rounded down, as in torchvision.
         """
@@ -269,7 +269,7 @@ class Preprocess:
         return self.in_channels(whole[top : top + height, left : left + width])
 
     def in_channels(self, pixels: np.ndarray) -> np.ndarray:
-        """uint8 [H, W, 3] -> uint8 [H, W, C]: grey where the model sees grey."""
+        """Convert uint8 [H, W, 3] to uint8 [H, W, C]: grey for a model of grey images."""
         if self.channels == 3:
             return pixels
         from PIL import Image
@@ -277,7 +277,7 @@ class Preprocess:
         return np.asarray(Image.fromarray(pixels).convert("L"))[:, :, None]
 
     def normalise(self, images: torch.Tensor, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """[B, C, H, W] of 0..255 -> float [B, C, H, W]: (x / 255 - mean) / std, contiguous."""
+        """Scale [B, C, H, W] of 0..255 to float: (x / 255 - mean) / std, contiguous."""
         import torch
 
         dtype = dtype or torch.float32

@@ -1,4 +1,4 @@
-"""Which sample comes when: a function of (seed, step), so that a run can start at any step.
+"""Training sampler: the order of samples as a function of the seed and step.
 
 Training sees one endless stream of samples: epoch after epoch, each a permutation of its own.
 The stream is cut into global batches; a batch may span two epochs, so nothing is dropped and in
@@ -24,7 +24,7 @@ SHUFFLE_SHARDS = 8  # shards of a group
 
 
 class SampleKey(NamedTuple):
-    """Where in a run a sample is seen: what its augmentation is a function of."""
+    """Epoch and sample of a draw: the augmentation is a function of these."""
 
     epoch: int
     sample: int  # its position in the examples
@@ -39,7 +39,7 @@ def draw_epoch_order(
     shards: np.ndarray | None = None,
     group: int = SHUFFLE_SHARDS,
 ) -> np.ndarray:
-    """int64 [n]: the samples of an epoch in the order in which they are seen.
+    """Draw the order of an epoch's samples, int64 [n].
 
     With shards [n], the shard of each sample, it is a permutation brought into the order of the
     shards' groups: where there are no more than `group` shards, the permutation as it is.
@@ -54,14 +54,14 @@ def draw_epoch_order(
 
 
 def draw_shard_groups(seed: int, epoch: int, shards: np.ndarray, group: int) -> list[np.ndarray]:
-    """The shards that are read together in an epoch, in order: `group` each, the last fewer."""
+    """Draw the groups of shards of an epoch: `group` shards each, the last may have fewer."""
     present = np.unique(shards)
     order = numpy_generator(seed, "shards", epoch).permutation(present)
     return np.split(order, range(group, len(order), group))
 
 
 def _permutation(seed: int, epoch: int, n: int, weights: np.ndarray | None) -> np.ndarray:
-    """int64 [n]: every sample once, or as often as its weight says.
+    """Draw a permutation int64 [n], or samples in proportion to their weights.
 
     With weights [n] samples are drawn in proportion to them, some several times, others not at
     all. The draw is systematic: a sample of which 2.3 are due comes 2 or 3 times, never 0.
@@ -77,7 +77,7 @@ def _permutation(seed: int, epoch: int, n: int, weights: np.ndarray | None) -> n
 
 
 def _repeats(order: np.ndarray) -> np.ndarray:
-    """int64 [n]: how often each entry has occurred before its position."""
+    """Count how often each entry occurred before its position -> int64 [n]."""
     by_value = np.argsort(order, kind="stable")
     values = order[by_value]
     first = np.searchsorted(values, values, side="left")  # where the run of equal values begins
@@ -98,7 +98,7 @@ def iterate_batch_keys(
     shards: np.ndarray | None = None,
     group: int = SHUFFLE_SHARDS,
 ) -> Iterator[list[SampleKey]]:
-    """The batches of steps first_step .. last_step - 1: this rank's contiguous share of each.
+    """Iterate over the batches of steps first_step .. last_step - 1: this rank's share of each.
 
     `weights`, `shards` and `group` as in `draw_epoch_order`.
     """
@@ -112,7 +112,7 @@ def iterate_batch_keys(
 
 
 def check_batch_divisible(batch_size: int, world: int) -> None:
-    """Raise ConfigError where the processes' shares of a batch would not be equal."""
+    """Raise ConfigError unless the processes' shares of a batch are equal."""
     if batch_size < 1:
         raise ConfigError(f"--batch-size {batch_size} must be greater than 0")
     if not batch_size % world:

@@ -1,4 +1,4 @@
-"""Train, validation and test: cut by the data alone, stratified, and without leaks.
+"""Train, validation and test splits: stratified, stable, copies kept together.
 
 An image's place in the draw is a hash of the seed and its key, so the order of files does not
 matter, and a photo that is added moves few others. Per class, the images that come first in the
@@ -45,7 +45,7 @@ SPLITS_CSV_HEADER = ("path", "label", "split", "bytes")
 
 
 def join_validation(data: DatasetSplits) -> DatasetSplits:
-    """Data whose own validation images are for training: for a last run, once all is chosen."""
+    """Join the validation images to the training images, for a final run."""
     if not {TRAIN, VALIDATION} <= data.splits.keys():
         return data
     splits = dict(data.splits)
@@ -61,7 +61,7 @@ def split_dataset(
     test: float = 0.2,
     most_validation: int | None = MAX_VALIDATION_IMAGES,
 ) -> DatasetSplits:
-    """Data with train, validation and test, as far as fractions are above 0.
+    """Split data into train, validation and test, where the fractions are above 0.
 
     What the source has divided stays so: test is cut only from data that is not divided at all,
     and validation (at most so many images) from train where there is none.
@@ -106,7 +106,7 @@ def split_dataset(
 
 
 def rank_by_hash(examples: ImageDataset, seed: int) -> np.ndarray:
-    """[n] int64: the order in which images are drawn; of far shards, one shard after the other."""
+    """Rank the images by a hash, int64 [n]; remote images one shard after the other."""
     ranks = np.array([derive_seed(seed, "split", key) for key in examples.keys], dtype=np.int64)
     if examples.digests is None or examples.shards is None:
         return ranks
@@ -118,7 +118,7 @@ def rank_by_hash(examples: ImageDataset, seed: int) -> np.ndarray:
 
 
 def group_exact_duplicates(examples: ImageDataset) -> np.ndarray:
-    """[n] int64: the same number for images of equal bytes, the position of the first of them."""
+    """Group images of equal bytes, int64 [n]: the position of the first of them."""
     if examples.digests is not None:
         _, at, same = np.unique(examples.digests, return_index=True, return_inverse=True)
         return at[same]
@@ -150,7 +150,7 @@ def _digest(examples: ImageDataset, index: int) -> bytes:
 def allocate_class_quotas(
     counts: np.ndarray, fraction: float, at_least_one_of: int = 0, keep: int = 1
 ) -> np.ndarray:
-    """[classes] images to draw: within one of the exact share, and in sum as near as can be.
+    """Allocate images per class: within one of the exact share, and exact in sum.
 
     A class keeps `keep` images; one of `at_least_one_of` images or more (0 = none) gives one.
     Rounded by largest remainders, ties to the class with more images.
@@ -170,14 +170,14 @@ def allocate_class_quotas(
 
 
 def _count_labels(labels: np.ndarray) -> np.ndarray:
-    """[1 + classes] images of each label; images without one are counted first, as a class."""
+    """Count the images of each label -> [1 + classes]; those without a label come first."""
     return np.bincount(labels + 1)
 
 
 def _draw_groups(
     labels: np.ndarray, groups: np.ndarray, ranks: np.ndarray, left: np.ndarray, room: np.ndarray
 ) -> np.ndarray:
-    """Positions out of `left`: whole groups, by rank, while each of their classes has room."""
+    """Draw positions out of `left`: whole groups, by rank, while their classes have room."""
     strata = (labels + 1).tolist()
     members: dict[int, list[int]] = defaultdict(list)  # in the order of each group's first rank
     for index in left[np.argsort(ranks[left], kind="stable")].tolist():
@@ -208,7 +208,7 @@ def _draw_groups(
 
 
 def fingerprint_dataset(data: DatasetSplits) -> str:
-    """What data this is: a hash over every image's key, class name and length, however divided."""
+    """Hash the key, class name and length of every image, however divided."""
     lines = sorted(
         f"{key!r} {data.classes[label] if label >= 0 else None!r} {size}"
         for examples in data.parts.values()
@@ -220,7 +220,7 @@ def fingerprint_dataset(data: DatasetSplits) -> str:
 
 
 def write_splits(path: Path, data: DatasetSplits) -> None:
-    """Which image is in which split, as `path,label,split,bytes`; whole or not at all."""
+    """Write the split of every image as `path,label,split,bytes`, atomically."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(SPLITS_CSV_HEADER)
@@ -234,7 +234,7 @@ def write_splits(path: Path, data: DatasetSplits) -> None:
 
 
 def read_splits(path: Path) -> dict[tuple[str, int], str]:
-    """(key, bytes) -> split: what `write_splits` wrote, to keep training images out of a test."""
+    """Read what `write_splits` wrote: (key, bytes) -> split."""
     try:
         with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             header, *rows = csv.reader(file)
@@ -258,7 +258,7 @@ NOISE_LIMIT = 2**63  # noise is below this
 def subsample_training_images(
     data: DatasetSplits, number: int, seed: int, every_class: bool = True
 ) -> DatasetSplits:
-    """Data that is divided, with so many images in train; the others are `unused`.
+    """Keep `number` training images; the others become `unused`.
 
     Raises ConfigError where there are not so many, and DataError where a class of train is left
     without an image, unless `every_class` is False.
@@ -287,7 +287,7 @@ def subsample_training_images(
 
 
 def interleave_classes(train: ImageDataset, seed: int) -> np.ndarray:
-    """[n] int64: the order in which training images are taken.
+    """Order training images so that any first part has all classes in proportion.
 
     The k-th of a class of c images, from 0, has its turn when (k + u) / c of all are taken. u, from
     0 to 1, is the class's own: else all small classes would have their first turn at once.
@@ -313,7 +313,7 @@ def interleave_classes(train: ImageDataset, seed: int) -> np.ndarray:
 def draw_shots(
     labels: np.ndarray, shots: int, seed: int, classes: Sequence[str] | None = None
 ) -> np.ndarray:
-    """labels int [n] -> int64 [K * shots], positions of so many images of each class, by class.
+    """Draw `shots` images of each class: labels int [n] -> positions int64 [K * shots].
 
     The draw of a class is a function of the seed and of the class's own images, and a smaller
     draw is the beginning of a larger one. `classes` are names for the message. Raises DataError
@@ -350,7 +350,7 @@ def draw_shots(
 
 
 def exclude_listed_images(data: DatasetSplits, path: str) -> DatasetSplits:
-    """Data without the images in the list, with a note of how many that were.
+    """Leave out the images of a list, with a note of how many that were.
 
     Raises DataError where the list cannot be read, names none of the images, or all of them.
     """
@@ -374,7 +374,7 @@ def exclude_listed_images(data: DatasetSplits, path: str) -> DatasetSplits:
 
 
 def read_exclusion_list(path: str) -> set[tuple[str, int]]:
-    """(key, bytes) of every image in the list."""
+    """Read the (key, bytes) of every image in the list."""
     try:
         with Path(path).open(encoding="utf-8", errors="surrogateescape", newline="") as file:
             return {(row["path"], int(row["bytes"])) for row in csv.DictReader(file)}

@@ -1,4 +1,4 @@
-"""A model fitted to another task: other classes (Sec. 3.2), another image size, another head.
+"""Adapting weights to other classes (Sec. 3.2), image sizes and heads.
 
 Nothing is changed in silence: what was reset or resized comes back as lines for a person.
 """
@@ -33,14 +33,14 @@ POOLING_DESCRIPTIONS = {
 
 
 def keep_classifier_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
-    """Leave these rows of the classifier, in this order; -> what a person should know."""
+    """Keep these rows of the classifier, in this order; return notes for the user."""
     for name in ("head.linear.weight", "head.linear.bias"):
         weights[name] = weights[name][torch.as_tensor(rows)]
     return ["the head is kept: the weights know the classes of the data"]
 
 
 def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
-    """Take out what will be new: the classifier, and a tanh layer of other width."""
+    """Remove what will be new: the classifier, and a tanh layer of another width."""
     drop_parameters(weights, "head.linear.")
     # A single class stands for none: it is that of pre-training without labels.
     if new.num_classes == 1:
@@ -65,7 +65,7 @@ def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConf
 
 
 def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
-    """Take out what another pooling has no use for, and make room for a class token's position."""
+    """Remove what another pooling does not use; make room for a class token's position."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
         return []
     if old.classifier == new.classifier:
@@ -92,7 +92,7 @@ def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfi
 
 
 def get_tanh_layer_width(config: ModelConfig) -> int | None:
-    """Its width, where the head has one."""
+    """Return the width of the tanh layer, if the head has one."""
     return config.representation_size if isinstance(config, ViTConfig) else None
 
 
@@ -117,7 +117,7 @@ def adapt_model(
     seed: int = 0,
     **settings: Any,
 ) -> tuple[Model, list[str]]:
-    """A copy of the model for these classes and this image size; -> (model, what changed).
+    """Copy the model for these classes and this image size; return it and what changed.
 
     Args:
         num_classes: another number replaces the head (and the pre-training head's tanh layer, if
@@ -156,7 +156,7 @@ def adapt_model(
 
 
 def refuse_fixed_settings(config: ModelConfig, settings: Mapping[str, Any]) -> None:
-    """Raises ConfigError where a setting is asked for that only other weights could have."""
+    """Raise ConfigError for a setting that only other weights could have."""
     for part, names in ((config, FIXED_SETTINGS), (config.trunk, TRUNK_SETTINGS)):
         for name in names:
             if name not in settings or not hasattr(part, name):
@@ -169,7 +169,7 @@ def refuse_fixed_settings(config: ModelConfig, settings: Mapping[str, Any]) -> N
 
 
 def add_missing_weights(weights: dict[str, Tensor], config: ModelConfig, seed: int) -> None:
-    """Give initial values to what the weights lack; a class token and its position are zero."""
+    """Initialise what the weights lack; a class token and its position are zero."""
     like = next(iter(weights.values()))
     for name, shape in get_tensor_shapes(config).items():
         if name not in weights and name.endswith("class_token"):
@@ -181,7 +181,7 @@ def add_missing_weights(weights: dict[str, Tensor], config: ModelConfig, seed: i
 def resize_trunk_tables(
     weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig
 ) -> list[str]:
-    """Fit the tables of an AxialResNet to other feature maps; a convolution fits them all."""
+    """Resize the tables of an AxialResNet to other feature maps; a convolution fits them all."""
     outgrown = [
         (name, shape)
         for name, shape in get_tensor_shapes(new).items()
@@ -197,7 +197,7 @@ def resize_trunk_tables(
 def resize_encoder_positions(
     weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig
 ) -> list[str]:
-    """Fit learned positions to another grid of patches."""
+    """Resize learned positions to another grid of patches."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig) or old.grid == new.grid:
         return []
     resized = resize_position_parameters(weights, old, new)
@@ -209,7 +209,7 @@ def resize_encoder_positions(
 
 
 def get_tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
-    """The tensors of a model by name."""
+    """Return the tensors of a model by name."""
     with torch.device("meta"):
         return {
             name: tuple(value.shape) for name, value in build_model(config).state_dict().items()
@@ -217,7 +217,7 @@ def get_tensor_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
 
 
 def build_with_weights(config: ModelConfig, weights: dict[str, Tensor]) -> Model:
-    """A model of this config that holds these very tensors; they must fit."""
+    """Build a model of this config that holds these very tensors; they must fit."""
     with torch.device("meta"):
         model = build_model(config)
     whole = {name: value.contiguous() for name, value in weights.items()}  # resizing permutes

@@ -30,7 +30,7 @@ TRUNK_SHAPE_FIELDS = ("units", "width_factor", "form", "spatial")
 
 
 def has_same_shape(found: ModelConfig, asked: ModelConfig, settings: Mapping[str, Any]) -> bool:
-    """Whether weights of the one suit the other, `settings` of whose shape are made otherwise."""
+    """Return whether weights of one model suit another, apart from `settings`."""
     if type(found) is not type(asked) or type(found.trunk) is not type(asked.trunk):
         return False
     own = VIT_SHAPE_FIELDS if isinstance(found, ViTConfig) else ()
@@ -42,7 +42,7 @@ def has_same_shape(found: ModelConfig, asked: ModelConfig, settings: Mapping[str
 
 
 def find_architecture_name(config: ModelConfig) -> str | None:
-    """The name that `resolve` knows these sizes by, or None.
+    """Return the canonical name for these sizes, or None.
 
     Head, image size, numerics and training settings are left aside: no name tells them. Of
     ViT-b/32 and ViT-S/32, which are the same, it is S.
@@ -80,7 +80,7 @@ def _hybrid(trunk: TrunkConfig, letter: str, patch_size: int) -> str | None:
 
 
 def _depth(trunk: TrunkConfig) -> int | None:
-    """The 50 of R50, also where the last stage's units stand in the one before (Sec. 4.1)."""
+    """Return the 50 of R50, also if the last stage's units are in the one before (Sec. 4.1)."""
     for depth, (first, second, third, fourth) in RESNET_UNITS.items():
         if trunk.units in ((first, second, third, fourth), (first, second, third + fourth)):
             return depth

@@ -1,4 +1,4 @@
-"""What the readers and writers of other projects' folders share: files, fit, refusals.
+"""Conversion shared by all foreign formats: files, names, shapes, refusals.
 
 A folder holds config.json and the tensors, as safetensors or as a pickle that is read as data.
 """
@@ -48,7 +48,7 @@ DEFAULT_NUM_CLASSES = (
 
 
 def read_json_table(path: Path) -> dict[str, Any]:
-    """A JSON file that holds a table. Raises WeightsError."""
+    """Read a JSON file that holds a table. Raises WeightsError."""
     try:
         table = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -59,7 +59,7 @@ def read_json_table(path: Path) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, or those of a folder. Raises WeightsError."""
+    """Read the tensors of a file or a folder. Raises WeightsError."""
     if path.is_dir():
         found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
         if not found:
@@ -71,7 +71,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 def validate_tensors(
     weights: Mapping[str, Tensor], config: ModelConfig, source: Path
 ) -> dict[str, Tensor]:
-    """The tensors, if they are those of the config by name and shape; halves become float32.
+    """Check the tensors against the config, by name and shape; halves become float32.
 
     Raises WeightsError with the first that does not fit.
     """
@@ -86,7 +86,7 @@ def validate_tensors(
 
 
 def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, source: Path) -> None:
-    """Raise WeightsError for the first tensor that is not the config's, by name and shape."""
+    """Raise WeightsError for the first tensor that the config does not have in this shape."""
     if config.layers > len(weights):  # before a model of absurd depth is built
         raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
     if (misfit := find_shape_mismatch(weights, get_tensor_shapes(config))) is not None:
@@ -97,7 +97,7 @@ def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, sour
 def find_shape_mismatch(
     weights: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, object, object] | None:
-    """(name, wanted shape, found shape) of the first tensor that is not as wanted, if there is one.
+    """Return (name, config's shape, tensor's shape) of the first mismatch, if there is one.
 
     A shape is "absent" where there is no such tensor, or where none is wanted.
     """
@@ -109,14 +109,14 @@ def find_shape_mismatch(
 
 
 def refuse_unsupported(target: str, reasons: Iterable[tuple[bool, str]]) -> None:
-    """Raise WeightsError with the first reason that holds why `target` cannot express a model."""
+    """Raise WeightsError with the first reason why `target` cannot express a model."""
     for holds, why in reasons:
         if holds:
             raise WeightsError(f"{target} cannot hold this model: {why}")
 
 
 def check_preprocess_size(preprocess: Preprocess, config: ModelConfig) -> None:
-    """Raise WeightsError where images are made of another size than positions are learned for."""
+    """Raise WeightsError if positions are learned for another image size."""
     if preprocess.image_size != config.image_size:
         made, meant = ("x".join(map(str, of.image_size)) for of in (preprocess, config))
         raise WeightsError(
@@ -126,12 +126,12 @@ def check_preprocess_size(preprocess: Preprocess, config: ModelConfig) -> None:
 
 
 def make_numbered_labels(count: int, prefix: str = "") -> tuple[str, ...]:
-    """Labels where a file has none; transformers has "LABEL_" before each."""
+    """Return labels for a file without any; transformers puts "LABEL_" before each number."""
     return tuple(f"{prefix}{index}" for index in range(count))
 
 
 def add_zero_classifier(weights: dict[str, Tensor], classes: int, width: int) -> str:
-    """Add a classifier of zeros to weights without one; -> a line for a person."""
+    """Add a classifier of zeros to weights without one; return a note for the user."""
     weights["head.linear.weight"] = torch.zeros(classes, width)
     weights["head.linear.bias"] = torch.zeros(classes)
     return (
@@ -141,7 +141,7 @@ def add_zero_classifier(weights: dict[str, Tensor], classes: int, width: int) ->
 
 
 def add_missing_classifier(weights: dict[str, Tensor], classes: int) -> str:
-    """A classifier of zeros on what the weights end in; -> a line for a person."""
+    """Return a classifier of zeros for what the weights end in, and a note for the user."""
     for name in ("head.representation.weight", "encoder.norm.weight", "norm.weight"):
         if name in weights:
             return add_zero_classifier(weights, classes, len(weights[name]))
@@ -151,7 +151,7 @@ def add_missing_classifier(weights: dict[str, Tensor], classes: int) -> str:
 def write_tensors(
     folder: Path, tensors: Mapping[str, Tensor], tables: Mapping[str, dict[str, Any]]
 ) -> None:
-    """The tensors as model.safetensors and each table as JSON; files are replaced atomically."""
+    """Write the tensors as model.safetensors and each table as JSON; files are replaced atomically."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -175,7 +175,7 @@ NamePairs = Sequence[tuple[str, str]]
 def rename_tensors(
     weights: Mapping[str, Tensor], pairs: NamePairs
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Tensors under the second names of the pairs; and the names that no pair knows.
+    """Rename tensors by pairs of names; return them and the names that no pair has.
 
     Raises WeightsError where two tensors would have one name.
     """
@@ -194,7 +194,7 @@ def rename_tensors(
 
 
 def reverse_pairs(pairs: NamePairs) -> NamePairs:
-    """The same table for the way back."""
+    """Invert a table of names."""
     return [(second, first) for first, second in pairs]
 
 
@@ -223,7 +223,7 @@ TensorLayout = Literal[
 
 @dataclass(frozen=True)
 class ArraySource:
-    """Where a parameter of ours lies in a file: keys, whose rows stand below one another in ours.
+    """The place of a parameter in a file: keys, whose rows are stacked in ours.
 
     (q, k and v are three arrays there, and one matrix here.)
     """
@@ -255,7 +255,7 @@ TORCH_TO_LAYOUT: dict[TensorLayout, Callable[[Tensor, int], Tensor]] = {  # (our
 def convert_to_torch(
     arrays: Mapping[str, Tensor], names: Mapping[str, ArraySource]
 ) -> dict[str, Tensor]:
-    """Their arrays by key -> our parameters by name; `names` says where each lies."""
+    """Convert arrays by key to parameters by name; `names` has the place of each."""
     return {
         name: torch.cat(
             [LAYOUT_TO_TORCH[source.layout](arrays[key]) for key in source.keys]
@@ -267,7 +267,7 @@ def convert_to_torch(
 def convert_from_torch(
     weights: Mapping[str, Tensor], names: Mapping[str, ArraySource], heads: int = 1
 ) -> dict[str, Tensor]:
-    """Our parameters by name -> their arrays by key; the inverse of `convert_to_torch`.
+    """Convert parameters by name to arrays by key; the inverse of `convert_to_torch`.
 
     On the meta device it gives the shapes that a file must have.
     """
@@ -287,7 +287,7 @@ def convert_from_torch(
 def rescale_to_epsilon_1e8(
     weights: Mapping[str, Tensor], trunk: TrunkConfig
 ) -> tuple[dict[str, Tensor], TrunkConfig, list[str]]:
-    """The same function with 1e-8 in place of BiT's 1e-10; other forms come back as they are.
+    """Scale weights for 1e-8 in place of BiT's 1e-10: the same function; other forms stay.
 
     -> weights, the trunk that they are for, and what a person should know.
     """
@@ -309,7 +309,7 @@ def rescale_to_epsilon_1e8(
 
 @dataclass(frozen=True)
 class LoadedWeights:
-    """A model in parts, under our names; `adapt.load` puts it together."""
+    """A model in parts, under our names: config, tensors, preprocessing and labels."""
 
     config: ModelConfig
     weights: dict[str, Tensor]  # complete: those of `build(config)`, by name and shape

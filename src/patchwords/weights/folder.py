@@ -1,4 +1,4 @@
-"""A trained model as a folder: weights, architecture, labels and preprocessing, together.
+"""Model folders: weights, architecture, labels and preprocessing, together.
 
     model/
       model.safetensors   the tensors, under our names
@@ -37,7 +37,7 @@ RENAMED_TENSORS = {
 
 
 def write_model_folder(pretrained: Pretrained, folder: Path) -> list[str]:
-    """Write the model where `read_model_folder` finds it; -> what a person should know: nothing.
+    """Write a model folder; there are never notes for the user.
 
     Existing files are replaced atomically.
     """
@@ -54,7 +54,7 @@ def write_model_folder(pretrained: Pretrained, folder: Path) -> list[str]:
 
 
 def read_model_folder(folder: Path) -> LoadedWeights:
-    """The model in a folder that `write_model_folder` wrote. Raises WeightsError in one line."""
+    """Read a folder that `write_model_folder` wrote. Raises WeightsError in one line."""
     for name in (CONFIG_FILE, TENSORS_FILE):
         if not (folder / name).is_file():
             raise WeightsError(f"{folder} is no model folder: it lacks {name}")
@@ -71,7 +71,7 @@ def read_model_folder(folder: Path) -> LoadedWeights:
 
 @dataclass(frozen=True)
 class ModelCard:
-    """What config.json says."""
+    """Read config.json."""
 
     version: int
     architecture: str | None
@@ -113,7 +113,7 @@ def _read_card(path: Path) -> ModelCard:
 
 
 def _read_weights(path: Path, card: ModelCard) -> dict[str, Tensor]:
-    """The tensors, which must be those of the config, by name and shape; in float32 or more."""
+    """Read the tensors, which must fit the config by name and shape; in float32 or more."""
     weights = read_safetensors(path)
     renamed = RENAMED_TENSORS.get(card.version, {})
     weights = {renamed.get(name, name): value for name, value in weights.items()}

@@ -1,4 +1,4 @@
-"""The forms in which weights are written, and the programs that open them."""
+"""Formats of written weights, and the programs that open them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ OPEN_SNIPPETS: dict[WeightsFormat, str] = {
 
 
 def check_weights_target(target: Path, form: WeightsFormat, overwrite: bool) -> None:
-    """Raises ConfigError before the work where `target` is taken, or is no name for the form."""
+    """Raise ConfigError before the work if `target` exists or does not suit the format."""
     if form not in get_args(WeightsFormat):
         raise ConfigError(f"unknown format {form!r}{did_you_mean(form, get_args(WeightsFormat))}")
     is_file = form == "google"
@@ -34,5 +34,5 @@ def check_weights_target(target: Path, form: WeightsFormat, overwrite: bool) -> 
 
 
 def format_open_hint(target: Path, form: WeightsFormat) -> str:
-    """A line of code for the program that the weights are for."""
+    """Return a line of code that opens the weights in their program."""
     return f"open it: {OPEN_SNIPPETS[form].format(path=target)}"

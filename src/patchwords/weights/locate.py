@@ -1,4 +1,4 @@
-"""From what a user calls the weights to files on this machine, and whose files they are.
+"""Locating weights: from a name, path or address to local files and their format.
 
 | source | whose |
 |---|---|
@@ -61,7 +61,7 @@ BIT_NAME_PATTERN = re.compile(r"(BiT-[SM]-R\d+x\d)(-ILSVRC2012|-imagenet2012)?(?
 
 
 def find_published_url(name: str) -> str | None:
-    """Where the weights of a published name lie; None if it is no such name.
+    """Return the address of published weights; None if the name is not one.
 
     >>> find_published_url("imagenet21k/ViT-B_16")
     'https://storage.googleapis.com/vit_models/imagenet21k/ViT-B_16.npz'
@@ -79,7 +79,7 @@ def find_published_url(name: str) -> str | None:
 
 
 def find_best_augreg(model: str, index: Path) -> str:
-    """The AugReg checkpoint of ImageNet-21k with the best final validation accuracy, as a stem.
+    """Return the stem of the AugReg ImageNet-21k checkpoint of the best validation accuracy.
 
     The authors' own choice where only a model is named (vit_jax/train.py). `model` is spelled as
     in the table, "R26+S/32", or as in file names, "R26_S_32".
@@ -123,7 +123,7 @@ class WeightsLocation:
 
 
 def locate_weights(source: str | Path) -> WeightsLocation:
-    """Find the weights, fetching them if need be. Raises WeightsError in one line."""
+    """Find weights, downloaded if need be. Raises WeightsError in one line."""
     path, text = Path(source), str(source)
     if path.exists():
         return locate_local(path)
@@ -151,7 +151,7 @@ def locate_weights(source: str | Path) -> WeightsLocation:
 
 
 def locate_bundled(name: str) -> WeightsLocation:
-    """A model that is installed with this package: a folder of BOXED, with a card in it."""
+    """Locate a model of this package: a folder of BUNDLED_FOLDER, with a card in it."""
     names = sorted(path.name for path in BUNDLED_FOLDER.iterdir() if path.is_dir())
     if name not in names:
         known = ", ".join(f"{BUNDLED_PREFIX}{known}" for known in names)
@@ -160,7 +160,7 @@ def locate_bundled(name: str) -> WeightsLocation:
 
 
 def refuse_architecture_name(text: str) -> None:
-    """ViT-B/16 looks like the hub's owner/name, but is an architecture, of which there are many."""
+    """Refuse an architecture's name: ViT-B/16 looks like the hub's owner/name."""
     if not re.fullmatch(r"(?:[\w+-]*-)?(?:[RA][\w+]*[+-])?(?:ViT-)?[A-Za-z]{1,2}/\d+", text):
         return
     try:
@@ -175,7 +175,7 @@ def refuse_architecture_name(text: str) -> None:
 
 
 def locate_local(path: Path) -> WeightsLocation:
-    """Whose weights these are, by what lies there."""
+    """Recognise the format of local weights by their files."""
     if path.is_dir():
         return locate_folder(path)
     if path.suffix == ".npz":
@@ -193,7 +193,7 @@ def locate_local(path: Path) -> WeightsLocation:
 
 
 def locate_folder(path: Path) -> WeightsLocation:
-    """A run, or a folder as the hub has them."""
+    """Recognise a run folder, or a folder as on the hub."""
     for inner in (path / "model", path):
         if not (inner / MODEL_FOLDER_FILES[0]).is_file():
             continue
@@ -224,7 +224,7 @@ def locate_folder(path: Path) -> WeightsLocation:
 
 
 def fetch_from_hub(repository: str) -> WeightsLocation:
-    """The files of a model on the hub, by its own library, which caches, resumes and checks."""
+    """Fetch a model from the hub by its own library, which caches, resumes and checks."""
     import huggingface_hub
     from huggingface_hub.errors import (
         GatedRepoError,

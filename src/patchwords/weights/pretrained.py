@@ -1,4 +1,4 @@
-"""A model with what it needs to answer for photos: its preprocessing and the names of classes."""
+"""A trained model with its preprocessing and class names."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
-    """Of every tensor's name, type, shape and bytes."""
+    """Hash every tensor's name, type, shape and bytes."""
     found = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors.items():
         found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
@@ -60,7 +60,7 @@ RANGES_FILE = "ranges.safetensors"
 def save_activation_ranges(
     folder: Path, model: Model, ranges: ActivationRanges, images: int
 ) -> Path:
-    """Write them into the model's folder; an older file is replaced atomically."""
+    """Write the ranges into the model's folder; an older file is replaced atomically."""
     about = {"format": "pt", "weights": digest_tensors(model.state_dict()), "images": str(images)}
     dense = {name: value.contiguous() for name, value in ranges.items()}
     write_atomically(folder / RANGES_FILE, safetensors.torch.save(dense, metadata=about))
@@ -68,7 +68,7 @@ def save_activation_ranges(
 
 
 def load_activation_ranges(folder: Path | None, model: Model) -> ActivationRanges:
-    """Those of this very model. Raises WeightsError in one line where there are none, or others."""
+    """Read the ranges of this very model. Raises WeightsError if there are none, or others."""
     if folder is None:
         raise WeightsError(
             "int8 needs the ranges of activations, which are kept in a model folder of "
@@ -101,7 +101,7 @@ def load_activation_ranges(folder: Path | None, model: Model) -> ActivationRange
 
 
 def find_run_folder(folder: Path) -> Path:
-    """The run that a model folder lies in, where it lies in one: what its user calls it."""
+    """Return the run folder of a model folder, if it is in one: the name that users know."""
     run = folder.parent
     return run if folder.name == "model" and (run / "config.yaml").is_file() else folder
 
@@ -111,7 +111,7 @@ PREDICT_BATCH_SIZE = 32
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What `from_pretrained` gives; `predict` is the whole way from photos to named scores."""
+    """A trained model; `predict` leads from photos to named scores."""
 
     model: Model
     preprocess: Preprocess
@@ -140,7 +140,7 @@ class Pretrained:
         return answers[0] if single else answers
 
     def require_classes(self, source: str) -> None:
-        """Raise WeightsError where there is no class to tell apart."""
+        """Raise WeightsError if there are not two classes to tell apart."""
         if not self.labels:
             raise WeightsError(
                 f"{source} was pre-trained without classes, so it names none: fine-tune it first, "
@@ -148,7 +148,7 @@ class Pretrained:
             )
 
     def for_inference(self, device: Device) -> Pretrained:
-        """The same on that device, made fast; its model does not learn (models/inference/packed.py).
+        """Return a copy on a device, packed for inference; it does not learn.
 
         For int8 (models/inference/int8.py), raises WeightsError where `patchwords calibrate` has left no
         ranges of these weights, and ConfigError for a model or a machine that cannot.
@@ -209,6 +209,6 @@ def stream_predictions(
 
 
 def label_top_k(scores: np.ndarray, labels: Sequence[str], top_k: int) -> list[dict[str, Any]]:
-    """[classes] -> the best `top_k`, named: {"label", "score"}, the likeliest first."""
+    """Name the best `top_k` of scores [classes]: {"label", "score"}, the best first."""
     best = np.argsort(-scores, kind="stable")[:top_k]
     return [{"label": labels[i], "score": float(scores[i])} for i in best.tolist()]

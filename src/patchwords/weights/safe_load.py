@@ -1,4 +1,4 @@
-"""Files of tensors from outside, read so that nothing in them can run, or fill the memory.
+"""Safe reading of foreign tensor files: no code runs, memory stays bounded.
 
 `read_npz` is in npz.py; here are safetensors, in one file or in parts, and PyTorch's own.
 """
@@ -54,7 +54,7 @@ FILE_SIGNATURES: tuple[tuple[bytes, str], ...] = (
 
 
 def check_weights_file(path: Path) -> int:
-    """The size in bytes; raises WeightsError where there is no file to read."""
+    """Return the size in bytes; raises WeightsError if there is no file."""
     try:
         if path.is_dir():
             raise WeightsError(f"{path} is a folder, where a file of weights was expected")
@@ -67,7 +67,7 @@ def check_weights_file(path: Path) -> int:
 
 
 def check_tensor_memory(path: Path, needed: int, stored: int) -> None:
-    """Raises WeightsError where `needed` bytes of tensors from `stored` ones cannot be meant."""
+    """Raise WeightsError if `needed` bytes cannot come from `stored` ones."""
     size = f"{path} holds {needed / GIB:,.1f} GiB of tensors"
     if needed > MAX_TENSOR_BYTES:
         raise WeightsError(f"{size}: more than {MAX_TENSOR_BYTES // GIB} GiB are not read")
@@ -82,7 +82,7 @@ def check_tensor_memory(path: Path, needed: int, stored: int) -> None:
 
 
 def detect_file_kind(path: Path) -> str:
-    """What the first bytes of a file say of it, for a person."""
+    """Describe a file by its first bytes."""
     with open(path, "rb") as file:
         start = file.read(512)
     # First the length of a header in 8 bytes, which may be anything, then the header.
@@ -101,7 +101,7 @@ def detect_file_kind(path: Path) -> str:
 
 @contextlib.contextmanager
 def translate_read_errors(path: Path) -> Iterator[None]:
-    """Whatever a damaged file makes its parser raise becomes one line of WeightsError."""
+    """Turn any parser's error on a damaged file into one line of WeightsError."""
     try:
         yield
     except WeightsError:
@@ -121,7 +121,7 @@ def make_read_error(path: Path, error: OSError) -> WeightsError:
 
 
 def format_first_line(error: Exception) -> str:
-    """What an error says, cut to what fits a line; its kind where it says nothing."""
+    """Return an error's text on one line, cut to length; its type without a text."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:200].strip()
 
@@ -143,7 +143,7 @@ HEADER_READERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_head
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """What an array says of itself."""
+    """The header of an array."""
 
     offset: int  # bytes before the data
     shape: tuple[int, ...]
@@ -152,12 +152,12 @@ class NpyHeader:
 
     @property
     def bytes(self) -> int:
-        """Of the data."""
+        """Bytes of the data."""
         return math.prod(self.shape) * self.dtype.itemsize
 
 
 def read_npz(path: str | Path) -> dict[str, np.ndarray]:
-    """All arrays by key; every failure is a WeightsError in one line.
+    """Read all arrays by key; every failure is a WeightsError in one line.
 
     bfloat16, which NumPy does not have, becomes float32: it is stored as two bytes of no type, or
     as uint16 (big_vision's utils.recover_dtype). All else keeps its type.
@@ -184,7 +184,7 @@ def save_npz(path: str | Path, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _read_key(path: Path, member: zipfile.ZipInfo) -> str:
-    """The name of the array; refused are names that a set of arrays cannot have."""
+    """Return the array's name; refuses names that a set of arrays cannot have."""
     name = member.filename
     if name.startswith(("/", "\\")) or ".." in name.replace("\\", "/").split("/"):
         raise WeightsError(f"{path}: {name[:80]!r} is a path out of the file, not an array's name")
@@ -220,7 +220,7 @@ def _read_header(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) 
 
 
 def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: NpyHeader) -> np.ndarray:
-    """Reading to the end makes the zip check its sum."""
+    """Read to the end, which makes the zip check its sum."""
     with archive.open(member) as file:
         file.read(header.offset)
         data = file.read(header.bytes)
@@ -229,7 +229,7 @@ def _read_array(archive: zipfile.ZipFile, member: zipfile.ZipInfo, header: NpyHe
 
 
 def _from_bfloat16(flat: np.ndarray) -> np.ndarray:
-    """bfloat16 is the upper half of float32."""
+    """Convert bfloat16, the upper half of float32."""
     untyped = flat.dtype.kind == "V" and flat.dtype.itemsize == 2 and flat.dtype.names is None
     if not untyped and flat.dtype != np.uint16:
         return flat
@@ -254,7 +254,7 @@ NEEDS_CODE_PATTERN = re.compile(
 
 
 def read_safetensors(path: str | Path) -> dict[str, Tensor]:
-    """All tensors by name, as they are stored; a `.json` is the index of a model in parts.
+    """Read all tensors by name, as stored; a `.json` is the index of a model in parts.
 
     Raises WeightsError in one line.
     """
@@ -271,7 +271,7 @@ def read_safetensors(path: str | Path) -> dict[str, Tensor]:
 
 
 def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """The tensors of all files that an index names; those files lie beside it."""
+    """Read the tensors of all files that an index names, which are next to it."""
     if check_weights_file(index) > MAX_INDEX_BYTES:
         raise WeightsError(f"{index} is no index of weights: it is far too large")
     with translate_read_errors(index):
@@ -298,7 +298,7 @@ def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
 
 
 def read_torch(path: str | Path) -> dict[str, Tensor]:
-    """The model's tensors by name, of what `torch.save` wrote, a trainer's checkpoint included.
+    """Read the model's tensors from what `torch.save` wrote, a trainer's checkpoint included.
 
     Nothing but tensors and plain values is unpickled (`weights_only`). Raises WeightsError in one
     line, also for a file that would need code to be run. A `.json` is an index, as above.
@@ -324,7 +324,7 @@ def read_torch(path: str | Path) -> dict[str, Tensor]:
 
 
 def _check_zip(path: Path, stored: int) -> None:
-    """torch packs nothing: the members, one behind the other, make the file."""
+    """Check the size: torch compresses nothing, so the members make up the file."""
     with zipfile.ZipFile(path) as archive:
         members = archive.infolist()
     if not any(member.filename.endswith("data.pkl") for member in members):
@@ -354,7 +354,7 @@ def _unpickle(path: Path, zipped: bool) -> Any:
 
 
 def _find_state_dict(path: Path, content: Any) -> dict[str, Tensor]:
-    """The state dict in what a trainer saved, under the names that the model itself uses."""
+    """Return the state dict in what a trainer saved, under the model's own names."""
     for key in STATE_DICT_KEYS:
         if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
             content = content[key]
@@ -377,7 +377,7 @@ def _find_state_dict(path: Path, content: Any) -> dict[str, Tensor]:
 
 
 def _check_tensor(path: Path, name: str, value: Tensor) -> None:
-    """Raises for what is no plain array, or shows few bytes many times."""
+    """Raise for what is no plain array, or shows few bytes many times."""
     plain = value.layout is torch.strided and not value.is_quantized and value.device.type == "cpu"
     if not plain:
         raise WeightsError(f"{path}: {name[:80]!r} is sparse, quantised or without data: not read")

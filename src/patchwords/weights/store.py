@@ -1,4 +1,4 @@
-"""Weights from anywhere and for anyone: `from_pretrained` and `save_pretrained`."""
+"""`from_pretrained` and `save_pretrained`, for every format of weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def from_pretrained(
     image_size: int | Sequence[int] | None = None,
     **settings: Any,
 ) -> Pretrained:
-    """A trained model with its preprocessing and class names, in eval mode.
+    """Load a trained model with its preprocessing and class names, in eval mode.
 
     Args:
         source: a run folder, a model folder, a file, a hub id or a published name; see
@@ -73,7 +73,7 @@ def read_weights(
     architecture: str | None = None,
     settings: Mapping[str, Any] | None = None,
 ) -> LoadedWeights:
-    """The model in parts. Raises WeightsError, also for weights of another architecture."""
+    """Load a model in parts. Raises WeightsError, also for weights of another architecture."""
     if place.kind == "patchwords":
         loaded = read_model_folder(place.path)
     elif place.kind == "huggingface":
@@ -102,7 +102,7 @@ def save_pretrained(
     architecture: str | None = None,
     format: WeightsFormat = "patchwords",
 ) -> Path:
-    """Write the model where `from_pretrained`, or another program, finds it.
+    """Write the model for `from_pretrained`, or for another program.
 
     Args:
         path: a folder; a file NAME.npz for the format google. Files are replaced atomically.
@@ -131,7 +131,7 @@ def save_pretrained(
 
 
 def write_google_file(pretrained: Pretrained, path: Path) -> list[str]:
-    """The arrays as NAME.npz, which has no place for labels and preprocessing."""
+    """Write the arrays as NAME.npz, which has no place for labels and preprocessing."""
     save_npz(path, write_google(pretrained.model))
     return [] if pretrained.labels == make_numbered_labels(len(pretrained.labels)) else [NPZ_NOTE]
 

@@ -1,4 +1,4 @@
-"""What the doctor can find: the table of checks, and findings as data.
+"""The doctor's checks as a table, and their findings as data.
 
 Sizes: a finding concerns one image, several that belong together, or a class.
 """
@@ -56,7 +56,7 @@ class FindingLocation(NamedTuple):
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing found, with everything that it concerns."""
+    """A finding, with every image that it concerns."""
 
     kind: str  # a row of CHECKS
     detail: str
@@ -64,18 +64,18 @@ class Finding:
 
     @property
     def severity(self) -> Severity:
-        """How bad it is."""
+        """The severity of the finding's kind."""
         return CHECKS[self.kind].severity
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What names the images concerned."""
+        """Names of the images concerned."""
         return tuple(place.path for place in self.places if place.path)
 
 
 @dataclass(frozen=True)
 class DoctorReport:
-    """All that was found, in the order of CHECKS, and what the data looks like."""
+    """All findings, in the order of CHECKS, and statistics of the data."""
 
     findings: tuple[Finding, ...]
     images: int
@@ -85,9 +85,9 @@ class DoctorReport:
     seconds: float
 
     def of_kind(self, kind: str) -> tuple[Finding, ...]:
-        """The findings of one kind."""
+        """Return the findings of one kind."""
         return tuple(finding for finding in self.findings if finding.kind == kind)
 
     def of_severity(self, severity: Severity) -> tuple[Finding, ...]:
-        """The findings of one severity."""
+        """Return the findings of one severity."""
         return tuple(finding for finding in self.findings if finding.severity == severity)

@@ -1,4 +1,4 @@
-"""Which images of pre-training data are in somebody's test set: the same file, or nearly alike.
+"""Deduplication: training images that are copies or near-copies of test images.
 
 A model that has seen the test images is measured too well. The paper takes them out of its
 pre-training data first (section 4.1, by the procedure of Kolesnikov et al., arXiv 1912.11370).
@@ -30,7 +30,7 @@ DUPLICATES_CSV_HEADER = ("path", "bytes", "like", "of", "distance", "same_file")
 
 
 class DuplicateMatch(NamedTuple):
-    """An image of the pre-training data, and the test image that it is most like."""
+    """A training image, and the test image that it resembles most."""
 
     image: int  # its position in the pre-training examples
     test: str  # its set, as the user wrote it
@@ -41,7 +41,7 @@ class DuplicateMatch(NamedTuple):
 
 @dataclass(frozen=True)
 class Duplicates:
-    """What was found; `matches` has one for each image concerned, in the order of the data."""
+    """The result: `matches` has each image concerned, in the order of the data."""
 
     examples: ImageDataset  # [n] the pre-training images
     matches: tuple[DuplicateMatch, ...]
@@ -95,7 +95,7 @@ def find_duplicates(
 
 
 def format_duplicates_csv(found: Duplicates) -> str:
-    """A row for each image to leave out: what `exclude` reads, and why."""
+    """Format a CSV with a row for each image to leave out, as `--exclude` reads it."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(DUPLICATES_CSV_HEADER)
@@ -106,7 +106,7 @@ def format_duplicates_csv(found: Duplicates) -> str:
 
 
 def _held_out_parts(test: DatasetSplits) -> list[ImageDataset]:
-    """What a score is measured on; everything, where the set is not divided."""
+    """Return the split that a score is measured on; all images if the set is not divided."""
     parts = [test.splits[name] for name in (ALL, VALIDATION, TEST) if name in test.splits]
     return parts or list(test.splits.values())
 
@@ -119,7 +119,7 @@ NearestMatches = dict[
 def _match_same_files(
     seen: Sequence[SurveyedImage], others: Sequence[SurveyedImage]
 ) -> tuple[NearestMatches, set[int]]:
-    """For each image the first test image of equal bytes; and every test image that has one."""
+    """Match images of equal bytes: the first test image of each, and all test images matched."""
     first: dict[bytes, int] = {}
     for j, sight in enumerate(others):
         if not sight.unreadable:
@@ -132,7 +132,7 @@ def _match_same_files(
 def _match_near_duplicates(
     seen: Sequence[SurveyedImage], others: Sequence[SurveyedImage], near: int
 ) -> tuple[NearestMatches, set[int]]:
-    """For each image the nearest test image by hash; and every test image that is near to one.
+    """Match images of near hashes: the nearest test image of each, and all those matched.
 
     Of equal hashes (one logo a thousand times) only one is compared.
     """
@@ -155,6 +155,6 @@ def _match_near_duplicates(
 
 
 def _hashes(sights: Sequence[SurveyedImage]) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of the images that have a hash, int64, and the hashes, uint64."""
+    """Return positions (int64) and hashes (uint64) of the images that have a hash."""
     at = [i for i, sight in enumerate(sights) if sight.hash is not None]
     return np.array(at, np.int64), np.array([sights[i].hash for i in at], np.uint64)

@@ -1,4 +1,4 @@
-"""What is wrong with my data: looked for before an hour of training.
+"""The diagnosis of a data set: unreadable, duplicate, leaked and unbalanced images.
 
 Every image is decoded once (`survey_splits`); what is wrong with an image, with several that are alike,
 or with a class becomes a finding. All kinds of them are the table `findings.CHECKS`.
@@ -29,7 +29,7 @@ SIZE_QUANTILES = (0.0, 0.05, 0.5, 0.95, 1.0)
 
 
 class LocatedImage(NamedTuple):
-    """An image and what it was seen to be."""
+    """An image and its survey."""
 
     place: FindingLocation
     sight: SurveyedImage
@@ -43,7 +43,7 @@ def diagnose_dataset(
     smallest: int = 32,
     progress: SurveyProgress | None = None,
 ) -> DoctorReport:
-    """Look at every image of `data` and list what is wrong with it.
+    """Survey every image of `data` and list its faults.
 
     `near`: two images are look-alikes when their 64-bit hashes differ in at most so many bits.
     `smallest`: pixels of the shortest side, below which an image is small if the rest is larger.
@@ -90,7 +90,7 @@ def _check_arguments(near: int, smallest: int, workers: int | None) -> None:
 def _locate_images(
     data: DatasetSplits, sights: dict[str, list[SurveyedImage]]
 ) -> list[LocatedImage]:
-    """Every image of every split, in order."""
+    """List every image of every split with its survey, in order."""
     names = [*data.classes, ""]  # the label -1 has no name
     return [
         LocatedImage(FindingLocation(split, names[label], key), sight)
@@ -102,7 +102,7 @@ def _locate_images(
 
 
 def _min_side(shortest: np.ndarray, smallest: int) -> float:
-    """The shortest side below which an image is suspiciously small.
+    """Return the shortest side below which an image is suspiciously small.
 
     `smallest`, or a tenth of the usual image where that is more; but never more than half of the
     usual image: among 8x8 digits none is suspicious.
@@ -120,7 +120,7 @@ def _quantiles(pixels: np.ndarray) -> tuple[int, ...]:
 
 
 def _check_images(subjects: list[LocatedImage], limit: float) -> Iterator[Finding]:
-    """What is wrong, or odd, with single images."""
+    """Find faults and oddities of single images."""
     for place, sight in subjects:
         if sight.unreadable:
             yield Finding("unreadable", sight.unreadable, (place,))
@@ -137,7 +137,7 @@ def _check_images(subjects: list[LocatedImage], limit: float) -> Iterator[Findin
 
 
 def _check_copies(subjects: list[LocatedImage], near: int) -> Iterator[Finding]:
-    """Images that are the same file, and groups of images that merely look alike."""
+    """Find copies of images, and groups of similar images."""
     readable = [subject for subject in subjects if not subject.sight.unreadable]
     for group in group_equal_values([subject.sight.digest for subject in readable]):
         yield from _classify_copies([readable[i] for i in group.tolist()], "")
@@ -150,7 +150,7 @@ def _check_copies(subjects: list[LocatedImage], near: int) -> Iterator[Finding]:
 
 
 def _classify_copies(group: list[LocatedImage], prefix: str) -> Iterator[Finding]:
-    """What a group of copies is: across classes, across splits, both, or merely superfluous."""
+    """Classify a group of copies: across classes, across splits, both, or superfluous."""
     places = tuple(subject.place for subject in group)
     labels = sorted({place.label for place in places if place.label})
     splits = list(dict.fromkeys(place.split for place in places))
@@ -163,7 +163,7 @@ def _classify_copies(group: list[LocatedImage], prefix: str) -> Iterator[Finding
 
 
 def _check_labels(data: DatasetSplits, subjects: list[LocatedImage]) -> Iterator[Finding]:
-    """Labels that lack, and classes that are empty, tiny or out of balance.
+    """Find missing labels, and classes that are empty, tiny or out of balance.
 
     Only readable images count. Data without any class is there to be looked at, not trained on.
     """
@@ -183,7 +183,7 @@ def _check_labels(data: DatasetSplits, subjects: list[LocatedImage]) -> Iterator
 
 
 def _check_classes(counts: dict[str, dict[str, int]], home: str) -> Iterator[Finding]:
-    """`counts` are images of each class in each split, `home` the split that is trained on."""
+    """Find faults of the class sizes; `home` is the split that is trained on."""
     for name, number in counts[home].items():
         if number == 0:
             yield Finding("empty-class", "no readable image", (FindingLocation(home, name),))
@@ -208,7 +208,7 @@ def _check_classes(counts: dict[str, dict[str, int]], home: str) -> Iterator[Fin
 
 
 def _check_empty_folders(data: DatasetSplits) -> Iterator[Finding]:
-    """Folders that stand where classes stand and hold no image: no class of the data at all."""
+    """Find empty folders next to those of the classes."""
     if data.kind != "folder":
         return
     homes = {ALL: ""}

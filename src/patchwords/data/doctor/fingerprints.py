@@ -1,4 +1,4 @@
-"""Telling images apart: exactly by their bytes, nearly by a perceptual hash.
+"""Fingerprints of images: a digest of the bytes, and a perceptual hash.
 
 The perceptual hash is 64 bits: the signs of the 64 lowest frequencies (the mean left out) of the
 cosine transform of a 32x32 grey thumbnail. Compressing, resizing or brightening an image leaves
@@ -36,12 +36,12 @@ _ONES = np.array([bin(word).count("1") for word in range(1 << 16)], dtype=np.uin
 
 
 def hash_file_bytes(data: bytes) -> bytes:
-    """16 bytes that are equal only for equal files."""
+    """Return a 16-byte digest, equal only for equal files."""
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
 def perceptual_hash(image: Image.Image) -> int | None:
-    """64 bits that look-alikes share nearly all of; None for an image too flat to tell."""
+    """Return a 64-bit perceptual hash; None for an image too flat to tell."""
     grey = image.convert("L").resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BILINEAR)
     pixels = np.asarray(grey, dtype=np.float64)
     if pixels.std() < MIN_HASH_STD:
@@ -52,7 +52,7 @@ def perceptual_hash(image: Image.Image) -> int | None:
 
 
 def hamming_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Hamming distances of uint64 hashes: [n], [m] -> [n, m]."""
+    """Compute Hamming distances of uint64 hashes: [n], [m] -> [n, m]."""
     different = a[:, None] ^ b[None, :]
     if hasattr(np, "bitwise_count"):  # NumPy 2
         return np.bitwise_count(different)
@@ -61,7 +61,7 @@ def hamming_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def group_near_duplicates(hashes: np.ndarray, distance: int) -> list[np.ndarray]:
-    """Groups, of two and more, that chains of pairs at most `distance` bits apart hold together.
+    """Group hashes that chains of pairs, each at most `distance` bits apart, connect.
 
     Two hashes that differ in d bits agree wholly in one of d + 1 bands (the pigeonhole
     principle), so only those that share a band are compared: not n^2 but n^2 / 500 comparisons
@@ -83,7 +83,7 @@ def group_near_duplicates(hashes: np.ndarray, distance: int) -> list[np.ndarray]
 def find_near_pairs(
     a: np.ndarray, b: np.ndarray, distance: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every pair of a hash of `a` [n] and one of `b` [m] at most `distance` bits apart.
+    """Find all pairs of a hash of `a` [n] and one of `b` [m] at most `distance` bits apart.
 
     -> positions in a, positions in b, distances, each [pairs]; in order of these positions. As in
     `group_near_duplicates` only hashes that share a band are compared: 10^6 with 10^5 in seconds.
@@ -106,7 +106,7 @@ def find_near_pairs(
 
 
 def _bounds(sorted_values: np.ndarray, wanted: np.ndarray) -> tuple[list[int], list[int]]:
-    """Where the run of each wanted value begins and ends."""
+    """Return where the run of each value begins and ends."""
     left = np.searchsorted(sorted_values, wanted, side="left")
     return left.tolist(), np.searchsorted(sorted_values, wanted, side="right").tolist()
 
@@ -118,7 +118,7 @@ def _slices(order: np.ndarray, starts: list[int], ends: list[int]) -> Iterator[n
 def _near_in_bucket(
     a: np.ndarray, b: np.ndarray, rows: np.ndarray, others: np.ndarray, distance: int
 ) -> Iterator[np.ndarray]:
-    """[pairs, 3]: positions in a and b, and distance, of the near pairs of this bucket."""
+    """Find the near pairs of a bucket, [pairs, 3]: positions in a and b, and distance."""
     step = max(1, MAX_COMPARISONS // len(others))
     for start in range(0, len(rows), step):
         some = rows[start : start + step]
@@ -131,7 +131,7 @@ def _near_in_bucket(
 def _join_bucket(
     group: np.ndarray, hashes: np.ndarray, bucket: np.ndarray, distance: int
 ) -> np.ndarray:
-    """`group` with every near pair of this bucket joined."""
+    """Join every near pair of a bucket in `group`."""
     step = max(1, MAX_COMPARISONS // len(bucket))
     for start in range(0, len(bucket), step):
         rows = bucket[start : start + step]
@@ -141,7 +141,7 @@ def _join_bucket(
 
 
 def merge_groups(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Connected components: `group` [n] names each item's group; items a[i] and b[i] are joined.
+    """Join items a[i] and b[i] of `group` [n], which names each item's group.
 
     A group is named by its smallest member.
     """
@@ -157,13 +157,13 @@ def merge_groups(group: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def group_equal_values(values: list[bytes]) -> list[np.ndarray]:
-    """Groups, of two and more, of equal values."""
+    """Group equal values; groups of one are left out."""
     _, group = np.unique(np.array(values, dtype=object), return_inverse=True)
     return _group_members(group)
 
 
 def _group_members(group: np.ndarray) -> list[np.ndarray]:
-    """Group names [n] -> the items of each group of two and more, in order of the first item."""
+    """List the items of each group of two or more, in order of the first item."""
     order = np.argsort(group, kind="stable")
     cuts = np.flatnonzero(np.diff(group[order])) + 1
     found = [items for items in np.split(order, cuts) if len(items) > 1]

@@ -1,4 +1,4 @@
-"""One pass over all images: what each of them is, and whether it can be read at all.
+"""The survey: one pass that decodes every image and describes it.
 
 An image is decoded as small as its format allows (JPEG: an eighth), which is fast and yet reads
 every byte of it, so that a truncated file is noticed.
@@ -36,7 +36,7 @@ SurveyProgress = Callable[[int, int], None]  # images seen, images in all
 
 @dataclass(frozen=True, slots=True)
 class SurveyedImage:
-    """What one image turned out to be."""
+    """The description of one image."""
 
     unreadable: str = ""  # why it cannot be decoded; nothing else is then known
     digest: bytes = b""  # of the file
@@ -73,7 +73,7 @@ def survey_image(data: bytes) -> SurveyedImage:
 
 
 def _oddities(header: Image.Image, data: bytes) -> tuple[str, ...]:
-    """The odd things that are read right all the same."""
+    """List oddities of an image that is read correctly."""
     mode = header.mode
     deep_png = data.startswith(b"\x89PNG") and data[24:25] == b"\x10"  # IHDR's bit depth
     several = getattr(header, "is_animated", False) and header.format != "MPO"  # MPO: a preview
@@ -90,7 +90,7 @@ def _oddities(header: Image.Image, data: bytes) -> tuple[str, ...]:
 
 
 def _is_rotated(header: Image.Image) -> bool:
-    """Whether EXIF has the image turned or mirrored."""
+    """Return whether EXIF has the image rotated or mirrored."""
     if header.format not in EXIF_FORMATS:
         return False
     try:
@@ -100,7 +100,7 @@ def _is_rotated(header: Image.Image) -> bool:
 
 
 def survey_rows(reader: ImageReader, rows: np.ndarray) -> list[SurveyedImage]:
-    """Describe these rows of a reader."""
+    """Survey these rows of a reader."""
     sights = []
     for row in rows.tolist():
         try:
@@ -118,7 +118,7 @@ def survey_splits(
     workers: int | None = None,
     progress: SurveyProgress | None = None,
 ) -> dict[str, list[SurveyedImage]]:
-    """Look at every image of every split, in order, with `workers` processes.
+    """Survey every image of every split, in order, with `workers` processes.
 
     0 workers: in this process. None: as many as there are processors, if that is worth it.
     """
@@ -141,7 +141,7 @@ def survey_splits(
 
 
 def count_processors() -> int:
-    """How many processors this process may use."""
+    """Return the number of processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
@@ -153,7 +153,7 @@ SurveyTask = tuple[str, np.ndarray]  # split, rows
 def _survey_tasks(
     splits: Mapping[str, ImageDataset], tasks: list[SurveyTask], workers: int
 ) -> Iterator[list[SurveyedImage]]:
-    """What `survey_rows` gives for each task, in the order of the tasks."""
+    """Run `survey_rows` on each task, in the order of the tasks."""
     readers = {name: examples.reader for name, examples in splits.items()}
     if workers == 0:
         for name, rows in tasks:

@@ -1,4 +1,4 @@
-"""Whole shards on the local disk: fetched once, bounded in bytes, shared by all processes.
+"""A bounded disk cache of whole shards, shared by all processes.
 
     folder/
       3f2a91-train-000.tar       an entry: there as a whole or not at all
@@ -33,7 +33,9 @@ FetchEntry = Callable[[Path, ReserveSpace], None]
 
 @dataclass(frozen=True)
 class ShardCache:
-    """Entries of at most `bound` bytes in all; what is being brought counts with its full length.
+    """A folder of entries of at most `bound` bytes in all.
+
+    An entry that is being fetched counts with its full length.
 
     Where the entries that several processes bring at the same moment are larger than that, it is
     exceeded by them: waiting for one another, they might wait for ever.
@@ -43,7 +45,7 @@ class ShardCache:
     bound: int  # bytes
 
     def open(self, name: str, bring: FetchEntry) -> BinaryIO:
-        """The entry, brought first where it is not there; whoever else wants it waits.
+        """Open an entry, fetched first if it is missing; other processes wait for it.
 
         Raises what `bring` raises, and ConfigError where the folder cannot be written.
         """
@@ -63,7 +65,7 @@ class ShardCache:
         )
 
     def bring_ahead(self, name: str, need: int, bring: FetchEntry, keep: Collection[str]) -> bool:
-        """Bring an entry of `need` bytes before it is wanted; -> whether it is there.
+        """Fetch an entry of `need` bytes before it is used; return whether it is there.
 
         Nothing is done where another process is at it, or where there is room only in the place
         of entries to `keep`.
@@ -79,7 +81,7 @@ class ShardCache:
             return True
 
     def drop(self, name: str) -> None:
-        """Forget an entry that will not be wanted any more."""
+        """Delete an entry that will not be used any more."""
         (self.folder / name).unlink(missing_ok=True)
 
     def _make(self) -> None:
@@ -89,7 +91,7 @@ class ShardCache:
             raise explain_write_error(fault, self.folder) from fault
 
     def _bring(self, name: str, bring: FetchEntry, keep: Collection[str]) -> None:
-        """With the entry's lock held: write the part, then rename it."""
+        """Write the part, then rename it; the caller holds the entry's lock."""
         part = self.folder / f".{name}{PART}"
 
         def reserve(size: int) -> None:
@@ -114,7 +116,7 @@ class ShardCache:
             return self._evict(need, keep)
 
     def _evict(self, need: int, keep: Collection[str]) -> bool:
-        """Drop entries until `need` bytes more fit; -> whether they do. With .room held."""
+        """Delete entries until `need` more bytes fit; return whether they do. With .room held."""
         entries, total = [], 0
         for found in os.scandir(self.folder):
             with suppress(FileNotFoundError):  # renamed or dropped since the folder was listed
@@ -138,7 +140,7 @@ class ShardCache:
         return total + need <= self.bound
 
     def _abandoned(self, part: str) -> bool:
-        """Whether nobody is writing this part: its lock is free."""
+        """Return whether no process writes this part: its lock is free."""
         with file_lock(self.folder / f"{part.removesuffix(PART)}{LOCK}", wait=False) as free:
             return free
 

@@ -1,4 +1,4 @@
-"""What is in a shard: each image's name, label, place, length and digest.
+"""Shard indexes: name, label, offset, length and digest of each image.
 
 An index of many shards is a text file, FOLDER.index.jsonl, with a JSON object a line: beside the
 shards, or anywhere, it spares whoever trains on them one pass over all their bytes.
@@ -29,7 +29,7 @@ PARQUET_BATCH_ROWS = 256  # of a parquet that are in memory at once
 
 @dataclass(frozen=True)
 class ShardIndex:
-    """A shard's images, in parallel lists of n."""
+    """The index of one shard, in parallel lists of n."""
 
     shard: str  # address or path; in a file, relative to the file's folder if it can be
     bytes: int  # of the shard
@@ -47,7 +47,7 @@ class ShardIndex:
 
     @property
     def packed(self) -> int:
-        """Bytes that the shard takes on the local disk: a parquet is written out for any order."""
+        """Bytes that the shard takes in the cache: a parquet is unpacked for random order."""
         return self.bytes if self.column is None else sum(self.sizes)
 
     def to_line(self) -> str:
@@ -55,7 +55,7 @@ class ShardIndex:
 
 
 def parse_index_line(where: str, line: str) -> ShardIndex:
-    """The index that `to_line` wrote; raises DataError where it is damaged."""
+    """Parse what `to_line` wrote; raises DataError if it is damaged."""
     try:
         index = ShardIndex(**json.loads(line))
         lists = (index.labels, index.offsets, index.sizes, index.digests)
@@ -70,7 +70,7 @@ def parse_index_line(where: str, line: str) -> ShardIndex:
 
 
 def index_shard(shard: str, file: BinaryIO, columns: Columns) -> ShardIndex:
-    """Read a whole shard, once; raises DataError where it is damaged or cut short."""
+    """Index a shard in one pass; raises DataError if it is damaged or cut short."""
     if shard.lower().endswith((".parquet", ".pq")):
         return _index_parquet(shard, file, columns)
     samples, ended = index_tar(shard, file)
@@ -97,7 +97,7 @@ def index_shard(shard: str, file: BinaryIO, columns: Columns) -> ShardIndex:
 
 
 def digest64(data: bytes) -> int:
-    """64 bits that differ for different images: among 10^8, two meet by chance with p = 0.0003."""
+    """Return a 64-bit digest: among 10^8 images, two meet by chance with p = 0.0003."""
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
@@ -148,7 +148,7 @@ def _open_parquet_file(shard: str, file: BinaryIO) -> ParquetFile:
 
 
 def _iterate_images(shard: str, table: ParquetFile, column: str) -> Iterator[bytes]:
-    """The encoded image of every row; empty where there is none."""
+    """Read the encoded image of every row; empty if a row has none."""
     import pyarrow
 
     try:

@@ -1,4 +1,4 @@
-"""A set of shards, near and far, of which any piece can be read: the far ones through the cache.
+"""Random access to local and remote shards; remote ones go through the cache.
 
 A tar on this machine is read where it lies. A tar elsewhere is fetched whole. The images of a
 parquet are written out one after the other, because in the parquet itself one image in random
@@ -41,17 +41,17 @@ class Shard:
 
     @property
     def near(self) -> bool:
-        """Whether it is read where it lies."""
+        """Whether the shard is read in place, without the cache."""
         return self.column is None and not is_remote_url(self.address)
 
     @property
     def entry(self) -> str:
-        """Its name in the cache."""
+        """The shard's name in the cache."""
         return _entry_name(self.address, self.column)
 
     @property
     def needs(self) -> int:
-        """Bytes of the local disk while it is brought: a parquet is there twice for a moment."""
+        """Bytes of disk while the shard is fetched: a parquet is there twice for a moment."""
         return 0 if self.near else self.packed + (self.bytes if self.column else 0)
 
 
@@ -63,7 +63,7 @@ class ShardStore:
     shards: tuple[Shard, ...]
 
     def open(self, number: int) -> BinaryIO:
-        """A file with the shard's images at the places that its index says."""
+        """Open a file that has the shard's images where its index says."""
         shard = self.shards[number]
         if shard.near:
             return open(shard.address, "rb")
@@ -74,7 +74,7 @@ class ShardStore:
         return _open_entry(self.cache, shard.address, shard.entry, shard.packed, bring)
 
     def bring_ahead(self, number: int, keep: Collection[int]) -> None:
-        """Bring a shard before it is wanted, in the place of others than those to keep."""
+        """Fetch a shard before it is used, but not in the place of those to keep."""
         shard = self.shards[number]
         if not shard.near:
             self.cache.bring_ahead(
@@ -85,7 +85,7 @@ class ShardStore:
             )
 
     def forget(self, number: int) -> None:
-        """Fetch a shard again when it is next wanted."""
+        """Delete a shard from the cache, so that its next use fetches it again."""
         if not self.shards[number].near:
             self.cache.drop(self.shards[number].entry)
 
@@ -109,7 +109,7 @@ class ShardStore:
 
 @dataclass(frozen=True)
 class ShardReader:
-    """Reads pieces of shards: row -> `sizes[row]` bytes at `offsets[row]` of a shard.
+    """Reads images of shards: row -> `sizes[row]` bytes at `offsets[row]` of its shard.
 
     They are what was indexed, to the bit, or StorageError is raised: a shard that was written anew
     with the same length would else be cut in the wrong places.
@@ -136,7 +136,7 @@ class ShardReader:
 
 
 def open_whole_shard(cache: ShardCache, address: str, size: int | None = None) -> BinaryIO:
-    """A shard as it is, fetched first if it is far away; `size` is what its index says."""
+    """Open a shard as it is, fetched first if it is remote; `size` is what its index says."""
     if not is_remote_url(address):
         try:
             return open(address, "rb")
@@ -152,7 +152,7 @@ def open_whole_shard(cache: ShardCache, address: str, size: int | None = None) -
 def _open_entry(
     cache: ShardCache, address: str, entry: str, size: int | None, bring: FetchEntry
 ) -> BinaryIO:
-    """The entry, fetched again where it is of an earlier state of the shard."""
+    """Open an entry, fetched again if it is of an earlier state of the shard."""
     for _ in range(2):
         file = cache.open(entry, bring)
         if size is None or os.fstat(file.fileno()).st_size == size:
@@ -165,7 +165,7 @@ def _open_entry(
 def load_or_build_index(
     cache: ShardCache, folder: Path, address: str, columns: Columns, anew: bool = False
 ) -> ShardIndex:
-    """The index of a shard: from `folder`, where it is kept once it has been made, or `anew`.
+    """Load the index of a shard from `folder`; build it first if it is missing, or if `anew`.
 
     One process makes it, and others that want it wait. A shard on this machine that has another
     length or date is indexed anew.
@@ -188,7 +188,7 @@ def load_or_build_index(
 
 
 def _file_state(address: str) -> tuple[str, ...]:
-    """What changes with a file on this machine; a far one is known by its length when fetched."""
+    """Return length and date of a local file; a remote one is known by its length when fetched."""
     if is_remote_url(address):
         return ()
     state = os.stat(address)

@@ -1,5 +1,4 @@
-"""Data in shards far away, or with an index beside them: larger than this machine's disk, if need
-be.
+"""Streaming from remote or indexed shards, which may be larger than the local disk.
 
 | DATA | is |
 |---|---|
@@ -59,14 +58,14 @@ SHARD_SUFFIXES = (".tar", ".parquet", ".pq")
 
 
 def is_stream_spec(spec: str) -> bool:
-    """Whether DATA lies elsewhere, or is an index of shards."""
+    """Return whether DATA is remote, or an index of shards."""
     return any(is_remote_url(part) or part.endswith(INDEX_SUFFIX) for part in spec.split("::"))
 
 
 def open_stream(
     source: str, columns: Columns, cache_size: float = DEFAULT_CACHE_GIB
 ) -> DatasetSplits:
-    """The images of shards; their keys are `shard.tar:key.jpg` or `shard.parquet:row`.
+    """Open the images of shards; their keys are `shard.tar:key.jpg` or `shard.parquet:row`.
 
     `cache_size`: GiB on the local disk that fetched shards may take. Raises DataError and
     StorageError.
@@ -111,14 +110,14 @@ def open_stream(
 
 
 def open_shard_cache(size: float = DEFAULT_CACHE_GIB) -> ShardCache:
-    """The cache of this user, of so many GiB."""
+    """Return the user's shard cache, bounded to this many GiB."""
     return ShardCache(cache_folder() / "shards", round(size * 2**30))
 
 
 def load_shard_indexes(
     source: str, columns: Columns, cache: ShardCache, anew: bool = False
 ) -> list[ShardIndex]:
-    """The index of every shard that DATA means: read from an index file, kept, or made now."""
+    """Load the index of every shard of DATA, from an index file or the cache, or build it."""
     indexes: list[ShardIndex] = []
     for part in source.split("::"):
         if part.endswith(INDEX_SUFFIX):
@@ -129,7 +128,7 @@ def load_shard_indexes(
 
 
 def expand_shard_addresses(spec: str) -> list[str]:
-    """`https://host/x-{000..002}.tar`, a pattern of object storage, or paths on this machine."""
+    """Expand `https://host/x-{000..002}.tar`, a storage pattern, or local paths to addresses."""
     if spec.endswith(COMPRESSED_SUFFIXES):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
     if not spec.partition("?")[0].lower().endswith(SHARD_SUFFIXES):
@@ -147,7 +146,7 @@ def expand_shard_addresses(spec: str) -> list[str]:
 
 
 def format_index_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[str]:
-    """The lines of an index file in `folder`; shards below it are named from there."""
+    """Format the lines of an index file in `folder`; shards below it get relative paths."""
     for index in indexes:
         shard = index.shard
         if not is_remote_url(shard):
@@ -157,7 +156,7 @@ def format_index_lines(indexes: Sequence[ShardIndex], folder: Path) -> Iterator[
 
 
 def _read_index(path: str) -> list[ShardIndex]:
-    """The shards of an index file, near or far; their addresses made whole."""
+    """Read the shards of an index file; return absolute addresses."""
     try:
         if is_remote_url(path):
             with tempfile.TemporaryDirectory() as folder:
@@ -188,7 +187,7 @@ def _read_index(path: str) -> list[ShardIndex]:
 def _make_indexes(
     addresses: Sequence[str], columns: Columns, cache: ShardCache, anew: bool
 ) -> list[ShardIndex]:
-    """Several at once; on a terminal, with a line that says how far it is."""
+    """Index several shards at once, with progress on a terminal."""
     folder = cache_folder() / "index"
     indexes: list[ShardIndex] = []
     with ThreadPoolExecutor(max_workers=MAX_INDEX_THREADS) as pool:
@@ -212,7 +211,7 @@ def _show_index_progress(done: int, total: int) -> None:
 
 
 def _refuse_unlabelled(index: ShardIndex) -> None:
-    """Of labels that lack, say where they should be."""
+    """Raise DataError for missing labels, and say where they are expected."""
     bare = [name for name, label in zip(index.names, index.labels, strict=True) if label is None]
     if bare and index.column is None:
         key = bare[0].partition(".")[0]
@@ -225,7 +224,7 @@ def _refuse_unlabelled(index: ShardIndex) -> None:
 
 
 def _known_classes(indexes: Sequence[ShardIndex]) -> list[str] | None:
-    """The classes in order, where the schema of every shard gives them."""
+    """Return the classes in order if the schema of every shard has them."""
     if any(index.classes is None for index in indexes):
         return None
     return list(dict.fromkeys(name for index in indexes for name in index.classes or ()))
@@ -249,7 +248,7 @@ def _stream_notes(indexes: Sequence[ShardIndex], shards: ShardStore) -> list[str
 
 
 def _concatenate_lists(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray:
-    """[n] of all shards, one after the other."""
+    """Concatenate a field of all shards -> [n]."""
     return np.concatenate([np.array(values, dtype=kind) for values in lists])
 
 
@@ -264,7 +263,7 @@ def _concatenate_lists(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray
 
 @dataclass
 class ShardPrefetcher:
-    """Told each place that is reached; brings this group and the next."""
+    """Prefetches shards: called with each sample's position, it fetches this group and the next."""
 
     shards: ShardStore
     shard_of: np.ndarray  # [n] of the samples that are trained on
@@ -294,7 +293,7 @@ class ShardPrefetcher:
         return draw_shard_groups(self.seed, epoch, self.shard_of, self.group)
 
     def _wanted(self, here: int) -> tuple[list[int], list[int]]:
-        """The shards of this group, and of the next one, which may be of the next epoch."""
+        """List the shards of this group and of the next, which may be of the next epoch."""
         last = here + 1 == len(self.groups)
         following = self._groups(self.epoch + 1)[0] if last else self.groups[here + 1]
         now = self.groups[here].tolist()
@@ -310,14 +309,14 @@ class ShardPrefetcher:
 
 
 def build_shard_prefetcher(examples: ImageDataset, seed: int, group: int) -> ShardPrefetcher | None:
-    """For the order of `plan.train_plan` with the same settings; None where nothing is far away."""
+    """Make the prefetcher of a training order; None without remote shards."""
     if examples.shards is None or not isinstance(examples.reader, ShardReader):
         return None
     return ShardPrefetcher(examples.reader.shards, examples.shards, seed, group)
 
 
 def check_shard_cache_size(examples: ImageDataset, group: int) -> None:
-    """Raise ConfigError where the shards that are read at a time do not fit into the cache."""
+    """Raise ConfigError unless the shards that are read at a time fit into the cache."""
     if not isinstance(examples.reader, ShardReader):
         return
     shards = examples.reader.shards

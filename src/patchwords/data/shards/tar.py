@@ -1,4 +1,4 @@
-"""Tar shards in the WebDataset layout: `key.jpg` beside `key.cls` or `key.json`.
+"""Tar shards in the WebDataset layout: `key.jpg` next to `key.cls` or `key.json`.
 
 The headers are read once for the place of each image in its tar; an image is then read by offset,
 with a file opened for it. So any order of reading is fast, no handle is shared between processes,
@@ -34,7 +34,7 @@ BRACE_RANGE = re.compile(r"\{(\d+)\.\.(\d+)\}")
 
 @dataclass(frozen=True)
 class SliceReader:
-    """Reads pieces of files: row -> `sizes[row]` bytes at `offsets[row]` of a file."""
+    """Reads slices of files: row -> `sizes[row]` bytes at `offsets[row]` of a file."""
 
     files: tuple[str, ...]
     file_of: np.ndarray  # [n] int32, index into files
@@ -53,7 +53,7 @@ class SliceReader:
 
 @dataclass
 class TarSample:
-    """The members of a tar that share a key."""
+    """The members of a tar that share a key: an image and its label."""
 
     image: tarfile.TarInfo | None = None
     label: str | None = None
@@ -61,7 +61,7 @@ class TarSample:
 
 
 def open_shards(source: str, need_labels: bool = True) -> DatasetSplits:
-    """The images of one or many tars; their keys are `shard.tar:path/key.jpg`."""
+    """Open the images of tars; their keys are `shard.tar:path/key.jpg`."""
     paths = [path for part in source.split("::") for path in expand_tar_spec(part)]
     listings: dict[str, Listing] = {}
     places: list[tuple[int, int, int]] = []  # (file, offset, bytes)
@@ -106,12 +106,12 @@ def open_shards(source: str, need_labels: bool = True) -> DatasetSplits:
 
 
 def is_tar_spec(spec: str) -> bool:
-    """Whether a spec means tars: by its suffix, since a brace range is no file."""
+    """Return whether a specification means tars: by suffix, since a brace range is no file."""
     return spec.endswith((".tar", *COMPRESSED_SUFFIXES))
 
 
 def expand_tar_spec(spec: str) -> list[str]:
-    """`shards-{000..002}.tar`, a glob, or one tar -> the paths, all of them there."""
+    """Expand `shards-{000..002}.tar`, a glob or one tar to existing paths."""
     if spec.endswith(COMPRESSED_SUFFIXES):
         raise DataError(f"{spec}: a compressed tar cannot be read in any order; unpack it to .tar")
     paths = (
@@ -132,7 +132,7 @@ def expand_tar_spec(spec: str) -> list[str]:
 
 
 def expand_braces(spec: str) -> list[str]:
-    """Every brace range written out; numbers are as wide as the first of the range."""
+    """Expand every brace range; numbers are as wide as the first of the range."""
     braces = BRACE_RANGE.search(spec)
     if braces is None:
         return [spec]
@@ -146,7 +146,7 @@ def expand_braces(spec: str) -> list[str]:
 
 
 def _index_tar_file(path: str) -> tuple[dict[str, TarSample], bool]:
-    """`index_tar` of a file on this machine."""
+    """Index a tar on this machine."""
     try:
         with open(path, "rb") as file:
             return index_tar(path, file)
@@ -155,7 +155,7 @@ def _index_tar_file(path: str) -> tuple[dict[str, TarSample], bool]:
 
 
 def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, TarSample], bool]:
-    """key -> sample, in the order of the tar, and whether it has its end mark. Reads no images.
+    """Index a tar without reading images: key -> sample, and whether it has its end mark.
 
     Raises DataError where the tar is damaged or cut short, with the images that are whole.
     """
@@ -186,7 +186,7 @@ def index_tar(path: str, file: BinaryIO) -> tuple[dict[str, TarSample], bool]:
 
 
 def note_missing_end_mark(path: str) -> str:
-    """A note, no error: not every writer of tars puts the mark."""
+    """Return the note on a missing end mark; not every writer of tars puts it."""
     return f"{path} has no end mark: if it was cut short between two files, images are missing"
 
 
@@ -201,7 +201,7 @@ def _describe_damage(
 
 
 def _read_label(path: str, tar: tarfile.TarFile, member: tarfile.TarInfo) -> str | None:
-    """A class name from `key.cls` (a name or a number) or from "label" in `key.json`."""
+    """Read a class name from `key.cls` (a name or a number) or "label" in `key.json`."""
     file = tar.extractfile(member)
     assert file is not None, "only regular members come here"
     try:

@@ -1,4 +1,4 @@
-"""The embedded data set: scikit-learn's 1,797 handwritten digits of 8x8 pixels, 17 levels of grey.
+"""The digits source: scikit-learn's 1,797 handwritten digits, 8x8 pixels, 17 levels.
 
 They are served as PNG bytes made in memory, so that everything downstream treats them as photos.
 No levels are lost: 0 to 16 becomes 0 to 255.
@@ -16,7 +16,7 @@ from patchwords.data.dataset import ALL, DatasetSplits, Listing, build_dataset_s
 
 @dataclass(frozen=True)
 class MemoryReader:
-    """Encoded images that are held in memory; for small sets only."""
+    """Reads encoded images that are held in memory; for small sets only."""
 
     images: tuple[bytes, ...]
 
@@ -25,7 +25,7 @@ class MemoryReader:
 
 
 def open_digits(source: str) -> DatasetSplits:
-    """All 1,797 digits, undivided."""
+    """Open all 1,797 digits, undivided."""
     from PIL import Image
     from sklearn.datasets import load_digits
 

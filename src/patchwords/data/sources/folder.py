@@ -1,4 +1,4 @@
-"""A folder of images: a folder per class, or train/ val/ test/ with a folder per class in each.
+"""The folder source: a folder per class, or train/ val/ test/ of such folders.
 
 Anything may lie deeper inside a class folder. Images that lie elsewhere, other files and empty
 class folders are left aside and said so in the notes.
@@ -50,7 +50,7 @@ IGNORED_NAMES = frozenset({"__MACOSX", "Thumbs.db", "desktop.ini"})  # left by a
 
 @dataclass(frozen=True)
 class FileReader:
-    """Reads files by row. It holds names only, so that every process can have a copy."""
+    """Reads files by row; holds names only, so that every process can have a copy."""
 
     root: str  # absolute: a worker may stand in another folder
     paths: Sequence[str]  # [n] relative to root, or absolute
@@ -62,7 +62,7 @@ class FileReader:
 
 @dataclass
 class FolderListing:
-    """What lies in a folder; paths are relative to where the walk began."""
+    """Files and folders below a root; paths are relative to it."""
 
     folders: list[str] = field(default_factory=list)
     images: list[tuple[str, int]] = field(default_factory=list)  # (path, bytes)
@@ -74,12 +74,12 @@ class FolderListing:
 
 
 def is_image_file(name: str) -> bool:
-    """By its suffix, in either case."""
+    """Return whether a name has an image suffix, in either case."""
     return name.rpartition(".")[2].lower() in IMAGE_SUFFIXES and "." in name
 
 
 def list_folder(root: str, folder: str = "") -> FolderListing:
-    """One level of `root/folder`, sorted; hidden names and litter are passed over."""
+    """List one level of `root/folder`, sorted, without hidden names and litter."""
     found = FolderListing()
     full = os.path.join(root, folder)
     try:
@@ -99,7 +99,7 @@ def list_folder(root: str, folder: str = "") -> FolderListing:
 
 
 def walk_folder(root: str, folder: str = "") -> FolderListing:
-    """Everything below `root/folder`. Links to folders are followed, each folder visited once."""
+    """List everything below `root/folder`; links are followed, each folder visited once."""
     found, waiting, visited = FolderListing(), [folder], set()
     while waiting:
         here = waiting.pop()
@@ -116,7 +116,7 @@ def walk_folder(root: str, folder: str = "") -> FolderListing:
 
 
 def format_suffix_counts(names: Iterable[str]) -> str:
-    """`.txt (3), .pdf (1)`: what was found where images were sought."""
+    """Format the suffixes of files that are no images: `.txt (3), .pdf (1)`."""
     kinds = Counter(os.path.splitext(name)[1].lower() or "no suffix" for name in names)
     return ", ".join(f"{suffix} ({number})" for suffix, number in kinds.most_common(5))
 
@@ -134,7 +134,7 @@ def _sort_in(found: FolderListing, entry: os.DirEntry[str], path: str) -> None:
 
 
 def open_folder(source: str, need_labels: bool = True) -> DatasetSplits:
-    """The images below a folder; their keys are paths relative to it."""
+    """Open the images below a folder; their keys are paths relative to it."""
     root = os.path.abspath(source)
     top = list_folder(root)
     if not (top.folders or top.images or top.others):
@@ -178,7 +178,7 @@ def open_folder(source: str, need_labels: bool = True) -> DatasetSplits:
 
 
 def _split_folders(source: str, root: str, top: FolderListing, need_labels: bool) -> dict[str, str]:
-    """split -> folder below root ("" = root itself, which then holds the classes).
+    """Find the folder of each split ("" = the root, which then holds the classes).
 
     A folder called "train" may also be a class beside "bus" and "plane": it is a split if it holds
     folders, and if a folder for validation or test, or nothing else, stands beside it.
@@ -223,7 +223,7 @@ def _folder_notes(strays: list[str], others: list[str], empty: list[str]) -> lis
 
 
 def _note_unused_entries(top: FolderListing, listings: dict[str, Listing]) -> list[str]:
-    """What stands beside the folders of the splits."""
+    """Note entries next to the folders of the splits."""
     if ALL in listings:
         return []
     beside = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_ALIASES]

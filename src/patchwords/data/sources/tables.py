@@ -1,4 +1,4 @@
-"""Tables with an image column: parquet files, and the data sets of the Hugging Face hub.
+"""Table sources: parquet, CSV, and data sets of the Hugging Face hub.
 
 Both go through `datasets`, which copies a parquet once into an Arrow file in its cache (see
 HF_DATASETS_CACHE) and maps that into memory. Parquet itself is stored in compressed groups of
@@ -67,7 +67,7 @@ ARROW_LABEL_COLUMNS = (
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns asked for; None = find them by type and name."""
+    """Names of the columns to read; None = found by type and name."""
 
     image: str | None = None
     label: str | None = None
@@ -77,7 +77,7 @@ class Columns:
 def read_class_names(
     source: str, table: Dataset, columns: Columns
 ) -> tuple[list[str | None], list[str] | None]:
-    """The class name of each row, and the classes in order where the schema gives them."""
+    """Return the class name of each row, and the classes in order if the schema has them."""
     from datasets import ClassLabel
 
     column = _find_label_column(source, table, columns)
@@ -163,7 +163,7 @@ PROGRESS_MIN_BYTES = 2**28  # bytes; a longer copy shows its progress on a termi
 
 @dataclass(frozen=True)
 class TableReader:
-    """Reads a cell of memory-mapped tables. What is sent to a process is the name of the map."""
+    """Reads cells of memory-mapped tables; only the map's name is sent to processes."""
 
     tables: tuple[Dataset, ...]  # of one column each, in Arrow format
     starts: np.ndarray  # [tables] first row of each
@@ -180,7 +180,7 @@ class TableReader:
 
 
 def list_parquet_files(source: str) -> list[str]:
-    """The parquet files that a path means: itself, or those in the folder or in its data/."""
+    """List the parquet files of a path: itself, or those in the folder or in its data/."""
     if not os.path.isdir(source):
         return [source] if source.lower().endswith((".parquet", ".pq")) else []
     root = glob.escape(source)
@@ -188,7 +188,7 @@ def list_parquet_files(source: str) -> list[str]:
 
 
 def open_parquet(source: str, columns: Columns) -> DatasetSplits:
-    """One parquet file, or a folder of train-*.parquet, test-*.parquet ...; keys are `file:row`."""
+    """Open a parquet file, or a folder of train-*.parquet, test-*.parquet; keys are `file:row`."""
     import pyarrow
     import pyarrow.parquet
 
@@ -213,7 +213,7 @@ def open_parquet(source: str, columns: Columns) -> DatasetSplits:
 
 
 def open_hub(source: str, columns: Columns) -> DatasetSplits:
-    """`hf:NAME` or `hf:NAME:CONFIG`; keys are `split:row`."""
+    """Open `hf:NAME` or `hf:NAME:CONFIG`; keys are `split:row`."""
     name, _, config = source.removeprefix("hf:").partition(":")
     if not name:
         raise DataError(f"{source}: no name after hf:; write, say, hf:uoft-cs/cifar10")
@@ -240,7 +240,7 @@ def open_hub(source: str, columns: Columns) -> DatasetSplits:
 def _load_hf_dataset(
     source: str, name: str, config: str | None, quiet: bool, **options: Any
 ) -> Any:
-    """`datasets.load_dataset`, with its faults in one line."""
+    """Call `datasets.load_dataset`; raises DataError in one line."""
     import datasets
 
     try:
@@ -282,7 +282,7 @@ def _build_table_splits(
     *,
     notes: Sequence[str] = (),
 ) -> DatasetSplits:
-    """Labels to names, images to rows of one reader."""
+    """Turn tables into splits: labels to names, images to rows of one reader."""
     found = {split: read_class_names(source, table, columns) for split, table in tables.items()}
     unlabelled = [split for split, (names, _) in found.items() if set(names) == {None}]
     notes = list(notes)
@@ -314,7 +314,7 @@ def _build_table_splits(
 
 
 def _image_lengths(part: Dataset) -> list[int]:
-    """Length of every image; of the map, only the offsets are read."""
+    """Return the length of every image; only the offsets of the map are read."""
     from pyarrow import compute
     from pyarrow import types as kinds
 
@@ -325,7 +325,7 @@ def _image_lengths(part: Dataset) -> list[int]:
 
 
 def _note_arrow_copies(tables: Mapping[str, Dataset]) -> list[str]:
-    """Where `datasets` keeps its copy, and how large that is."""
+    """Note where `datasets` keeps its copy, and how large that is."""
     files = {str(file["filename"]) for table in tables.values() for file in table.cache_files}
     if not files:
         return []
@@ -345,7 +345,7 @@ CSV_LABEL_COLUMNS = ("label", "class", "class_name", "target", "category")
 
 
 def open_csv(source: str, columns: Columns) -> DatasetSplits:
-    """The images that a CSV names; their keys are the paths as written."""
+    """Open the images that a CSV names; their keys are the paths as written."""
     header, rows = _read_csv(source)
     image_at = _find_csv_column(source, header, columns.image, CSV_IMAGE_COLUMNS)
     if image_at is None:
@@ -384,7 +384,7 @@ def open_csv(source: str, columns: Columns) -> DatasetSplits:
 
 
 def _read_csv(source: str) -> tuple[list[str], Iterator[tuple[int, list[str]]]]:
-    """The header, and (row number, cells) of every row that is not blank."""
+    """Read the header, and (row number, cells) of every row that is not blank."""
     try:
         with open(source, encoding="utf-8-sig", newline="") as file:
             first = file.readline()

@@ -1,4 +1,4 @@
-"""Google's weights in and out: ViTs and hybrids of vision_transformer and big_vision, and BiT.
+"""Google's weights, read and written: vision_transformer, big_vision, big_transfer.
 
 Nothing but arrays is in the files, so all else is inferred from their shapes or said by a note.
 """
@@ -46,7 +46,7 @@ MAX_KEYS_SHOWN = 3  # keys that a note names
 
 
 def read_google(arrays: Mapping[str, np.ndarray], stem: str) -> LoadedWeights:
-    """The arrays of a file of that name (`archive.read_npz`) as a model in parts; in float32.
+    """Read the arrays of a file as a model in parts, in float32.
 
     The name is for messages, and is held against the sizes. Raises WeightsError in one line with
     the key, and the shapes wanted and found.
@@ -75,7 +75,7 @@ def read_google(arrays: Mapping[str, np.ndarray], stem: str) -> LoadedWeights:
 
 
 def select_arrays(tree: ParameterTree, config: ModelConfig, names: ArrayNames) -> dict[str, Tensor]:
-    """The arrays that the model needs, by key, if they have its shapes."""
+    """Select the arrays that the model needs, by key, if they have its shapes."""
     meta = {
         name: torch.empty(shape, device="meta") for name, shape in get_tensor_shapes(config).items()
     }
@@ -99,8 +99,9 @@ def select_arrays(tree: ParameterTree, config: ModelConfig, names: ArrayNames) -
 
 
 def infer_google_preprocess(tree: ParameterTree, config: ModelConfig) -> Preprocess:
-    """vision_transformer and big_transfer squash images to size in evaluation; of big_vision's
-    models those of several towers are, too, and those of classes are cut from the centre."""
+    """Infer the preprocessing: vision_transformer, big_transfer and big_vision's models of several
+    towers squash images, big_vision's classifiers cut them from the centre.
+    """
     try:
         return Preprocess.from_dict(
             {
@@ -114,7 +115,7 @@ def infer_google_preprocess(tree: ParameterTree, config: ModelConfig) -> Preproc
 
 
 def note_classifier(weights: Mapping[str, Tensor], config: ModelConfig) -> list[str]:
-    """What is to be said of classes and of a head that says nothing."""
+    """Note missing class names, and a head that was not trained."""
     if not weights["head.linear.weight"].any():
         return [
             "the classifier in the file is all zero, so all classes score alike: fine-tune it on "
@@ -124,7 +125,7 @@ def note_classifier(weights: Mapping[str, Tensor], config: ModelConfig) -> list[
 
 
 def note_unused_arrays(tree: ParameterTree, names: ArrayNames) -> list[str]:
-    """Arrays that this model has no use for."""
+    """Note arrays that this model does not use."""
     used = {tree.called[key] for place in names.values() for key in place.keys}
     unknown = [key for key in tree.called.values() if key not in used] + list(tree.aside)
     return (
@@ -140,7 +141,7 @@ def note_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
 
 
 def format_keys(keys: list[str]) -> str:
-    """The first few of some keys, and how many there are."""
+    """Shorten a list of keys, with their number."""
     some = ", ".join(key[:80] for key in keys[:MAX_KEYS_SHOWN])
     return some if len(keys) <= MAX_KEYS_SHOWN else f"{len(keys)} arrays ({some}, ...)"
 
@@ -150,7 +151,7 @@ def choose_verb(keys: list[str]) -> str:
 
 
 def note_name_mismatch(config: ModelConfig, stem: str) -> list[str]:
-    """A name that speaks of another model than the sizes do is worth a word."""
+    """Note a file name that says another model than the sizes do."""
     found = find_architecture_name(config)
     try:
         named = find_architecture_name(resolve_model(stem).config)
@@ -162,7 +163,7 @@ def note_name_mismatch(config: ModelConfig, stem: str) -> list[str]:
 
 
 def write_google(model: Model) -> dict[str, np.ndarray]:
-    """The arrays, in float32, that `checkpoint.load` of vision_transformer takes; for a ResNet
+    """Return float32 arrays as `checkpoint.load` of vision_transformer takes them; for a ResNet
     those of big_transfer (form "pre") or of big_vision's models/bit.py (form "post").
 
     `npz.save_npz` puts them into a file. Raises WeightsError for what their code cannot compute.
@@ -181,7 +182,7 @@ def write_google(model: Model) -> dict[str, np.ndarray]:
 
 
 def list_vit_obstacles(config: ViTConfig) -> list[tuple[bool, str]]:
-    """(whether it is so, why it cannot be written)"""
+    """List (whether a fault applies, why the model then cannot be written)."""
     trunk = config.trunk
     return [
         (config.mixer != "attention", f"mixer {config.mixer!r}, it has attention alone"),
@@ -218,7 +219,7 @@ def list_resnet_obstacles(config: ResNetConfig) -> list[tuple[bool, str]]:
 
 
 def has_same_numerics(trunk: TrunkConfig | ConvStemConfig, other: TrunkConfig) -> bool:
-    """Whether they differ in sizes alone."""
+    """Return whether two configs differ in sizes alone."""
     if isinstance(trunk, ConvStemConfig):
         return False
     return trunk == replace(other, units=trunk.units, width_factor=trunk.width_factor)

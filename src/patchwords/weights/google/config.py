@@ -1,4 +1,4 @@
-"""The config of a model from the shapes of its arrays: Google's files hold nothing else."""
+"""Configs from the shapes of arrays: Google's files hold nothing else."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEFAULT_IMAGE_SIZE = (
 
 
 def config_from_google(tree: ParameterTree) -> ViTConfig | ResNetConfig:
-    """Raises WeightsError where the arrays are of no model."""
+    """Infer the config; raises WeightsError if the arrays are of no known model."""
     try:
         if "embedding/kernel" in tree:
             return vit_config_from_google(tree)
@@ -46,7 +46,7 @@ def config_from_google(tree: ParameterTree) -> ViTConfig | ResNetConfig:
 
 
 def vit_config_from_google(tree: ParameterTree) -> ViTConfig:
-    """A ViT or hybrid; numerics are those of the authors' code, which are the config's defaults."""
+    """Infer a ViT or hybrid; numerics are those of the authors' code, the config's defaults."""
     rows, columns, channels, width = tree.shape("embedding/kernel", 4)
     if rows != columns:
         raise WeightsError(f"{tree.stem}: patches of {rows}x{columns} are not square")
@@ -86,15 +86,16 @@ def vit_config_from_google(tree: ParameterTree) -> ViTConfig:
 
 
 def resnet_config_from_google(tree: ParameterTree) -> ResNetConfig:
-    """In the hybrids' form (big_vision's models/bit.py)."""
+    """Infer a ResNet in the hybrids' form (big_vision's models/bit.py)."""
     trunk, channels = hybrid_trunk_from_google(tree)
     count = infer_num_classes(tree, "head/kernel", 2)
     return ResNetConfig(trunk, (infer_image_size(tree),) * 2, channels, count)
 
 
 def bit_config_from_google(tree: ParameterTree) -> ResNetConfig:
-    """In BiT's own form. big_vision pads the root's pooling by the lowest value, where
-    big_transfer has zeros: the weights know what they were trained with."""
+    """Infer a ResNet in BiT's own form. big_vision pads the root's pooling by the lowest value,
+    where big_transfer has zeros: the weights know what they were trained with.
+    """
     channels, root = tree.shape(BIT_ROOT_KEY, 4)[2:]
     trunk = replace(
         BIT_TRUNK,
@@ -107,7 +108,7 @@ def bit_config_from_google(tree: ParameterTree) -> ResNetConfig:
 
 
 def hybrid_trunk_from_google(tree: ParameterTree) -> tuple[TrunkConfig, int]:
-    """(the trunk, channels of the image)"""
+    """Infer the trunk and the channels of the image."""
     channels, root = tree.shape("conv_root/kernel", 4)[2:]
     return replace(
         HYBRID_TRUNK, units=infer_stage_units(tree, ""), width_factor=infer_width_factor(tree, root)
@@ -115,7 +116,7 @@ def hybrid_trunk_from_google(tree: ParameterTree) -> tuple[TrunkConfig, int]:
 
 
 def infer_stage_units(tree: ParameterTree, prefix: str) -> tuple[int, ...]:
-    """Residual units of each stage."""
+    """Count the residual units of each stage."""
     stages = tree.numbers(f"{prefix}block", first=1)
     return tuple(
         tree.numbers(f"{prefix}block{stage}/unit", first=1) for stage in range(1, stages + 1)
@@ -140,7 +141,7 @@ def infer_classifier(tree: ParameterTree) -> Classifier:
 
 
 def infer_grid_side(tree: ParameterTree, prefix: int) -> int:
-    """The side of the square grid of patches."""
+    """Return the side of the square grid of patches."""
     rows = tree.shape(POSITIONS_KEY, 3)[1]
     patches = rows - prefix
     if patches < 1 or not is_square(patches):
@@ -157,7 +158,7 @@ def infer_num_classes(tree: ParameterTree, key: str, axes: int) -> int:
 
 
 def infer_image_size(tree: ParameterTree) -> int:
-    """Of a model without a table of positions: what its name tells, or the usual."""
+    """Return the image size of a model without position table: from its name, or the usual."""
     try:
         size = resolve_model(tree.stem).config.image_size[0]
     except ConfigError:

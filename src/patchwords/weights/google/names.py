@@ -30,7 +30,7 @@ BIT_ROOT_KEY = "resnet/root_block/standardized_conv2d/kernel"
 
 
 def list_array_names(config: ViTConfig | ResNetConfig) -> ArrayNames:
-    """Our name -> where it lies, for every parameter of the model."""
+    """Return the place in Google's files of every parameter of the model."""
     if isinstance(config, ViTConfig):
         return list_vit_names(config)
     if config.trunk.form == "pre":
@@ -62,7 +62,7 @@ def list_vit_names(config: ViTConfig) -> ArrayNames:
 
 
 def list_map_head_names() -> ArrayNames:
-    """Attention pooling (big_vision)."""
+    """Return the places of attention pooling (big_vision)."""
     attention = f"{MAP_HEAD_KEY}/{FLAX_ATTENTION}_0"
     return {
         "head.pool.probe": ArraySource((f"{MAP_HEAD_KEY}/probe",), "as is"),
@@ -75,7 +75,7 @@ def list_map_head_names() -> ArrayNames:
 
 
 def list_trunk_names(trunk: TrunkConfig) -> ArrayNames:
-    """The ResNet of a hybrid, or one by itself in the same form (big_vision's models/bit.py)."""
+    """Return the places of a hybrid's ResNet, or of one alone (big_vision's models/bit.py)."""
     names = {"trunk.root.conv.weight": ArraySource(("conv_root/kernel",), "convolution")}
     names |= norm_names("trunk.root.norm", "gn_root")
     for stage, count in enumerate(trunk.units):
@@ -93,7 +93,7 @@ def list_trunk_names(trunk: TrunkConfig) -> ArrayNames:
 
 
 def list_bit_names(trunk: TrunkConfig) -> ArrayNames:
-    """A ResNet in BiT's form, as TensorFlow named it."""
+    """Return the places of a ResNet in BiT's form, with TensorFlow's names."""
     names = {"trunk.root.conv.weight": ArraySource((BIT_ROOT_KEY,), "convolution")}
     for stage, count in enumerate(trunk.units):
         for unit in range(count):
@@ -213,7 +213,7 @@ class ParameterTree:
         return key in self.arrays
 
     def shape(self, key: str, axes: int) -> tuple[int, ...]:
-        """Of an array that must be there; raises WeightsError."""
+        """Return the shape of an array; raises WeightsError if it is missing."""
         if key not in self.arrays:
             raise WeightsError(f"{self.stem}: there is no array {key}, and the model needs it")
         shape = self.arrays[key].shape
@@ -224,7 +224,7 @@ class ParameterTree:
         return shape
 
     def numbers(self, module: str, first: int) -> int:
-        """How many modules there are of this name, which ends in a number, from `first` up."""
+        """Count the modules of a name that ends in a number, from `first` up."""
         matches = (re.match(rf"{module}(\d+)/", key) for key in self.arrays)
         found = {int(match[1][:9]) for match in matches if match}  # longer ones are missed anyway
         for number in range(first, first + len(found)):
@@ -236,7 +236,7 @@ class ParameterTree:
 
 
 def build_parameter_tree(arrays: Mapping[str, np.ndarray], stem: str) -> ParameterTree:
-    """Finds the model among the arrays of a file. Raises WeightsError."""
+    """Find the model among the arrays of a file. Raises WeightsError."""
     prefix, root = find_model_root(arrays, stem)
     bit = root in ROOT_KEYS[2:]
     tree = ParameterTree(
@@ -259,7 +259,7 @@ def build_parameter_tree(arrays: Mapping[str, np.ndarray], stem: str) -> Paramet
 
 
 def find_model_root(arrays: Mapping[str, np.ndarray], stem: str) -> tuple[str, str]:
-    """(what stands before the names, the first array of the model)"""
+    """Return the prefix of the names, and the first array of the model."""
     plain = {rename_key(key, bit=False): key for key in arrays}
     for prefix in MODEL_PREFIXES:
         for root in ROOT_KEYS:
@@ -273,8 +273,9 @@ def find_model_root(arrays: Mapping[str, np.ndarray], stem: str) -> tuple[str, s
 
 
 def is_big_vision(arrays: Mapping[str, np.ndarray], root: str) -> bool:
-    """Its ResNets have roots of their own; its ViTs are numbered as Flax does today, and have no
-    module for positions."""
+    """Return whether the arrays are big_vision's: its ResNets have other roots; its ViTs are
+    numbered as Flax does today, and have no module for positions.
+    """
     if root in ("conv_root/kernel", "root_block/conv_root/kernel"):
         return True
     numbered = any(map(FLAX_NUMBERED_PATTERN.fullmatch, arrays))
@@ -289,7 +290,7 @@ def rename_key(key: str, bit: bool) -> str:
 
 
 def unscan_layers(name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """All layers in one array, [L, ...], as `nn.scan` has them -> each layer's own."""
+    """Split [L, ...] arrays of all layers, as `nn.scan` writes them, into each layer's own."""
     match = SCANNED_PATTERN.fullmatch(name)
     if match is None or array.ndim < 2 or len(array) > MAX_SCANNED_LAYERS:
         return [(name, array)]  # where it is none of a model's, and will be missed
@@ -297,7 +298,7 @@ def unscan_layers(name: str, array: np.ndarray) -> list[tuple[str, np.ndarray]]:
 
 
 def flatten_group_norm(name: str, array: np.ndarray) -> np.ndarray:
-    """GroupNorm's parameters are [1, 1, 1, C] in files before Flax 0.3.6; the rest is as it is."""
+    """Flatten GroupNorm's parameters, which are [1, 1, 1, C] in files before Flax 0.3.6."""
     if name.startswith("resnet/head/conv2d/kernel") and array.ndim == 2:
         return array[None, None]  # [1, 1, I, O], as TensorFlow has it
     if GROUP_NORM_PATTERN.fullmatch(name) and array.shape[:-1] == (1, 1, 1):
@@ -306,7 +307,7 @@ def flatten_group_norm(name: str, array: np.ndarray) -> np.ndarray:
 
 
 def add_class_token_row(tree: ParameterTree) -> None:
-    """big_vision adds positions before it puts the class token in front: its position is zero."""
+    """Prepend the class token's position, zero: big_vision adds positions before the token."""
     table = tree.arrays.get(POSITIONS_KEY)
     if table is None or table.ndim != 3 or "cls" not in tree:
         return

@@ -1,4 +1,4 @@
-"""Hugging Face's transformers: ViT and BiT from its folders, and folders that it opens.
+"""Hugging Face's transformers, read and written: folders of ViT and BiT.
 
     folder/
       config.json                sizes, numerics, labels
@@ -65,7 +65,7 @@ REFUSED_MODEL_TYPES = {
 
 
 def read_huggingface(folder: Path) -> LoadedWeights:
-    """A ViT or BiT as transformers saves it. Raises WeightsError in one line."""
+    """Read a ViT or BiT that transformers saved. Raises WeightsError in one line."""
     table = read_json_table(folder / CONFIG_FILE)
     kind = table.get("model_type")
     if kind not in ("vit", "bit"):
@@ -91,7 +91,7 @@ def read_huggingface_vit(
     tensors: Mapping[str, Tensor],
     source: Path,
 ) -> LoadedWeights:
-    """ViTForImageClassification; or ViTModel, whose pooler is the tanh layer of pre-training."""
+    """Read ViTForImageClassification, or ViTModel, whose pooler is the tanh layer of pre-training."""
     weights, notes = rename_huggingface_tensors(tensors, names.VIT_NAMES, source)
     weights, unbiased = names.join_qkv(weights)
     if unbiased:
@@ -117,7 +117,7 @@ def read_huggingface_bit(
     tensors: Mapping[str, Tensor],
     source: Path,
 ) -> LoadedWeights:
-    """BitForImageClassification, or BitModel without a classifier."""
+    """Read BitForImageClassification, or BitModel without a classifier."""
     weights, notes = rename_huggingface_tensors(tensors, names.BIT_NAMES, source)
     labels = read_huggingface_labels(table, weights)
     config, more = bit_config_from_huggingface(table, len(labels), infer_bit_image_size(images))
@@ -127,7 +127,7 @@ def read_huggingface_bit(
 
 
 def infer_bit_image_size(images: Mapping[str, Any] | None) -> tuple[int, int]:
-    """What the processor cuts images to: a BiT's config does not say, and takes any size."""
+    """Return the processor's image size: a BiT's config does not say, and takes any size."""
     if images is None:
         return 224, 224
     size = parse_processor_size(images.get("crop_size") or images.get("size", 224))
@@ -138,7 +138,7 @@ def infer_bit_image_size(images: Mapping[str, Any] | None) -> tuple[int, int]:
 def rename_huggingface_tensors(
     tensors: Mapping[str, Tensor], pairs: NamePairs, source: Path
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Under our names; parameters of other tasks are left aside, and the notes say so."""
+    """Rename the tensors; parameters of other tasks are left out, with a note."""
     weights, unknown = rename_tensors(tensors, reverse_pairs(pairs))
     strange = [name for name in unknown if not name.startswith(names.IGNORED_PREFIXES)]
     if strange:
@@ -152,7 +152,7 @@ def rename_huggingface_tensors(
 def read_huggingface_labels(
     table: Mapping[str, Any], weights: Mapping[str, Tensor]
 ) -> tuple[str, ...]:
-    """Names of classes in the order of the classifier's rows, or numbers where there are none."""
+    """Return class names in the order of the classifier's rows, or numbers without any."""
     names_by_index = table.get("id2label") or {}
     if names_by_index:
         order = sorted(names_by_index, key=int)
@@ -189,7 +189,7 @@ def assemble_loaded_weights(
 
 
 def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
-    """A folder for transformers' Auto classes and its pipeline; -> what a person should know.
+    """Write a folder for transformers' Auto classes and pipeline; return notes for the user.
 
     Raises WeightsError for a model or a preprocessing that transformers cannot express.
     """

@@ -1,4 +1,4 @@
-"""transformers' config.json of ViT and BiT, from and to our configs.
+"""Configs of transformers' ViT and BiT, converted from and to ours.
 
 What a file leaves out is what transformers takes then (models/vit/configuration_vit.py and
 models/bit/configuration_bit.py, version 5.23).
@@ -72,7 +72,7 @@ BIT_NUMERICS = {"standardise": "var+1e-8", "group_norm_eps": 1e-5}  # in transfo
 def vit_config_from_huggingface(
     table: Mapping[str, Any], classes: int, representation: int | None
 ) -> tuple[ViTConfig, list[str]]:
-    """The config, and what a person should know. Raises ConfigError or WeightsError."""
+    """Convert the config, with notes for the user. Raises ConfigError or WeightsError."""
     told = {**VIT_DEFAULTS, **table}
     patch_size = told["patch_size"]
     if isinstance(patch_size, list) and len(set(patch_size)) == 1:
@@ -104,7 +104,7 @@ def vit_config_from_huggingface(
 
 
 def vit_config_to_huggingface(config: ViTConfig) -> dict[str, Any]:
-    """What config.json says of a ViT. Raises WeightsError where transformers' is another."""
+    """Make the config.json of a ViT. Raises WeightsError if transformers' is another."""
     refuse_unsupported(
         "transformers' ViTForImageClassification",
         (
@@ -144,7 +144,7 @@ def vit_config_to_huggingface(config: ViTConfig) -> dict[str, Any]:
 def bit_config_from_huggingface(
     table: Mapping[str, Any], classes: int, image_size: tuple[int, int]
 ) -> tuple[ResNetConfig, list[str]]:
-    """The config of a BiT, which tells no image size itself. Raises ConfigError or WeightsError."""
+    """Convert a BiT's config, which has no image size itself. Raises ConfigError or WeightsError."""
     told = {**BIT_DEFAULTS, **table}
     units = told["depths"]
     factor = told["embedding_size"] // ROOT_WIDTH
@@ -192,7 +192,7 @@ FORM_BY_LAYER_TYPE = {"preactivation": "pre", "bottleneck": "post"}
 
 
 def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
-    """What config.json says of a ResNet. Raises WeightsError where transformers' is another."""
+    """Make the config.json of a ResNet. Raises WeightsError if transformers' is another."""
     trunk = config.trunk
     refuse_unsupported(
         "transformers' BitForImageClassification",
@@ -238,7 +238,7 @@ def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
 
 
 def format_image_size(sides: Sequence[int]) -> int | list[int]:
-    """A square by its side, which is how every version of transformers reads it."""
+    """Format a square as its side, which every version of transformers reads."""
     return sides[0] if sides[0] == sides[1] else list(sides)
 
 
@@ -283,7 +283,7 @@ PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {
 def preprocess_from_huggingface(
     table: Mapping[str, Any], image_size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, list[str]]:
-    """The preprocessing that the table tells, for images of (H, W); and what is not quite as told.
+    """Convert the preprocessing for images of (H, W), with notes on what is not the same.
 
     Raises WeightsError, or ConfigError for values that no image can have.
     """
@@ -315,7 +315,7 @@ def preprocess_from_huggingface(
 def read_mean_std(
     told: Mapping[str, Any], channels: int
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Mean and standard deviation of pixels in [0, 1], whatever the factor they are rescaled by."""
+    """Return mean and standard deviation of pixels in [0, 1], whatever their rescaling."""
     rescale = float(told.get("rescale_factor", 1 / 255)) if told.get("do_rescale", True) else 1.0
     factor = 255 * rescale  # 1, if pixels come into [0, 1] as they do here
     if abs(factor - 1) < 1e-6:
@@ -335,7 +335,7 @@ def read_mean_std(
 def read_resize_and_crop(
     told: Mapping[str, Any], image_size: tuple[int, int]
 ) -> tuple[ResizeMode, float, list[str]]:
-    """-> resize and crop_fraction of `Preprocess`, and what is not quite as told."""
+    """Return `resize` and `crop_fraction` of `Preprocess`, with notes on what is not the same."""
     size = parse_processor_size(told["size"])
     crop = (
         parse_processor_size(told.get("crop_size") or told["size"])
@@ -369,7 +369,7 @@ def read_resize_and_crop(
 
 
 def parse_processor_size(size: Any) -> dict[str, int]:
-    """{"height", "width"} or {"shortest_edge"}, from any way that was ever in use."""
+    """Normalise a size to {"height", "width"} or {"shortest_edge"}, from any older form."""
     if isinstance(size, int):
         return {"height": size, "width": size}
     if isinstance(size, list) and len(size) == 2:
@@ -384,7 +384,7 @@ def parse_processor_size(size: Any) -> dict[str, int]:
 
 
 def preprocess_to_huggingface(preprocess: Preprocess) -> dict[str, Any]:
-    """The processor that does the same. Raises WeightsError for a crop that none of them knows."""
+    """Make the processor that does the same. Raises WeightsError for a crop that it lacks."""
     height, width = preprocess.image_size
     table: dict[str, Any] = {
         "image_processor_type": "ViTImageProcessor",

@@ -1,4 +1,4 @@
-"""How Hugging Face's transformers calls the tensors of ViT and BiT.
+"""Tensor names of transformers' ViT and BiT.
 
 The names are those of the published files, which every version of transformers reads and writes.
 Version 5 has others in memory (modeling_vit.py; conversion_mapping.py turns them), and a state
@@ -66,7 +66,7 @@ SPLIT_QKV_PATTERN = re.compile(r"(encoder\.blocks\.\d+\.attention\.)(query|key|v
 
 
 def restore_published_names(weights: Mapping[str, Tensor], model: str) -> dict[str, Tensor]:
-    """Under the published names, without the prefix of the model ("vit.") inside a classifier."""
+    """Rename to the published names, without the prefix ("vit.") inside a classifier."""
     tensors = {}
     for name, tensor in weights.items():
         short = name.removeprefix(f"{model}.")
@@ -77,7 +77,7 @@ def restore_published_names(weights: Mapping[str, Tensor], model: str) -> dict[s
 
 
 def join_qkv(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
-    """Query, key and value as one: [D, D] each -> [3D, D]; and whether biases of them were absent.
+    """Join query, key and value, [D, D] each -> [3D, D]; return whether their biases were absent.
 
     Their biases come out as zeros then: the same function.
     """
@@ -100,7 +100,7 @@ def join_qkv(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], bool]:
 
 
 def split_qkv(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One projection as query, key and value: [3D, ...] -> [D, ...] each."""
+    """Split one projection into query, key and value: [3D, ...] -> [D, ...] each."""
     result: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         match = JOINED_QKV_PATTERN.fullmatch(name)

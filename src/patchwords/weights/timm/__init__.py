@@ -1,4 +1,4 @@
-"""timm: ViT, hybrids and BiT from its files, and folders that timm.create_model opens.
+"""timm's weights, read and written: ViT, hybrids and BiT.
 
     folder/
       config.json         architecture, model_args, and in pretrained_cfg preprocessing and labels
@@ -59,7 +59,7 @@ LAYER_SCALE_PROJECTIONS = {"1": "attn.proj", "2": "mlp.fc2"}  # the last project
 
 
 def read_timm(path: Path, architecture: str | None = None) -> LoadedWeights:
-    """A folder as timm keeps it on the hub, or a file of weights of an architecture by its name.
+    """Read a folder of timm's, or a weights file and the name of its architecture.
 
     Raises WeightsError in one line.
     """
@@ -82,7 +82,7 @@ def read_timm(path: Path, architecture: str | None = None) -> LoadedWeights:
 def read_timm_state_dict(
     tensors: Mapping[str, Tensor], name: str, table: Mapping[str, Any], source: Path
 ) -> LoadedWeights:
-    """The model of a state dict; `table` is config.json, and may be empty."""
+    """Convert a state dict; `table` is config.json, and may be empty."""
     told = table.get("pretrained_cfg") or table
     cfg = {**default_pretrained_cfg(name), **told}
     args = {**{"global_pool": table.get("global_pool")}, **(table.get("model_args") or {})}
@@ -133,7 +133,7 @@ def read_timm_state_dict(
 
 
 def default_pretrained_cfg(name: str) -> dict[str, Any]:
-    """What timm's own table says of preprocessing, where a file comes without it."""
+    """Return timm's own preprocessing for an architecture, for a file without it."""
     half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
     if name.startswith("resnetv2"):
         return {**half, "crop_pct": 0.875, "interpolation": "bilinear"}
@@ -143,7 +143,7 @@ def default_pretrained_cfg(name: str) -> dict[str, Any]:
 
 
 def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
-    """The table of names for a plain ViT, a hybrid, or one with a ResNet's root alone."""
+    """Return the names of a plain ViT, a hybrid, or one with a ResNet's root alone."""
     if "patch_embed.backbone.conv.weight" in tensors:
         return names.ROOT_ONLY_NAMES
     return (
@@ -154,7 +154,7 @@ def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
 
 
 def fold_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """A factor per channel after a projection is the projection with its rows times the factor."""
+    """Fold LayerScale into the projection before it: its rows times the factor."""
     folded = {
         name: value for name, value in tensors.items() if not LAYER_SCALE_PATTERN.fullmatch(name)
     }
@@ -170,7 +170,7 @@ def fold_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], 
 
 
 def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
-    """Zeros where query, key and value have no biases: the same function."""
+    """Add zero biases of query, key and value where they are absent: the same function."""
     absent = False
     for block in range(config.depth):
         name = f"encoder.blocks.{block}.attention.qkv"
@@ -181,12 +181,12 @@ def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> lis
 
 
 def prepend_class_token_row(table: Tensor) -> Tensor:
-    """[1, N, D] -> [1, T, D]: no position for the class token is one of zeros (no_embed_class)."""
+    """Add a zero position for the class token: [1, N, D] -> [1, T, D] (no_embed_class)."""
     return torch.cat([table.new_zeros(1, 1, table.shape[2]), table], dim=1)
 
 
 def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
-    """Names of classes, in words where the file has words for each; () without any."""
+    """Return class names, the descriptions if every class has one; () without any."""
     found = table.get("label_names") or cfg.get("label_names") or cfg.get("labels") or ()
     if isinstance(found, Mapping):  # by number, where timm left some out
         found = [found[number] for number in sorted(found, key=int)]
@@ -199,7 +199,7 @@ def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[
 
 
 def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
-    """A folder for timm.create_model("local-dir:FOLDER", pretrained=True), or for the hub.
+    """Write a folder for timm.create_model("local-dir:FOLDER", pretrained=True), or for the hub.
 
     -> what a person should know. Raises WeightsError for a model that timm cannot express.
     """

@@ -1,4 +1,4 @@
-"""From what a timm file says to our configs.
+"""Configs of timm's models, converted from and to ours.
 
 The tensors tell most sizes; the name of the architecture tells the heads, which no shape shows,
 and by its place in a table that the model computes what ours does. Sources: the functions with
@@ -63,7 +63,7 @@ GROUP_NORM_EPS = 1e-5
 
 
 def resolve_timm_architecture(architecture: str) -> tuple[int | None, tuple[int, int]]:
-    """Heads (None: a ResNet) and image size of an architecture. Raises WeightsError."""
+    """Return heads (None: a ResNet) and image size of an architecture. Raises WeightsError."""
     plain = architecture.rpartition("/")[2].partition(".")[0]
     if plain in HEADS_BY_ARCHITECTURE:
         size = int(plain.removesuffix("_miil").rsplit("_", 1)[1])
@@ -78,7 +78,7 @@ def resolve_timm_architecture(architecture: str) -> tuple[int | None, tuple[int,
 
 
 def check_model_args(args: Mapping[str, Any]) -> None:
-    """Refuse model_args that the tensors do not show and that ours cannot follow."""
+    """Refuse model_args that the tensors do not show and our models cannot follow."""
     refuse_unsupported(
         "patchwords",
         (
@@ -104,7 +104,7 @@ def vit_config_from_timm(
     image_size: tuple[int, int],
     args: Mapping[str, Any],
 ) -> ViTConfig:
-    """The config of tensors under our names. Raises ConfigError or WeightsError."""
+    """Infer the config of renamed tensors. Raises ConfigError or WeightsError."""
     check_model_args(args)
     kernel = weights["embed.weight"]  # [D, C, P, P]
     trunk = None
@@ -141,7 +141,7 @@ def vit_config_from_timm(
 
 
 def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> str:
-    """Our classifier. Raises WeightsError for a pooling that ours has not."""
+    """Return our classifier. Raises WeightsError for a pooling that we lack."""
     with_token, with_map = "class_token" in weights, "head.pool.probe" in weights
     found = "token" if with_token else "map" if with_map else "gap"
     means = {"avg": "gap"}.get(pool or found, pool or found)
@@ -158,7 +158,7 @@ def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> st
 def resnet_config_from_timm(
     weights: Mapping[str, Tensor], image_size: tuple[int, int]
 ) -> ResNetConfig:
-    """The config of a BiT's tensors under our names."""
+    """Infer the config of a BiT's renamed tensors."""
     root = weights["trunk.root.conv.weight"]  # [64 x factor, C, 7, 7]
     trunk = TrunkConfig(
         units=count_timm_units(weights),
@@ -173,7 +173,7 @@ def resnet_config_from_timm(
 
 
 def count_timm_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """Residual units of each stage."""
+    """Count the residual units of each stage."""
     found: dict[int, set[int]] = {}
     for name in weights:
         if name.startswith("trunk.stages."):
@@ -182,14 +182,14 @@ def count_timm_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
 
 
 def parse_name_index(name: str, place: int) -> int:
-    """The number at this place of a dotted name."""
+    """Return the number at this position of a dotted name."""
     return int(name.split(".")[place])
 
 
 def infer_timm_image_size(
     args: Mapping[str, Any], cfg: Mapping[str, Any], default: tuple[int, int]
 ) -> tuple[int, int]:
-    """(H, W) that the weights are for. Raises ConfigError."""
+    """Return the (H, W) that the weights are for. Raises ConfigError."""
     if args.get("img_size"):
         return to_height_width(args["img_size"])
     return to_height_width(list(cfg["input_size"])[1:]) if cfg.get("input_size") else default
@@ -219,7 +219,7 @@ PLAIN_ARCHITECTURE = "vit_base_patch16_224"  # any size of a plain ViT, by model
 
 
 def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
-    """The architecture and model_args of a ViT or hybrid. Raises WeightsError."""
+    """Make architecture and model_args of a ViT or hybrid. Raises WeightsError."""
     trunk = config.trunk
     refuse_unsupported(
         "timm's VisionTransformer",
@@ -273,7 +273,7 @@ def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
 
 
 def is_timm_hybrid_trunk(trunk: TrunkConfig | ConvStemConfig) -> bool:
-    """Whether timm's hybrids have this trunk; both paddings of the pooling are one after a ReLU."""
+    """Return whether timm's hybrids have this trunk; both paddings are one after a ReLU."""
     if isinstance(trunk, ConvStemConfig):
         return False
     theirs = TrunkConfig(trunk.units, standardise=STANDARDISE, group_norm_eps=GROUP_NORM_EPS)
@@ -281,7 +281,7 @@ def is_timm_hybrid_trunk(trunk: TrunkConfig | ConvStemConfig) -> bool:
 
 
 def make_resnet_model_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
-    """The architecture and model_args of a BiT. Raises WeightsError."""
+    """Make architecture and model_args of a BiT. Raises WeightsError."""
     trunk = config.trunk
     refuse_unsupported(
         "timm's ResNetV2",
@@ -307,7 +307,7 @@ def make_resnet_model_args(config: ResNetConfig) -> tuple[str, dict[str, Any]]:
 
 
 def compute_mlp_ratio(width: int, mlp_width: int) -> float:
-    """The number that timm's int(width * ratio) makes the MLP's width of."""
+    """Find the ratio whose int(width * ratio) is the MLP's width."""
     ratio = mlp_width / width
     return ratio if int(width * ratio) == mlp_width else math.nextafter(ratio, math.inf)
 
@@ -324,7 +324,7 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # wh
 def preprocess_from_timm(
     cfg: Mapping[str, Any], image_size: tuple[int, int], channels: int
 ) -> tuple[Preprocess, list[str]]:
-    """The preprocessing for images of (H, W); and what is not quite as told. Raises ConfigError."""
+    """Convert the preprocessing for images of (H, W), with notes. Raises ConfigError."""
     percent = float(cfg.get("crop_pct") or 0.875)
     mode = cfg.get("crop_mode") or "center"
     interpolation = cfg.get("interpolation") or "bicubic"
@@ -349,7 +349,7 @@ def preprocess_from_timm(
 
 
 def expand_to_channels(values: Any, channels: int) -> tuple[float, ...]:
-    """One value for each channel; of grey images, the mean of those of RGB."""
+    """Return one value per channel; of grey images, the mean of those of RGB."""
     numbers = tuple(float(value) for value in values)
     if channels == 1 and len(numbers) > 1:
         return (sum(numbers) / len(numbers),)
@@ -357,7 +357,7 @@ def expand_to_channels(values: Any, channels: int) -> tuple[float, ...]:
 
 
 def preprocess_to_timm(preprocess: Preprocess) -> dict[str, Any]:
-    """The fields that timm.data.resolve_data_config reads the same preprocessing from."""
+    """Make the fields from which timm.data.resolve_data_config reads the preprocessing."""
     height, width = preprocess.image_size
     squash = preprocess.resize == "squash"
     return {
@@ -372,7 +372,7 @@ def preprocess_to_timm(preprocess: Preprocess) -> dict[str, Any]:
 
 
 def compute_crop_pct(side: int, fraction: float) -> float:
-    """The number that timm's floor makes the same size of as our rounding does."""
+    """Find the crop_pct whose floor gives the size that our rounding gives."""
     whole = round(side / fraction)
     percent = side / whole
     # One step of a float can be what floor falls over.

@@ -1,4 +1,4 @@
-"""How timm calls the tensors of VisionTransformer, its hybrids, and ResNetV2 (BiT).
+"""Tensor names of timm's VisionTransformer, its hybrids, and ResNetV2 (BiT).
 
 Sources: vision_transformer.py, vision_transformer_hybrid.py, resnetv2.py and
 layers/attention_pool.py of timm 1.0.
@@ -32,7 +32,7 @@ VIT_NAMES: NamePairs = (
 
 
 def list_unit_names(stages: str) -> NamePairs:
-    """The residual units of the stages that are called so."""
+    """List the residual units of the stages with these names."""
     parts = (
         *((f"conv{i}", f"conv{i}") for i in (1, 2, 3)),
         *((f"norm{i}", f"norm{i}") for i in (1, 2, 3)),
@@ -92,7 +92,7 @@ UNSUPPORTED_PARTS = (
 
 
 def describe_unsupported_part(name: str) -> str:
-    """What a tensor that ours has no place for stands for, as far as is known."""
+    """Name what an unknown tensor is for, as far as is known."""
     return next(
         (what for piece, what in UNSUPPORTED_PARTS if piece in name), "a part that ours has not"
     )
