@@ -6,7 +6,7 @@ back what it was given.
 
 Small things (counts, wishes, errors) travel between CPUs by gloo, so that asking for them does
 not wait for a GPU; tensors on GPUs travel by NCCL. Everything here that exchanges must be called
-by all processes, in the same order; a thread beside the main one must do it by a group of its own.
+by all processes, in the same order; another thread than the main one needs a group of its own.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def thread_process_group() -> Iterator[ProcessGroup]:
         group.barrier()  # another one may still be reading what was sent last
         group.destroy_process_group(made)
         raise
-    except Exception:  # nobody uses it any more; left behind, it would abort the process at its end
+    except Exception:  # left behind, it would abort the process at its end
         group.destroy_process_group(made)
         raise
     else:
@@ -255,7 +255,7 @@ def exit_process(code: int) -> NoReturn:
     """Exit once all is written; one of several processes skips the interpreter's shutdown.
 
     torch's caches of sharded operations hold a process group to the last, and with it threads that
-    at times abort a process which has done everything well: torchrun would start the run anew.
+    at times abort a process which has done everything well: torchrun would restart the run.
     """
     if os.environ.get("WORLD_SIZE", "1") == "1":
         sys.exit(code)

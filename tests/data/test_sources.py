@@ -144,7 +144,7 @@ def test_hidden_things_are_passed_over_and_others_noted(tmp_path: Path) -> None:
     assert len(data.splits["all"]) == 4
     assert data.notes == (
         "class folder 'empty' has no images",
-        "1 image outside the class folders left aside: lost.png",
+        "1 image outside the class folders left out: lost.png",
         "3 files are not images: notes.txt, a/readme.md, b/x.pdf",
     )
 
@@ -161,7 +161,7 @@ def test_folders_beside_the_splits_are_noted(tmp_path: Path) -> None:
     put(tmp_path, "train/a/1.png", "train/b/2.png", "val/a/3.png", "raw/4.png")
     data = open_data(str(tmp_path))
     assert set(data.splits) == {"train", "validation"}
-    assert data.notes == ("left aside beside train/: raw/",)
+    assert data.notes == ("left out next to train/: raw/",)
 
 
 def test_a_class_may_be_called_train(tmp_path: Path) -> None:
@@ -401,7 +401,7 @@ def test_parquet_test_without_labels_is_left_aside(tmp_path: Path) -> None:
     write_parquet(tmp_path / "test-0.parquet", [-1, -1], named=True)
     data = open_data(str(tmp_path))
     assert list(data.splits) == ["all"]
-    assert "split test has no labels and is left aside" in data.notes
+    assert "split test has no labels and is left out" in data.notes
     assert open_data(str(tmp_path), need_labels=False).splits["test"].labels.tolist() == [-1, -1]
 
 
@@ -503,7 +503,7 @@ def test_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     assert asked == [("someone/things", "small")]
     assert (data.kind, data.classes) == ("hub", tuple(NAMES))
     assert labelled(data, "validation")["validation:2"] == "car"
-    assert "left aside: 1 split extra" in data.notes
+    assert "left out: 1 split extra" in data.notes
     assert shade(data, "validation", "validation:3") == 3
     check_reading(data)
 
@@ -553,7 +553,7 @@ def test_one_tar_and_what_is_left_aside(tmp_path: Path) -> None:
     data = open_data(str(write_tar(tmp_path / "x.tar", members)))
     assert len(data.splits["all"]) == 4
     assert data.notes == (
-        "3 members of the tars left aside: 0.seg.png, README, 9 (a label without an image)",
+        "3 members of the tars left out: 0.seg.png, README, 9 (a label without an image)",
     )
 
 

@@ -100,7 +100,7 @@ def test_it_is_the_same_data_and_the_run_remembers_what_it_left(tmp_path: Path) 
     write_splits(tmp_path / "many.csv", many)
     recorded = read_splits(tmp_path / "few.csv")
     assert sum(split == "unused" for split in recorded.values()) == len(keys(few, "unused"))
-    # what a run left aside is not what it is judged by
+    # what a run left out is not what it is judged by
     judged = select_held_out(build(COUNTS), recorded)
     assert set(judged.examples.keys) == keys(few, "test")
     assert judged.trained_on == 40

@@ -121,12 +121,12 @@ def test_parts_may_be_links(tmp_path: Path) -> None:
     [
         (
             {"weight_map": {"b": "../model-00001.safetensors"}},
-            "which is no file beside it",
+            "which is not a file next to it",
         ),
-        ({"weight_map": {"b": "/etc/passwd"}}, "which is no file beside it"),
-        ({"weight_map": {"b": ".."}}, "which is no file beside it"),
+        ({"weight_map": {"b": "/etc/passwd"}}, "which is not a file next to it"),
+        ({"weight_map": {"b": ".."}}, "which is not a file next to it"),
         ({"weight_map": {"b": "model-00003-of-00002.safetensors"}}, "there is no such file"),
-        ({"weight_map": {"b": 3}}, "names '3', which is no file beside it"),
+        ({"weight_map": {"b": 3}}, "names '3', which is not a file next to it"),
         ({"weight_map": {"b": "model-00001-of-00002.safetensors"}}, "has 'a.weight', against"),
         ({"weight_map": ["b"]}, "it has no weight_map"),
         ({"weight_map": {}}, "it has no weight_map"),

@@ -95,7 +95,7 @@ def test_as_released(write: type[dict]) -> None:
     assert found.preprocess == Preprocess((224, 224), resize="squash")
     assert found.notes[1:] == (
         "the file does not tell the image size: 224 pixels are assumed",
-        "of the file, global_step is left aside",
+        "of the file, global_step is left out",
     )
     is_the_same(found, arrays)
 

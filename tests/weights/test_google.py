@@ -205,7 +205,7 @@ def test_all_layers_of_a_tower_in_one_array() -> None:
         logits(found, images(12)), official(arrays, images(12), "map"), **CLOSE
     )
     assert found.preprocess.resize == "squash"
-    aside = "of the file, params/img/opt, params/img/txt, params/t are left aside"
+    aside = "of the file, params/img/opt, params/img/txt, params/t are left out"
     assert found.notes[-1] == aside
 
 
@@ -333,7 +333,7 @@ def test_what_is_left_aside_and_not_finite() -> None:
     arrays["embedding/bias"][0] = np.nan
     notes = read_google(arrays, "x").notes[1:]
     assert notes == (
-        "of the file, 5 arrays (opt/0, opt/1, opt/2, ...) are left aside",
+        "of the file, 5 arrays (opt/0, opt/1, opt/2, ...) are left out",
         "embed.bias is not finite everywhere",
     )
 

@@ -207,7 +207,7 @@ def test_tensors_of_no_known_part_are_refused_and_those_of_other_tasks_named(
     stored = safetensors.torch.load_file(tmp_path / "model.safetensors")
     extra = {"vit.embeddings.mask_token": torch.zeros(1, 1, 10)}
     save_safe(stored | extra, tmp_path / "model.safetensors")
-    assert "left aside: embeddings.mask_token" in read_huggingface(tmp_path).notes
+    assert "left out: embeddings.mask_token" in read_huggingface(tmp_path).notes
     extra = {"vit.encoder.layer.0.attention.scale": torch.zeros(1)}
     save_safe(stored | extra, tmp_path / "model.safetensors")
     with pytest.raises(WeightsError, match=r"attention\.scale .* is no part"):

@@ -1,6 +1,6 @@
 """Image data sets and their splits: named, labelled, not yet decoded.
 
-Sizes: n examples. No pixels are read before somebody asks for them, so opening a million photos
+Sizes: n examples. No pixels are read before they are needed, so opening a million photos
 costs their names only.
 """
 
@@ -17,7 +17,7 @@ import numpy as np
 from patchwords.errors import DataError
 
 TRAIN, VALIDATION, TEST, ALL = "train", "validation", "test", "all"
-UNUSED = "unused"  # training images that nobody learns from
+UNUSED = "unused"  # training images that are left out
 
 
 class ImageReader(Protocol):
@@ -39,7 +39,7 @@ class ImageDataset:
     sizes: np.ndarray  # [n] int64, bytes of the encoded image: with the key they tell it apart
     reader: ImageReader
     rows: np.ndarray  # [n] int64, where the reader finds the image
-    shards: np.ndarray | None = None  # [n] int32, of which file each is a piece; None: of none
+    shards: np.ndarray | None = None  # [n] int32, shard of each image; None: not sharded
     # [n] uint64, of the encoded images, where to read one brings a whole shard from far away
     digests: np.ndarray | None = None
     # row -> the encoded target, a mask file or boxes; None: the labels are the targets
@@ -106,15 +106,15 @@ class DatasetSplits:
     """An opened data source: its classes and splits, and notes on what was left out.
 
     `splits` has either the key "all" (the source does not say which image is for what; see
-    `split.divide`) or "train" and, where the source has them, "validation" and "test".
+    `split_dataset`) or "train" and, where the source has them, "validation" and "test".
     """
 
     source: str  # as the user wrote it
     kind: str  # folder, csv, parquet, shards, stream, hub, digits
     classes: tuple[str, ...]
     splits: dict[str, ImageDataset]
-    notes: tuple[str, ...] = field(default=())  # lines for a person: "7 files are not images"
-    unused: ImageDataset | None = None  # what `subset.keep_training_images` has left of train
+    notes: tuple[str, ...] = field(default=())  # lines for the user: "7 files are not images"
+    unused: ImageDataset | None = None  # what `subsample_training_images` has left out of train
 
     @property
     def parts(self) -> dict[str, ImageDataset]:
@@ -122,10 +122,10 @@ class DatasetSplits:
         return self.splits if self.unused is None else {**self.splits, UNUSED: self.unused}
 
 
-# What every source finds, brought to one form: names become labels, and order becomes fixed.
+# Listings: what a source lists becomes splits; names become labels.
 
 
-SPLIT_ALIASES = {  # how people call the splits -> what we call them
+SPLIT_ALIASES = {  # usual names of splits -> ours
     "train": TRAIN,
     "training": TRAIN,
     "val": VALIDATION,
@@ -193,10 +193,8 @@ def build_dataset_splits(
 def infer_splits_from_filenames(source: str, paths: Sequence[str]) -> list[str]:
     """Infer the split of each file from its name: `train-000.tar` is of train.
 
-    Files of one split only are "all":
-
-    Since tools write "train-" in front of whatever is not divided, and whoever points at a single
-    file means that file.
+    Files of one split only are "all": tools write "train-" in front of undivided data, and the
+    user who points at a single file means that file.
     """
     words = [re.split(r"[^a-z]", os.path.basename(path).lower())[0] for path in paths]
     splits = [SPLIT_ALIASES.get(word) for word in words]

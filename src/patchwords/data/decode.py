@@ -1,8 +1,8 @@
 """Image decoding: encoded bytes to an upright RGB image, as browsers show it.
 
-Orientation is that of EXIF; transparency lies over white; grey of 16 bits keeps its range; of an
-animation the first frame counts. A fault is a `DataError` that holds the reason only: whoever
-knows the file's name puts it in front.
+Orientation is that of EXIF; transparency is put over white; grey of 16 bits keeps its range; of an
+animation the first frame counts. A fault is a `DataError` with the reason only: the caller, who
+knows the file's name, puts it in front.
 
 Sizes: W H of the upright image, h w as stored in the file.
 """
@@ -25,20 +25,18 @@ from patchwords.errors import DataError
 if TYPE_CHECKING:
     ImageLike = str | Path | bytes | Image.Image | np.ndarray  # a path, or what is in a file
 
-# JPEG by simplejpeg: the pixels that Pillow gives, to the bit, without its copies.
+# JPEG by simplejpeg: Pillow's pixels, to the bit, without its copies.
 #
 # Both are libjpeg-turbo; Pillow decodes row by row into four bytes a pixel, and its pixels are copied
-# once more into an array. Only sound files are taken: simplejpeg is strict, so whatever libjpeg warns
-# of (a file that ends early, bytes that make no sense) is left to Pillow, which knows what can still
-# be read and says what is wrong. So nothing but the time depends on simplejpeg being there.
+# once more into an array. simplejpeg is strict, so every file that libjpeg warns of (it ends early, or
+# has bytes that make no sense) is left to Pillow, which reads what can be read and names the fault.
+# So only the time depends on simplejpeg.
 #
-# Not here, because measured: scales between 1/2 and 1 take longer than a full decode, and 3/8 longer
+# Other scales were measured and left out: those between 1/2 and 1 take longer than a full decode, and 3/8 longer
 # than 1/2 (only the powers of two have SIMD code).
 
 
-MIN_JPEG_SIDE = (
-    8  # pixels of each side, from which on no two of libjpeg's scales give the same size
-)
+MIN_JPEG_SIDE = 8  # pixels: from here on no two of libjpeg's scales give the same size
 
 
 def decode_jpeg(data: bytes, width: int, height: int) -> np.ndarray | None:
@@ -65,7 +63,7 @@ def _simplejpeg() -> ModuleType | None:
     return simplejpeg
 
 
-# What cameras and browsers write. Others stay shut: Pillow would start Ghostscript for an EPS.
+# Formats that cameras and browsers write. Others are refused: Pillow would start Ghostscript for EPS.
 IMAGE_FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "BMP", "DIB", "TIFF", "GIF", "AVIF", "HEIF")
 # Brands in the first box ("ftyp") of the ISO file: HEIC stills and sequences, AVIF, and both.
 HEIF_BRANDS = {b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1"}
@@ -249,7 +247,7 @@ def _open(data: bytes) -> ImageFile.ImageFile:
         ) from fault
     except (DataError, MemoryError):
         raise
-    except Exception as fault:  # as in `Encoded.image`
+    except Exception as fault:  # as in `EncodedImage.image`
         raise DataError(_reason(fault)) from fault
 
 

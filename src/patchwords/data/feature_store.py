@@ -125,7 +125,7 @@ class FeatureStore:
             os.utime(self.about)  # what was used longest ago is removed first
         except (OSError, ValueError, KeyError) as error:
             raise ConfigError(
-                f"{self.folder} is damaged ({error}): delete it, and it is made anew"
+                f"{self.folder} is damaged ({error}): delete it, and it is made again"
             ) from error
         return values, [(index, reason) for index, reason in bad]
 
@@ -161,6 +161,6 @@ class FeatureStoreWriter:
         for block in self.waiting:
             self.done.seek(block)
             self.done.write(b"\1")
-            self.done.flush()  # one byte at a time: those beside it belong to other processes
+            self.done.flush()  # one byte at a time: its neighbours belong to other processes
         self.waiting = []
         self.last = time.monotonic()

@@ -5,7 +5,7 @@
 | `photos/` | a folder per class, or train/ val/ test/ with a folder per class in each |
 | `photos.csv` | `path,label` and, if wanted, `split` |
 | `x.parquet`, a folder of them | an image column and a label column |
-| `shards-{000..099}.tar` | WebDataset tars: `key.jpg` beside `key.cls` or `key.json` |
+| `shards-{000..099}.tar` | WebDataset tars: `key.jpg` next to `key.cls` or `key.json` |
 | `https://host/x-{000..099}.tar`, `s3://...` | tars or parquets elsewhere; see `stream` |
 | `x.index.jsonl` | what `patchwords index` wrote |
 | `hf:NAME`, `hf:NAME:CONFIG` | a data set of the Hugging Face hub |

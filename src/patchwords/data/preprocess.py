@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from patchwords.data.decode import ImageLike
 
 
-# The inception crop: a part of the image, random in area and in aspect ratio.
+# Crops. The inception crop is a part of the image, random in area and in aspect ratio.
 #
 # Defaults are the official ones (vit_jax input_pipeline.py, big_vision ops_image.py): 5-100 % of the
 # area, ratio 3/4 to 4/3.
 #
-# A box is (left, top, right, bottom) in pixels of the image, and need not lie on whole pixels: so
-# the drawn area and ratio hold exactly for an 8x8 digit; in a photo, which cannot show half a pixel,
-# the box is rounded when it is cut out. Resizing filters with antialiasing (the official TensorFlow
-# code does not).
+# A box is (left, top, right, bottom) in pixels of the image, not always whole ones: so the drawn area
+# and ratio hold exactly for an 8x8 digit; in a photo the box is rounded when it is cut out.
+#
+# Resizing filters with antialiasing (the official TensorFlow code does not).
 #
 # Sizes: h w of the image, H W of the result.
 
@@ -140,9 +140,7 @@ def _crop_between_pixels(
 
 
 ResizeMode = Literal["crop", "squash"]
-PANORAMA_AREA_RATIO = (
-    16  # times as many pixels as the model sees: far more than photos have left and right
-)
+PANORAMA_AREA_RATIO = 16  # resized pixels per pixel of the model: more than any photo has
 
 
 @dataclass(frozen=True)
@@ -256,9 +254,8 @@ class Preprocess:
         rows, columns = self.resized(w, h)
         # The corner is rounded down as in big_vision's ops_image.py and in transformers.
         top, left = (rows - height) // 2, (columns - width) // 2
-        if (
-            rows * columns > PANORAMA_AREA_RATIO * height * width
-        ):  # the resized image could fill the memory
+        # The resized image of a panorama could fill the memory.
+        if rows * columns > PANORAMA_AREA_RATIO * height * width:
             across, down = w / columns, h / rows
             box = left * across, top * down, (left + width) * across, (top + height) * down
             return self.in_channels(

@@ -4,7 +4,7 @@ Cubuk et al. 2020 (arXiv 1909.13719); operations, their order and their levels a
 TensorFlow code that AugReg used (big_vision, pp/archive/autoaugment.py). Each layer applies one
 operation, drawn for each image. Levels go from 0 to 10 and on: AugReg uses 15 and 20.
 
-Where the original follows Pillow this does so to the bit, but for which of two pixels is nearest
+Where the original follows Pillow this does so to the bit, except which of two pixels is nearest
 in the geometric operations. Shifts and cutouts are given there in pixels of a 224-pixel image
 (100 and 40); here they are those shares of the side, so that they mean the same at 32 or 384.
 

@@ -64,7 +64,7 @@ def _permutation(seed: int, epoch: int, n: int, weights: np.ndarray | None) -> n
     """Draw a permutation int64 [n], or samples in proportion to their weights.
 
     With weights [n] samples are drawn in proportion to them, some several times, others not at
-    all. The draw is systematic: a sample of which 2.3 are due comes 2 or 3 times, never 0.
+    all. The draw is systematic: a sample that is due 2.3 times comes 2 or 3 times, never 0.
     """
     generator = numpy_generator(seed, "epoch", epoch)
     order = generator.permutation(n)

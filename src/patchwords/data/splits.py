@@ -64,7 +64,7 @@ def split_dataset(
     """Split data into train, validation and test, where the fractions are above 0.
 
     What the source has divided stays so: test is cut only from data that is not divided at all,
-    and validation (at most so many images) from train where there is none.
+    and validation (at most `most_validation` images) from train if there is none.
     """
     for name, fraction in (("validation", validation), ("test", test)):
         if not 0.0 <= fraction < 1.0:
@@ -89,7 +89,7 @@ def split_dataset(
         share = min(validation, most / max(len(left), 1))
         counts = _count_labels(rest.labels[left])
         room = allocate_class_quotas(counts, share, at_least_one_of=3)
-        if room.sum() > most:  # so many small classes that not each can be in it
+        if room.sum() > most:  # more small classes than images
             room = allocate_class_quotas(counts, share)
         chosen = _draw_groups(rest.labels, groups, ranks, left, room)
         splits[VALIDATION] = rest.select(chosen)
@@ -143,7 +143,7 @@ def group_exact_duplicates(examples: ImageDataset) -> np.ndarray:
 def _digest(examples: ImageDataset, index: int) -> bytes:
     try:
         return hashlib.blake2b(examples.read(index), digest_size=16).digest()
-    except OSError:  # whoever decodes it will report it; here it is a copy of nothing
+    except OSError:  # decoding reports it; here it is a copy of nothing
         return f"unreadable {index}".encode()
 
 
@@ -245,11 +245,11 @@ def read_splits(path: Path) -> dict[tuple[str, int], str]:
         raise DataError(f"{path}: cannot be read as a list of splits: {fault}") from fault
 
 
-# Learning from fewer images than there are: random subsets, each among those of a larger one.
+# Random subsets of the training images; smaller ones are contained in larger ones.
 #
-# As in the paper's Figure 4. All training images stand in one order, a function of the seed and the
-# images alone, and the first so many are learned from. Within a class it is that of the draw in
-# `split.py`; classes take turns, so that each has about its share of any number of first ones.
+# As in the paper's Figure 4. All training images have one order, a function of the seed and the
+# images alone, and a subset is its beginning. Within a class it is the order of the draw in
+# `split_dataset`; classes take turns, so that each has about its share of any beginning.
 
 
 NOISE_LIMIT = 2**63  # noise is below this
@@ -260,7 +260,7 @@ def subsample_training_images(
 ) -> DatasetSplits:
     """Keep `number` training images; the others become `unused`.
 
-    Raises ConfigError where there are not so many, and DataError where a class of train is left
+    Raises ConfigError if there are fewer images, and DataError if a class of train is left
     without an image, unless `every_class` is False.
     """
     train = data.splits[TRAIN]
@@ -305,7 +305,7 @@ def interleave_classes(train: ImageDataset, seed: int) -> np.ndarray:
     return np.lexsort((ranks, turn))
 
 
-# A few images of each class: what few-shot evaluation learns from.
+# Few-shot draws: a few images of each class.
 #
 # Sizes: n labelled images, K classes.
 
@@ -343,10 +343,10 @@ def draw_shots(
     return np.concatenate([of_class[:shots] for of_class in drawn])
 
 
-# Training without the images of a list: what `patchwords dedup` found in test sets, or any other.
+# Exclusion lists: training without these images, such as those that `patchwords dedup` lists.
 #
 # The list is a CSV with the columns `path` and `bytes`, an image's key and length; other columns are
-# for people.
+# for the user.
 
 
 def exclude_listed_images(data: DatasetSplits, path: str) -> DatasetSplits:

@@ -1,6 +1,6 @@
 """Adapting weights to other classes (Sec. 3.2), image sizes and heads.
 
-Nothing is changed in silence: what was reset or resized comes back as lines for a person.
+Nothing is changed in silence: what was reset or resized is returned as notes for the user.
 """
 
 from __future__ import annotations

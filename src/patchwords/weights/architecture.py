@@ -44,7 +44,7 @@ def has_same_shape(found: ModelConfig, asked: ModelConfig, settings: Mapping[str
 def find_architecture_name(config: ModelConfig) -> str | None:
     """Return the canonical name for these sizes, or None.
 
-    Head, image size, numerics and training settings are left aside: no name tells them. Of
+    Head, image size, numerics and training settings are left out: no name tells them. Of
     ViT-b/32 and ViT-S/32, which are the same, it is S.
     """
     if isinstance(config, ResNetConfig):

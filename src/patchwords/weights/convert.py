@@ -32,7 +32,7 @@ WEIGHT_FILES = (
     "pytorch_model.bin",
     "pytorch_model.bin.index.json",
 )
-# What reading a damaged table can raise: JSON holds anything where a number should be.
+# What reading a damaged table can raise: JSON may hold anything in place of a number.
 PARSE_ERRORS = (
     TypeError,
     ValueError,
@@ -164,10 +164,10 @@ def write_tensors(
         write_atomically(folder / name, text)
 
 
-# Tensors from the names of one layout to those of another, by one table for both directions.
+# Renaming between two layouts, by one table for both directions.
 
 
-# A module or a parameter as the two layouts call it, with {} for each number: the pair
+# The names of a module or parameter in both layouts, with {} for each number: the pair
 # ("encoder.blocks.{}.norm1", "blocks.{}.norm1") stands for the weight and the bias of every block.
 NamePairs = Sequence[tuple[str, str]]
 
@@ -211,7 +211,7 @@ def _compile_pattern(name: str) -> re.Pattern[str]:
     return re.compile(rf"{numbered}(\.weight|\.bias)?")
 
 
-# How Flax and TensorFlow lay a parameter out, and how PyTorch does; both ways.
+# Axes of parameters: Flax and TensorFlow to PyTorch, and back.
 #
 # Sizes: D width, K heads, Dh head width; I O channels in and out.
 
@@ -279,7 +279,7 @@ def convert_from_torch(
     return arrays
 
 
-# Weights of standardised convolutions, made to suit another project's epsilon.
+# Standardised convolutions, scaled for another project's epsilon.
 #
 # Of w / sqrt(var(w) + e) nothing changes if w is k times and e is k^2 times as large.
 
@@ -304,7 +304,7 @@ def rescale_to_epsilon_1e8(
     return scaled, replace(trunk, standardise="var+1e-8"), [note]
 
 
-# What every reader of weights gives, whatever the file they came from.
+# The result of every reader.
 
 
 @dataclass(frozen=True)
@@ -317,7 +317,7 @@ class LoadedWeights:
     preprocess: Preprocess
     architecture: str | None = None  # canonical name, where the sizes have one
     home: Path | None = None  # the model folder of ours, where it came from one
-    notes: tuple[str, ...] = ()  # what a person should know: a head of zeros, keys left aside
+    notes: tuple[str, ...] = ()  # what a person should know: a head of zeros, keys left out
 
 
 # The forms in which weights are written, whose programs open them, and where they go.

@@ -25,7 +25,7 @@ from patchwords.download import fetch_cached
 from patchwords.errors import ConfigError, WeightsError, did_you_mean
 from patchwords.models.zoo import resolve_model
 
-# Published weights by the names that their authors gave them, and where they lie.
+# Published weights: the names that their authors gave them, and their addresses.
 #
 # Sources: README.md of google-research/vision_transformer and of google-research/big_transfer,
 # VANITY_NAMES in big_vision's models/vit.py.
@@ -96,7 +96,7 @@ def find_best_augreg(model: str, index: Path) -> str:
                     )
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise WeightsError(
-            f"{index} is not AugReg's table of models ({error}); delete it to fetch it anew"
+            f"{index} is not AugReg's table of models ({error}); delete it to download it again"
         ) from error
     if wanted not in best:
         raise WeightsError(f"AugReg has no model {model!r}{did_you_mean(wanted, best)}")

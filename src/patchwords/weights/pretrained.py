@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from patchwords.data.decode import ImageLike
 
 
-# What sets weights apart from others, in a line.
+# The digest of weights.
 
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
@@ -44,7 +44,7 @@ def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     return found.hexdigest()
 
 
-# Ranges of activations beside the weights they are of: what int8 needs (models/inference/calibration.py).
+# Activation ranges, stored next to the weights: int8 needs them (models/inference/calibration.py).
 #
 #     model/
 #       model.safetensors
@@ -117,7 +117,7 @@ class Pretrained:
     preprocess: Preprocess
     labels: tuple[str, ...]  # none: pre-trained without classes
     architecture: str | None = None  # the name that the model was created by
-    changes: tuple[str, ...] = ()  # what loading reset or resized, for a person
+    changes: tuple[str, ...] = ()  # notes for the user: what loading reset or resized
     home: Path | None = None  # the model folder of ours that it was read from
 
     def predict(

@@ -30,19 +30,19 @@ from patchwords.device import free_memory
 from patchwords.errors import WeightsError
 from patchwords.files import GIB, write_atomically
 
-# What a file of weights is asked before its content is read.
+# Checks of a file before its content is read.
 #
 # A file from outside may be cut off, be another kind of file than its name says, or be made to fill
 # the memory. All of it ends in one line that names the file; nothing in a file is ever run.
 
 
 MAX_TENSOR_BYTES = 64 * GIB  # of all tensors of a file; ViT-G/14 has 7 GiB, BiT-R152x4 has 4
-# Weights are noise and hardly shrink, but for a classifier of zeros: a large file that grows more
+# Weights are noise and hardly shrink, except a classifier of zeros: a large file that grows more
 # than this many times is made to fill the memory. Deflate can do 1,032 times.
 MAX_EXPANSION = 100
 EXPANSION_EXEMPT_BYTES = GIB  # may grow as it likes
 
-# How files begin -> what they are; read by people who have the wrong file in hand.
+# First bytes of a file -> its kind, for the error text.
 FILE_SIGNATURES: tuple[tuple[bytes, str], ...] = (
     (b"PK\x03\x04", "a zip file"),
     (b"\x93NUMPY", "a single NumPy array"),
@@ -283,7 +283,7 @@ def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
     stored = 0
     for part in parts:
         if not isinstance(part, str) or PART_FILE_NAME.fullmatch(part) is None:
-            raise WeightsError(f"{index} names {str(part)[:80]!r}, which is no file beside it")
+            raise WeightsError(f"{index} names {str(part)[:80]!r}, which is not a file next to it")
         stored += check_weights_file(index.with_name(part))
     check_tensor_memory(index, stored, stored)
     tensors: dict[str, Tensor] = {}

@@ -41,11 +41,11 @@ def from_pretrained(
             `weights.locate`. What is not on this machine is fetched.
         architecture: the model's name, for a file that does not tell it; weights that do must be
             of it, with `settings` where these make another model of a name.
-        num_classes: the head is replaced by zeros, for so many classes.
+        num_classes: the head is replaced by zeros, for this many classes.
         image_size: one number or (height, width); positions are resized to it.
         settings: other fields of the config that weights do not fix, as classifier or dropout.
 
-    `changes` of the result says what was reset, resized or left aside. Raises WeightsError.
+    `changes` of the result says what was reset, resized or left out. Raises WeightsError.
     """
     loaded = read_weights(locate_weights(source), architecture, settings)
     model, changes = build_with_weights(loaded.config, loaded.weights), list(loaded.notes)

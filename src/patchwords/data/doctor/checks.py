@@ -15,7 +15,7 @@ class Check(NamedTuple):
     """One kind of finding."""
 
     severity: Severity
-    meaning: str  # what it is and what to do, for a person
+    meaning: str  # what it is and what to do, for the user
 
 
 CHECKS: dict[str, Check] = {
@@ -81,7 +81,7 @@ class DoctorReport:
     images: int
     counts: dict[str, tuple[int, ...]]  # split -> images of each class, unreadable ones too
     sizes: dict[str, tuple[int, ...]]  # "width", "height" -> pixels at doctor.QUANTILES
-    formats: dict[str, int]  # "JPEG", "PNG", ... -> readable images, the commonest first
+    formats: dict[str, int]  # "JPEG", "PNG", ... -> readable images, the most common first
     seconds: float
 
     def of_kind(self, kind: str) -> tuple[Finding, ...]:

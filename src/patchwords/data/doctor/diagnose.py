@@ -45,7 +45,7 @@ def diagnose_dataset(
 ) -> DoctorReport:
     """Survey every image of `data` and list its faults.
 
-    `near`: two images are look-alikes when their 64-bit hashes differ in at most so many bits.
+    `near`: two images are look-alikes when their 64-bit hashes differ in at most `near` bits.
     `smallest`: pixels of the shortest side, below which an image is small if the rest is larger.
     `workers`: processes; 0 for none but this one, None for as many as there are processors.
     """

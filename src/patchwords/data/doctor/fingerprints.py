@@ -19,9 +19,7 @@ import numpy as np
 from PIL import Image
 
 HASH_SIDE = 32  # of the grey thumbnail, pixels
-MIN_DECODED_SIDE = (
-    64  # shortest side to decode to: below twice SIDE the decoder's own scaling shows
-)
+MIN_DECODED_SIDE = 64  # pixels: below twice HASH_SIDE the decoder's own scaling shows
 HASH_BITS = 64
 MIN_HASH_STD = 5.0  # standard deviation, grey levels: under it the signs are those of noise
 MAX_COMPARISONS = 1 << 22  # of one block of comparisons: bounds memory

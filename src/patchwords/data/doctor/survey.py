@@ -23,9 +23,7 @@ from patchwords.data.decode import EXIF_TRANSPOSES, decode_image, read_image_siz
 from patchwords.data.doctor.fingerprints import MIN_DECODED_SIDE, hash_file_bytes, perceptual_hash
 from patchwords.errors import DataError
 
-IMAGES_PER_TASK = (
-    64  # images of one task: at a millisecond each, the task's own cost is lost in them
-)
+IMAGES_PER_TASK = 64  # at a millisecond each, the task's own cost does not count
 MIN_IMAGES_FOR_POOL = 512  # images: below, starting processes takes longer than looking
 MAX_BLANK_RANGE = 8  # grey levels between the darkest and the brightest pixel
 EXIF_FORMATS = {"JPEG", "MPO", "TIFF", "WEBP"}  # to ask a PNG for EXIF may decode all of it

@@ -1,14 +1,14 @@
 """A bounded disk cache of whole shards, shared by all processes.
 
     folder/
-      3f2a91-train-000.tar       an entry: there as a whole or not at all
-      .3f2a91-train-000.tar.part what is being brought, by whoever holds its lock
+      3f2a91-train-000.tar       an entry, always complete
+      .3f2a91-train-000.tar.part being fetched by the process that holds its lock
       .3f2a91-train-000.tar.lock
-      .room                      held while entries are dropped and room is made
+      .room                      held while entries are deleted to make room
 
-What was used longest ago is dropped first; using an entry sets its time. Locks are the system's
-(flock), so those of a killed process are gone with it, and what it left half-done is deleted by
-the next that needs room. A file that is dropped while somebody reads it stays until it is closed.
+The entry unused for the longest time is deleted first; using an entry sets its time. A killed
+process's locks end with it, and the next process that needs room deletes its part. A file that is
+deleted while it is read stays until it is closed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from patchwords.errors import StorageError
 from patchwords.files import explain_write_error, file_lock
 
 PART, LOCK = ".part", ".lock"
-MAX_OPEN_ATTEMPTS = 5  # times that an entry may be dropped between being brought and being opened
+MAX_OPEN_ATTEMPTS = 5  # times that an entry may be deleted between fetching and opening
 
 ReserveSpace = Callable[[int], None]  # told the bytes that are about to be written
 # Writes an entry to the path, which has its full length once that is reserved.
@@ -35,10 +35,8 @@ FetchEntry = Callable[[Path, ReserveSpace], None]
 class ShardCache:
     """A folder of entries of at most `bound` bytes in all.
 
-    An entry that is being fetched counts with its full length.
-
-    Where the entries that several processes bring at the same moment are larger than that, it is
-    exceeded by them: waiting for one another, they might wait for ever.
+    An entry that is being fetched counts with its full length. If the entries that processes fetch
+    at one moment are larger than the bound, they exceed it: waiting could deadlock.
     """
 
     folder: Path
@@ -47,12 +45,12 @@ class ShardCache:
     def open(self, name: str, bring: FetchEntry) -> BinaryIO:
         """Open an entry, fetched first if it is missing; other processes wait for it.
 
-        Raises what `bring` raises, and ConfigError where the folder cannot be written.
+        Raises what `bring` raises, and ConfigError if the folder cannot be written.
         """
         path = self.folder / name
         for _ in range(MAX_OPEN_ATTEMPTS):
             with suppress(FileNotFoundError, NotADirectoryError):
-                file = open(path, "rb")  # noqa: SIM115 - whoever asked for it closes it
+                file = open(path, "rb")  # noqa: SIM115 - the caller closes it
                 os.utime(file.fileno() if os.utime in os.supports_fd else path)
                 return file
             self._make()
@@ -98,12 +96,12 @@ class ShardCache:
             with file_lock(self.folder / ".room"):
                 self._evict(size - _file_length(part), keep)
                 with open(part, "ab") as file:
-                    file.truncate(size)  # sparse: but whoever counts sees the full length
+                    file.truncate(size)  # sparse, but counted with its full length
 
         try:
             part.unlink(missing_ok=True)
             bring(part, reserve)
-            with file_lock(self.folder / ".room"):  # whoever counts sees it once, by either name
+            with file_lock(self.folder / ".room"):  # so that it is counted once
                 os.replace(part, self.folder / name)
         except OSError as fault:
             raise explain_write_error(fault, part) from fault

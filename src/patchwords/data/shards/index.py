@@ -1,7 +1,7 @@
 """Shard indexes: name, label, offset, length and digest of each image.
 
-An index of many shards is a text file, FOLDER.index.jsonl, with a JSON object a line: beside the
-shards, or anywhere, it spares whoever trains on them one pass over all their bytes.
+An index of many shards is a text file, FOLDER.index.jsonl, with a JSON object per line: next to the
+shards, or anywhere, it saves a training one pass over all their bytes.
 
 Sizes: n images of the shard.
 """
@@ -64,7 +64,7 @@ def parse_index_line(where: str, line: str) -> ShardIndex:
         return index
     except (ValueError, TypeError) as fault:
         raise DataError(
-            f"{where}: not an index of shards, or a damaged one ({fault}); write it anew by "
+            f"{where}: not an index of shards, or a damaged one ({fault}); write it again by "
             "`patchwords index`"
         ) from fault
 

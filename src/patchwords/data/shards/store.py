@@ -111,7 +111,7 @@ class ShardStore:
 class ShardReader:
     """Reads images of shards: row -> `sizes[row]` bytes at `offsets[row]` of its shard.
 
-    They are what was indexed, to the bit, or StorageError is raised: a shard that was written anew
+    They are what was indexed, to the bit, or StorageError is raised: a shard that was rewritten
     with the same length would else be cut in the wrong places.
     """
 
@@ -168,7 +168,7 @@ def load_or_build_index(
     """Load the index of a shard from `folder`; build it first if it is missing, or if `anew`.
 
     One process makes it, and others that want it wait. A shard on this machine that has another
-    length or date is indexed anew.
+    length or date is indexed again.
     """
     columns = replace(columns, need_labels=False)  # that is asked of the index, not of the shard
     path = folder / f"{_hashed_name(address, repr(columns), *_file_state(address))}.json"

@@ -175,7 +175,7 @@ def _read_index(path: str) -> list[ShardIndex]:
         for number, line in enumerate(text.splitlines(), start=1)
     ]
     if not indexes:
-        raise DataError(f"{path}: is empty; write it anew by `patchwords index`")
+        raise DataError(f"{path}: is empty; write it again by `patchwords index`")
     return [
         index
         if is_remote_url(index.shard) or os.path.isabs(index.shard)
@@ -217,7 +217,7 @@ def _refuse_unlabelled(index: ShardIndex) -> None:
         key = bare[0].partition(".")[0]
         raise DataError(
             f"{index.shard}: {bare[0]} has no label; "
-            f'put {key}.cls or {key}.json with {{"label": ...}} beside it'
+            f'put {key}.cls or {key}.json with {{"label": ...}} next to it'
         )
     if bare and len(bare) == len(index.names):
         raise DataError(f"{index.shard}: has no labels; choose their column by --label-column")
@@ -235,7 +235,7 @@ def _stream_notes(indexes: Sequence[ShardIndex], shards: ShardStore) -> list[str
     aside = [name for index in indexes for name in index.aside]
     if aside:
         notes.append(
-            f"{pluralize(len(aside), 'member')} of the tars left aside: {abbreviate_list(aside)}"
+            f"{pluralize(len(aside), 'member')} of the tars left out: {abbreviate_list(aside)}"
         )
     far = [shard.packed for shard in shards.shards if not shard.near]
     if far:
@@ -252,13 +252,13 @@ def _concatenate_lists(lists: Sequence[Sequence[int]], kind: type) -> np.ndarray
     return np.concatenate([np.array(values, dtype=kind) for values in lists])
 
 
-# Fetching the shards that are wanted next, while those at hand are being read.
+# Prefetching: the next shards are fetched while the present ones are read.
 #
-# Whoever reads images says where it has come to; where that is a new group of shards (see
-# `plan.shard_groups`), a thread begins to bring the rest of it and the next. Every worker process
-# does so for itself, beginning with another shard, so that several come at once; what another
-# process is at is passed over. The thread is started where the reading is done: none is running
-# when processes fork.
+# The reader says which sample it has reached; with a new group of shards (`draw_shard_groups`) a
+# thread begins to fetch the rest of that group and the next. Every worker process does so for
+# itself, each from another shard on, so that several come at once; shards that another process
+# fetches are passed over. The thread is started by the reading process: none runs when processes
+# fork.
 
 
 @dataclass
@@ -269,7 +269,7 @@ class ShardPrefetcher:
     shard_of: np.ndarray  # [n] of the samples that are trained on
     seed: int
     group: int  # shards
-    epoch: int = -1  # of which `groups` and `group_of` are
+    epoch: int = -1  # that `groups` and `group_of` are for
     groups: list[np.ndarray] = field(default_factory=list)
     group_of: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))  # [shards]
     begun: tuple[int, int] = (-1, -1)  # epoch and group that were last brought from
@@ -304,7 +304,7 @@ class ShardPrefetcher:
         turn = os.getpid()  # so that workers begin at different shards
         for group in (now, following):
             for place in range(len(group)):
-                with suppress(PatchwordsError):  # whoever wants the shard will meet it, and say it
+                with suppress(PatchwordsError):  # the reader of the shard meets and reports it
                     self.shards.bring_ahead(group[(place + turn) % len(group)], keep)
 
 

@@ -82,7 +82,7 @@ def open_shards(source: str, need_labels: bool = True) -> DatasetSplits:
             if sample.label is None and need_labels:
                 raise DataError(
                     f"{path}: {sample.image.name} has no label; "
-                    f'put {key}.cls or {key}.json with {{"label": ...}} beside it'
+                    f'put {key}.cls or {key}.json with {{"label": ...}} next to it'
                 )
             listing = listings.setdefault(split, Listing())
             size = sample.image.size
@@ -93,7 +93,7 @@ def open_shards(source: str, need_labels: bool = True) -> DatasetSplits:
         raise DataError(f"{source}: no images in {pluralize(len(paths), 'tar')}; {found}")
     if extra:
         notes += [
-            f"{pluralize(len(extra), 'member')} of the tars left aside: {abbreviate_list(extra)}"
+            f"{pluralize(len(extra), 'member')} of the tars left out: {abbreviate_list(extra)}"
         ]
     table = np.array(places, dtype=np.int64)  # [n, 3]
     files = tuple(os.path.abspath(path) for path in paths)

@@ -1,7 +1,7 @@
 """The folder source: a folder per class, or train/ val/ test/ of such folders.
 
 Anything may lie deeper inside a class folder. Images that lie elsewhere, other files and empty
-class folders are left aside and said so in the notes.
+class folders are left out and said so in the notes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from patchwords.data.dataset import (
 )
 from patchwords.errors import DataError
 
-# Image files in folders: what counts as an image, how a folder is walked, how a file is read.
+# Image files: which suffixes count, how folders are walked, how files are read.
 #
 # Sizes: n images. Only names and lengths are read: 100,000 files take about a second.
 
@@ -180,8 +180,8 @@ def open_folder(source: str, need_labels: bool = True) -> DatasetSplits:
 def _split_folders(source: str, root: str, top: FolderListing, need_labels: bool) -> dict[str, str]:
     """Find the folder of each split ("" = the root, which then holds the classes).
 
-    A folder called "train" may also be a class beside "bus" and "plane": it is a split if it holds
-    folders, and if a folder for validation or test, or nothing else, stands beside it.
+    A folder called "train" may also be a class next to "bus" and "plane": it is a split if it holds
+    folders, and if a folder for validation or test, or nothing else, is next to it.
     """
     named: dict[str, str] = {}
     for folder in top.folders:
@@ -214,7 +214,7 @@ def _folder_notes(strays: list[str], others: list[str], empty: list[str]) -> lis
     notes = [f"class folder {folder!r} has no images" for folder in empty]
     if strays:
         notes.append(
-            f"{pluralize(len(strays), 'image')} outside the class folders left aside: {abbreviate_list(strays)}"
+            f"{pluralize(len(strays), 'image')} outside the class folders left out: {abbreviate_list(strays)}"
         )
     if others:
         verb = "is not an image" if len(others) == 1 else "are not images"
@@ -226,9 +226,9 @@ def _note_unused_entries(top: FolderListing, listings: dict[str, Listing]) -> li
     """Note entries next to the folders of the splits."""
     if ALL in listings:
         return []
-    beside = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_ALIASES]
-    beside += [path for path, _ in top.images] + top.others
-    return [f"left aside beside train/: {abbreviate_list(beside)}"] if beside else []
+    unused = [f"{folder}/" for folder in top.folders if folder.lower() not in SPLIT_ALIASES]
+    unused += [path for path, _ in top.images] + top.others
+    return [f"left out next to train/: {abbreviate_list(unused)}"] if unused else []
 
 
 def _no_images(source: str, strays: list[str], others: list[str]) -> DataError:

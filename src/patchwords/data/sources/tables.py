@@ -229,7 +229,7 @@ def open_hub(source: str, columns: Columns) -> DatasetSplits:
     if not tables:
         raise DataError(f"{source}: has no split called train, only {abbreviate_list(unknown)}")
     notes = (
-        [f"left aside: {pluralize(len(unknown), 'split')} {abbreviate_list(unknown)}"]
+        [f"left out: {pluralize(len(unknown), 'split')} {abbreviate_list(unknown)}"]
         if unknown
         else []
     )
@@ -287,7 +287,7 @@ def _build_table_splits(
     unlabelled = [split for split, (names, _) in found.items() if set(names) == {None}]
     notes = list(notes)
     if columns.need_labels and len(unlabelled) < len(found):  # such as ImageNet's test
-        notes += [f"split {split} has no labels and is left aside" for split in unlabelled]
+        notes += [f"split {split} has no labels and is left out" for split in unlabelled]
         found = {split: names for split, names in found.items() if split not in unlabelled}
     lone = len(found) == 1  # a single split called "train" says nothing about a division
     listings: dict[str, Listing] = {}

@@ -129,9 +129,7 @@ def note_unused_arrays(tree: ParameterTree, names: ArrayNames) -> list[str]:
     used = {tree.called[key] for place in names.values() for key in place.keys}
     unknown = [key for key in tree.called.values() if key not in used] + list(tree.aside)
     return (
-        [f"of the file, {format_keys(unknown)} {choose_verb(unknown)} left aside"]
-        if unknown
-        else []
+        [f"of the file, {format_keys(unknown)} {choose_verb(unknown)} left out"] if unknown else []
     )
 
 

@@ -147,7 +147,7 @@ def mlp_names(ours: str, theirs: str) -> ArrayNames:
     )
 
 
-# Arrays of one of Google's files under one set of names, whichever program wrote them.
+# Google's arrays under one set of names, whichever program wrote them.
 #
 # Among the files are those of vision_transformer before and after Flax changed its numbering, of
 # big_vision (a tower among others, all layers in one array, positions outside of the encoder), and

@@ -100,7 +100,7 @@ def read_huggingface_vit(
         # The classifier of ViTForImageClassification looks past the pooler.
         for parameter in ("weight", "bias"):
             weights.pop(f"head.representation.{parameter}", None)
-        notes.append("the pooler is left aside: the classifier does not use it")
+        notes.append("the pooler is left out: the classifier does not use it")
     layer = weights.get("head.representation.weight")  # [R, D]
     labels = read_huggingface_labels(table, weights)
     config, more = vit_config_from_huggingface(
@@ -146,7 +146,7 @@ def rename_huggingface_tensors(
             f"{source}: {strange[0]} ({len(strange)} in all such) is no part of the model that "
             f"{CONFIG_FILE} describes"
         )
-    return weights, [f"left aside: {', '.join(unknown)}"] if unknown else []
+    return weights, [f"left out: {', '.join(unknown)}"] if unknown else []
 
 
 def read_huggingface_labels(

@@ -115,7 +115,7 @@ def read_timm_state_dict(
     preprocess, more = preprocess_from_timm(cfg, config.image_size, config.channels)
     if len(labels) != config.num_classes:
         if labels:
-            notes.append(f"{len(labels)} labels for {config.num_classes} classes: left aside")
+            notes.append(f"{len(labels)} labels for {config.num_classes} classes: left out")
         labels = make_numbered_labels(config.num_classes)
     if not told:
         notes.append(

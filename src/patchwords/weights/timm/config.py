@@ -195,7 +195,7 @@ def infer_timm_image_size(
     return to_height_width(list(cfg["input_size"])[1:]) if cfg.get("input_size") else default
 
 
-# What builds our models in timm: the name of an architecture, and model_args for it.
+# Our models in timm: the name of an architecture, and its model_args.
 #
 # timm.create_model takes any size of a plain ViT, but only the ResNets that have a name there.
 

@@ -63,7 +63,7 @@ RESNET_NAMES: NamePairs = (
     ("head.linear", "head.fc"),
 )
 
-# The convolution that sees the image, by which timm fits a model to other channels.
+# The first convolution, which timm adapts to other channels.
 FIRST_CONVS = (
     "patch_embed.backbone.stem.conv",
     "patch_embed.backbone.conv",
