@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from patchwords.errors import ConfigError
 from patchwords.models.build import Model, ModelConfig, build_model
 from patchwords.models.cost import (
+    COUNTS_FILE,
     compute_training_flops,
     count_forward_macs,
     count_macs,
     count_parameters,
+    count_parts,
     group_part_costs,
 )
+from patchwords.models.cost.counting import count_flops, count_model
 from patchwords.models.zoo import list_models, resolve_model
+
+# name -> parameters, MACs, MACs of the forward pass
+COUNTS_OF_0_1 = json.loads(Path(__file__).with_name("counts_of_0_1.json").read_text())
+# One or two of each family, the shallow ones: a count takes the deeper ones seconds.
+COUNTED_AGAIN = (
+    *("ViT-mu/4", "ViT-Ti/16", "ViT-B/16", "R+ViT-Ti/16", "R26+ViT-S/32", "C+ViT-Ti/4"),
+    *("BiT-R26x1", "BiT-R50x2", "Axial-ViT-Ti/16", "AxialResNet-50"),
+)
 
 PUBLISHED_PARAMETERS = [
     ("Ti/16", {}, 5_717_416),
@@ -144,17 +156,6 @@ def numel(module: torch.nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def counted_macs(config: ModelConfig, image_size: tuple[int, int], whole: bool = False) -> float:
-    """By torch's counter, from shapes alone; `whole`: of all tokens in every block."""
-    model = on_meta(config).eval()
-    images = torch.zeros(1, config.channels, *image_size, device="meta")
-    # The counter knows attention as two matrix products, which the unfused kernel makes of it.
-    math = torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH)
-    with FlopCounterMode(display=False) as counter, math, torch.no_grad():
-        model.forward_head(model.forward_features(images)) if whole else model(images)
-    return counter.get_total_flops() / 2
-
-
 @pytest.mark.parametrize(("name", "settings", "published"), PUBLISHED_PARAMETERS)
 def test_parameters_are_the_published_ones(
     name: str, settings: dict[str, Any], published: int
@@ -163,16 +164,29 @@ def test_parameters_are_the_published_ones(
 
 
 @pytest.mark.parametrize("name", list_models())
+def test_counts_are_those_of_0_1(name: str) -> None:
+    """Version 0.1 worked them out by formulas, each checked against the module."""
+    config = resolve_model(name).config
+    counts = count_parameters(config), count_macs(config), count_forward_macs(config)
+    assert list(counts) == COUNTS_OF_0_1[name]
+
+
+def test_every_model_has_packaged_counts_and_no_other_has() -> None:
+    packaged = json.loads(COUNTS_FILE.read_text())
+    assert list(packaged) == list_models(), "run python -m patchwords.models.cost.counting"
+
+
+@pytest.mark.parametrize("name", COUNTED_AGAIN)
+def test_packaged_counts_are_those_of_the_module(name: str) -> None:
+    config = resolve_model(name).config
+    assert count_parts(config) == count_model(config), (
+        "run python -m patchwords.models.cost.counting"
+    )
+
+
+@pytest.mark.parametrize("name", list_models())
 def test_parameters_of_every_model_by_name_are_those_of_its_module(name: str) -> None:
     config = resolve_model(name).config
-    assert count_parameters(config) == numel(on_meta(config))
-
-
-@pytest.mark.parametrize(("name", "image_size", "settings"), SHAPES)
-def test_parameters_by_formula_are_those_of_the_module(
-    name: str, image_size: tuple[int, int], settings: dict[str, Any]
-) -> None:
-    config = config_of(name, image_size, settings)
     assert count_parameters(config) == numel(on_meta(config))
 
 
@@ -184,15 +198,39 @@ def test_macs_are_the_published_ones(name: str, image_size: int, published: floa
 
 
 @pytest.mark.parametrize(("name", "image_size", "settings"), SHAPES)
-def test_macs_agree_with_torchs_counter(
+def test_the_forward_pass_leaves_out_what_is_counted_as_unread(
     name: str, image_size: tuple[int, int], settings: dict[str, Any]
 ) -> None:
     config = config_of(name, image_size, settings)
-    larger = (image_size[0] + 64, image_size[1] + 64)
-    size = image_size if settings.get("mixer") == "mlp" else larger  # a token MLP has one size
-    # The query of attention pooling is projected once for the batch, as the formula has it.
-    assert counted_macs(config, size, whole=True) == count_macs(config, size)
-    assert counted_macs(config, size) == count_forward_macs(config, size)
+    images = torch.zeros(1, config.channels, *image_size, device="meta")
+    with count_flops() as counter:
+        on_meta(config).eval()(images)
+    assert count_forward_macs(config) == counter.get_total_flops() / 2
+    assert count_parameters(config) == numel(on_meta(config))
+
+
+@pytest.mark.parametrize(
+    ("settings", "macs"),
+    [
+        # 15 patches of 16x16x3 to 32, 16 tokens; each block 12 D^2 T + 2 T^2 D; 7 classes
+        ({"depth": 2}, 15 * 768 * 32 + 2 * (12 * 32**2 * 16 + 2 * 16**2 * 32) + 32 * 7),
+        ({"mixer": "pooling"}, 15 * 768 * 32 + 8 * 32**2 * 15 + 32 * 7),
+        ({"mixer": "mlp"}, 15 * 768 * 32 + 8 * 32**2 * 15 + 2 * 15 * 16 * 32 + 32 * 7),
+        # queries meet 2N - 1 + 3 embeddings of offsets
+        (
+            {"position": "relative"},
+            15 * 768 * 32 + 12 * 32**2 * 16 + 2 * 16**2 * 32 + 16 * 32 * 32 + 32 * 7,
+        ),
+        # a row sees 5 patches, a column 3
+        (
+            {"mixer": "axial"},
+            15 * 768 * 32 + 2 * 12 * 32**2 * 15 + 2 * 15 * (5 + 3) * 32 + 32 * 7,
+        ),
+    ],
+    ids=str,
+)
+def test_macs_counted_out_by_hand(settings: dict[str, Any], macs: int) -> None:
+    assert count_macs(config_of("mu/16", (48, 80), settings)) == macs
 
 
 def test_macs_refuse_what_the_model_refuses() -> None:

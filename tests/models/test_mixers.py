@@ -11,7 +11,8 @@ from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
 from patchwords.models.config import ViTConfig
-from patchwords.models.mixers import IdentityMixer, PoolingMixer, TokenMLP
+from patchwords.models.mixers.metaformer import IdentityMixer, PoolingMixer
+from patchwords.models.mixers.token_mlp import TokenMLP
 from patchwords.models.vit import Block, ViT
 
 Tiny = Callable[..., ViT]

@@ -16,7 +16,8 @@ from torch.utils.checkpoint import checkpoint as again
 from memory_peak import measured_peak
 from patchwords.errors import ConfigError
 from patchwords.models.build import build_model
-from patchwords.models.cost import ModelConfig, count_parameters, estimate_activation_bytes
+from patchwords.models.config import ModelConfig
+from patchwords.models.cost import count_parameters, estimate_activation_bytes
 from patchwords.models.resnet.config import BIT_TRUNK, ResNetConfig, TrunkConfig
 from patchwords.models.zoo import create_model, resolve_model
 from patchwords.planning.estimate import (

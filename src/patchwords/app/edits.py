@@ -49,7 +49,7 @@ def patch_grid(model: Model, size: ImageSize) -> ImageSize:
 def list_image_sizes(model: Model, preprocess: Preprocess) -> list[ImageSize]:
     """Sizes that the model takes, from half to twice its own, rising; its own among them."""
     own, config = preprocess.image_size, model.config
-    if isinstance(config, ViTConfig) and config.mixer == "mlp":  # has weights for each patch
+    if isinstance(config, ViTConfig) and not config.mixer_traits.any_grid:
         return [own]
     stride = config.trunk.stride if isinstance(config, ResNetConfig) else config.stride
     rows = own[0] / stride

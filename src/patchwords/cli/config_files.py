@@ -57,6 +57,7 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     if not run.config.is_file():
         raise ConfigError(f"--resume: {given.output} holds no run to go on with (no config.yaml)")
     stored = parse_config_file(command, run.config, program)
+    refuse_unnamed_mixer(stored, given, run)
     over = unflatten_config(stored, {name: flatten_config(default)[name] for name in in_file})
     now = flatten_config(parse_command(command, words, program, over))
     if again:
@@ -66,6 +67,19 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
         flatten_config(stored), asked, now, given.output, suggest_new_run(given)
     )
     return unflatten_config(stored, {name: now[name] for name in (*CHANGEABLE_ON_RESUME, "data")})
+
+
+def refuse_unnamed_mixer(stored: Any, given: Any, run: RunFolder) -> None:
+    """Raise for a run with a mixer from outside the package that this command does not name."""
+    mixer, named = (
+        command.model_settings.mixer if hasattr(command, "model_settings") else None
+        for command in (stored, given)
+    )
+    if mixer and ":" in mixer and mixer != named:
+        raise ConfigError(
+            f"--resume: {run.config} names code from outside of patchwords: --mixer {mixer} on "
+            "the command line allows to run it"
+        )
 
 
 def is_torchrun_restart(output: str | None) -> bool:

@@ -36,7 +36,6 @@ from patchwords.interpret.filters import get_embedding_filters, principal_filter
 from patchwords.interpret.positions import fit_position_structure, position_similarity
 from patchwords.interpret.rollout import attention_rollout
 from patchwords.models.build import Model, ModelConfig, build_model
-from patchwords.models.config import MIXERS_WITH_HEADS
 from patchwords.models.init import make_initial_values
 from patchwords.models.vit import ViT
 from patchwords.training.config import ModelSettings
@@ -212,7 +211,7 @@ def analyse_attention(
     model = source.model
     if not isinstance(model, ViT):
         return insight.leave_out("attention", "a ResNet has no patches that attend to one another")
-    if model.config.mixer not in MIXERS_WITH_HEADS:
+    if not model.config.mixer_traits.has_heads:
         return insight.leave_out("attention", f"the mixer {model.config.mixer} has no attention")
     if examples is None:
         return insight.leave_out("attention", "the held-out images were not available")

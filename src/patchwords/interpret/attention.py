@@ -15,7 +15,7 @@ from torch.nn.functional import cosine_similarity
 
 from patchwords.errors import ConfigError
 from patchwords.models.build import Model
-from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
+from patchwords.models.config import ViTConfig
 from patchwords.models.vit import ViT
 
 # (row, column) of a patch; None: the class token, or the mean over the patches without one
@@ -38,7 +38,7 @@ def require_vit(model: Model) -> ViT:
 def require_attention(model: Model) -> ViT:
     """Return the model as a ViT; raise ConfigError where its mixer has no attention."""
     vit = require_vit(model)
-    if vit.config.mixer in MIXERS_WITH_HEADS:
+    if vit.config.mixer_traits.has_heads:
         return vit
     raise ConfigError(
         f"mixer {vit.config.mixer!r} has no attention to show: filters and positions can be "

@@ -5,13 +5,17 @@ Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from patchwords.models.layers import StateNames
+from patchwords.models.config import ViTConfig
+from patchwords.models.mixers import MIXERS
+from patchwords.models.mixers.mixer import Mixer
+from patchwords.models.relative import RelativePositions, resize_relative_table
 
 # Which kernel computes attention: a rule for each device, measured, beside the plain form.
 #
@@ -91,13 +95,14 @@ def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
     return [slice(start, start + step) for start in range(0, len(q), step)]
 
 
-class Attention(StateNames):
+class Attention(Mixer):
     """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh.
 
     `relative` gives logits by the offsets of tokens: see relative.py.
     """
 
     state_names: ClassVar = {"proj": "out"}
+    traits: ClassVar = MIXERS["attention"].traits
 
     def __init__(self, width: int, heads: int, relative: nn.Module | None = None) -> None:
         super().__init__()
@@ -106,6 +111,18 @@ class Attention(StateNames):
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.relative = relative
+
+    @classmethod
+    def build(cls, config: ViTConfig, layer: int) -> Attention:
+        relative = build_relative_positions(config, config.grid, config.num_prefix_tokens)
+        return cls(config.width, config.heads, relative)
+
+    @classmethod
+    def resize(
+        cls, weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig, layer: int
+    ) -> dict[str, Tensor]:
+        """Fit the table of relative positions to the new grid."""
+        return resize_relative_weights(weights, old.grid, new.grid, old.resize)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """[B, T, D] -> q, k, v, each [B, K, T, Dh]; Eq. 5"""
@@ -132,3 +149,23 @@ class Attention(StateNames):
         if self.relative is not None:
             logits = logits + self.relative(q * self.scale, grid)
         return logits.softmax(-1)
+
+
+def build_relative_positions(
+    config: ViTConfig, grid: tuple[int, int], num_prefix_tokens: int = 0
+) -> RelativePositions | None:
+    """Relative positions on a grid, if the config has any."""
+    if config.position != "relative":
+        return None
+    return RelativePositions(grid, num_prefix_tokens, config.head_width, config.resize)
+
+
+def resize_relative_weights(
+    weights: Mapping[str, Tensor], old_grid: tuple[int, int], new_grid: tuple[int, int], method: str
+) -> dict[str, Tensor]:
+    """The state dict of a mixer with its `RelativePositions` on another grid."""
+    resized = dict(weights)
+    if "relative.table" in weights:
+        table = weights["relative.table"]
+        resized["relative.table"] = resize_relative_table(table, old_grid, new_grid, method)
+    return resized

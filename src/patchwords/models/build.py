@@ -6,13 +6,22 @@ from collections.abc import Mapping
 from typing import Any
 
 from patchwords.models.checks import check_choice
-from patchwords.models.config import ViTConfig
+from patchwords.models.config import ModelConfig, ViTConfig
 from patchwords.models.resnet.config import ResNetConfig
 from patchwords.models.resnet.resnet import ResNet
 from patchwords.models.vit import ViT
 
-ModelConfig = ViTConfig | ResNetConfig
 Model = ViT | ResNet
+
+__all__ = [
+    "CONFIG_CLASSES",
+    "Model",
+    "ModelConfig",
+    "build_model",
+    "config_from_dict",
+    "config_to_dict",
+    "get_model_family",
+]
 
 CONFIG_CLASSES: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResNetConfig}
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from patchwords.errors import ConfigError, did_you_mean
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # configs and names are checked without torch
     from torch import Tensor
 
 
@@ -78,7 +78,17 @@ def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int =
     )
 
 
-# What a model takes: a batch of images as floats.
+def check_window(window: int, grid: tuple[int, int]) -> None:
+    """Raises where local attention's neighbourhood is even or does not fit into the grid."""
+    check_count("window", window)
+    largest = min(grid) - 1 + min(grid) % 2
+    if window % 2 and window <= largest:
+        return
+    would_do = [str(side) for side in range(1, largest + 1, 2)][-3:]
+    raise ConfigError(
+        f"window {window} has no place in a grid of {grid[0]}x{grid[1]} patches: it must be odd "
+        f"and fit in; {' or '.join(would_do)} would do"
+    )
 
 
 def check_images(images: Tensor, channels: int) -> tuple[int, int]:

@@ -24,10 +24,12 @@ from patchwords.models.checks import (
     check_positive,
     to_height_width,
 )
+from patchwords.models.mixers import MIXERS, MixerTraits, get_mixer_traits, import_mixer
 from patchwords.models.resnet.config import (
     CONV_STEM_SETTINGS,
     TRUNK_SETTINGS,
     ConvStemConfig,
+    ResNetConfig,
     TrunkConfig,
 )
 
@@ -35,7 +37,6 @@ Classifier = Literal["token", "gap", "map"]
 Position = Literal["1d", "2d", "relative", "sincos2d", "none"]
 PositionAt = Literal["stem", "every", "shared"]
 PositionResize = Literal["bilinear-corners", "bicubic-antialias", "bicubic"]
-Mixer = Literal["attention", "axial", "local", "pooling", "mlp", "identity"]
 
 VIT_CHOICES = {
     "classifier": ("token", "gap", "map"),
@@ -43,7 +44,6 @@ VIT_CHOICES = {
     "position": ("1d", "2d", "relative", "sincos2d", "none"),
     "position_at": ("stem", "every", "shared"),
     "resize": ("bilinear-corners", "bicubic-antialias", "bicubic"),
-    "mixer": ("attention", "axial", "local", "pooling", "mlp", "identity"),
 }
 COUNT_FIELDS = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "num_classes")
 
@@ -55,8 +55,6 @@ POSITION_AT_CHOICES = {
     "relative": ("stem",),
     "none": ("stem",),
 }
-MIXERS_WITH_HEADS = ("attention", "axial", "local")  # those that weigh tokens by queries and keys
-DEFAULT_WINDOW = 7  # of local attention (Ramachandran et al., arXiv 1906.05909)
 
 
 @dataclass(frozen=True)
@@ -84,7 +82,7 @@ class ViTConfig:
     position: Position = "1d"  # learned by index, by row and column, by offset; or fixed (Table 8)
     position_at: PositionAt = "stem"  # once, or at every block with its own or one shared table
     resize: PositionResize = "bilinear-corners"  # of positions to other grids
-    mixer: Mixer = "attention"  # how tokens see one another
+    mixer: str = "attention"  # how tokens see one another: a row of MIXERS, or module:Class
     window: int | None = None  # side of local attention's neighbourhood; odd
     head_bias: float = 0.0  # initial value of the classifier's bias
     trunk: TrunkConfig | ConvStemConfig | None = None  # the convolutions of a hybrid
@@ -126,31 +124,33 @@ class ViTConfig:
                 f"not divide, {self.width // parts * parts} or {-(-self.width // parts) * parts} "
                 "would"
             )
-        if self.position == "relative" and self.mixer not in MIXERS_WITH_HEADS:
+        if self.position == "relative" and not self.mixer_traits.has_heads:
             raise ConfigError(
                 f"position 'relative' acts on the weights of attention, and mixer {self.mixer!r} "
                 "has none: choose another position"
             )
-        if self.position == "relative" and self.mixer == "local" and self.head_width % 2:
-            raise ConfigError(
-                f"position 'relative' of mixer 'local' is half by row, half by column: heads of "
-                f"width {self.head_width} ({self.width} / {self.heads}) do not halve, an even "
-                "width / heads would do"
-            )
 
     def _check_mixer(self) -> None:
-        if self.classifier == "token" and self.mixer != "attention":
+        traits = self.mixer_traits
+        if self.classifier == "token" and not traits.has_class_token:
             raise ConfigError(
                 f"mixer {self.mixer!r} works on the grid of patches, where a class token has no "
                 "place: choose classifier gap or map"
             )
-        if self.mixer != "local":
-            if self.window is not None:
-                raise ConfigError(f"window {self.window} needs mixer 'local', not {self.mixer!r}")
-            return
-        if self.window is None:
-            object.__setattr__(self, "window", DEFAULT_WINDOW)
-        check_window(self.window or DEFAULT_WINDOW, self.grid)
+        for name, mixer in MIXER_SETTINGS.items():
+            value = getattr(self, name)
+            if value is not None and name not in traits.settings:
+                raise ConfigError(f"{name} {value} needs mixer {mixer!r}, not {self.mixer!r}")
+        for name, default in traits.settings.items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, default)
+        if traits.check is not None:
+            traits.check(self)
+
+    @property
+    def mixer_traits(self) -> MixerTraits:
+        """What the mixer can do and what it needs."""
+        return get_mixer_traits(self.mixer)
 
     @property
     def stride(self) -> int:
@@ -185,7 +185,7 @@ class ViTConfig:
     @property
     def num_read_tokens(self) -> int | None:
         """Leading tokens of the last block that the classifier reads; None: all."""
-        return 1 if self.classifier == "token" and self.mixer == "attention" else None
+        return 1 if self.classifier == "token" else None
 
     @property
     def head_width(self) -> int:
@@ -195,7 +195,7 @@ class ViTConfig:
     @property
     def layers(self) -> int:
         """Blocks in a row: L, or 2L where each is a pair for rows and columns (Appendix D.6)."""
-        return self.depth * (2 if self.mixer == "axial" else 1)
+        return self.depth * self.mixer_traits.blocks_per_layer
 
     @property
     def summary(self) -> str:
@@ -219,8 +219,10 @@ class ViTConfig:
         of_trunk = {name: value for name, value in settings.items() if name in trunk_names}
         if of_trunk and self.trunk:
             own["trunk"] = replace(own.get("trunk", self.trunk), **of_trunk)
-        if own.get("mixer", "attention") != "attention" and self.classifier == "token":
-            own.setdefault("classifier", "gap")
+        if "mixer" in own:
+            import_mixer(own["mixer"])
+            if self.classifier == "token" and not get_mixer_traits(own["mixer"]).has_class_token:
+                own.setdefault("classifier", "gap")
         return replace(self, **own)
 
     def to_dict(self) -> dict[str, Any]:
@@ -241,20 +243,12 @@ class ViTConfig:
         return cls(**{**values, "trunk": kind.from_dict(trunk) if trunk else None})
 
 
+# Fields that some mixers alone read -> the first of these mixers
+MIXER_SETTINGS = {
+    setting: name for name, row in reversed(MIXERS.items()) for setting in row.traits.settings
+}
+ModelConfig = ViTConfig | ResNetConfig
 VIT_SETTINGS = tuple(field.name for field in fields(ViTConfig))
-
-
-def check_window(window: int, grid: tuple[int, int]) -> None:
-    """Raises where local attention's neighbourhood is even or does not fit into the grid."""
-    check_count("window", window)
-    largest = min(grid) - 1 + min(grid) % 2
-    if window % 2 and window <= largest:
-        return
-    would_do = [str(side) for side in range(1, largest + 1, 2)][-3:]
-    raise ConfigError(
-        f"window {window} has no place in a grid of {grid[0]}x{grid[1]} patches: it must be odd "
-        f"and fit in; {' or '.join(would_do)} would do"
-    )
 
 
 def _nearest_divisors(width: int, heads: int) -> str:

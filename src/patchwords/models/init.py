@@ -10,11 +10,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from patchwords.models.build import Model, ModelConfig
+from patchwords.models.config import ViTConfig
+from patchwords.models.mixers import get_mixer_class
 from patchwords.models.resnet.config import TrunkConfig
 from patchwords.rng import torch_generator
 
@@ -24,6 +27,7 @@ TRUNCATED_NORMAL_STD = 0.87962566103423978
 # What a parameter is drawn by where that is not its name: a seed keeps its weights when we rename.
 INIT_SEED_NAMES = {"positions.table": "positions"}
 
+MIXER_PARAMETER = r"encoder\.blocks\.\d+\.attention\."
 InitRule = Callable[[Tensor, torch.Generator], object]  # fills a tensor in place
 
 
@@ -121,6 +125,8 @@ def make_initial_values(name: str, shape: Sequence[int], config: ModelConfig, se
     """
     rules = get_init_rules(config).items()
     matching = [rule for pattern, rule in rules if re.fullmatch(pattern, name)]
+    if not matching and isinstance(config, ViTConfig) and re.match(MIXER_PARAMETER, name):
+        matching = [partial(get_mixer_class(config.mixer).init_parameter, name)]
     if len(matching) != 1:
         raise LookupError(f"{len(matching)} rules initialise the parameter {name!r}, not one")
     values = torch.empty(tuple(shape), dtype=torch.float32, device="cpu")

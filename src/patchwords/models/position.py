@@ -12,12 +12,10 @@ from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
 from patchwords.models.config import ViTConfig
-from patchwords.models.mixers import check_token_mlp_grid
-from patchwords.models.mixers.axial import get_layer_axis, get_line_grid
+from patchwords.models.mixers import get_mixer_class
 from patchwords.models.relative import (
     resize_position_grid,
     resize_position_line,
-    resize_relative_table,
 )
 
 SINCOS_TEMPERATURE = 10_000  # of the sine table, over 2 pi, in patches
@@ -120,26 +118,24 @@ def resize_position_parameters(
     """A ViT's state dict on the grid of `old` -> one on the grid of `new`, by `old.resize`.
 
     The configs may differ in nothing else that shapes positions. The model then gives what it
-    gave when it resized at every call. Raises ConfigError where a token MLP would have to change.
+    gave when it resized at every call. Raises ConfigError for a mixer that has one grid only.
     """
-    if old.mixer == "mlp":
-        check_token_mlp_grid(old, new.grid)
-    return {name: _resize_parameter(name, value, old, new.grid) for name, value in weights.items()}
-
-
-def _resize_parameter(name: str, value: Tensor, old: ViTConfig, grid: tuple[int, int]) -> Tensor:
-    """Other parameters than those of positions come back as they are."""
-    if name == "positions.table":
-        return resize_positions(value, old.grid, grid, old.num_prefix_tokens, old.resize)
-    if name == "positions.rows":
-        return resize_position_line(value, grid[0], old.resize)
-    if name == "positions.columns":
-        return resize_position_line(value, grid[1], old.resize)
-    if not name.endswith(".attention.relative.table"):
-        return value
-    if old.mixer != "axial":
-        return resize_relative_table(value, old.grid, grid, old.resize)
-    axis = get_layer_axis(int(name.split(".")[2]))  # encoder.blocks.LAYER.attention
-    return resize_relative_table(
-        value, get_line_grid(axis, old.grid), get_line_grid(axis, grid), old.resize
-    )
+    resized = dict(weights)
+    if "positions.table" in weights:
+        resized["positions.table"] = resize_positions(
+            weights["positions.table"], old.grid, new.grid, old.num_prefix_tokens, old.resize
+        )
+    for axis, name in enumerate(("positions.rows", "positions.columns")):
+        if name in weights:
+            resized[name] = resize_position_line(weights[name], new.grid[axis], old.resize)
+    mixer = get_mixer_class(old.mixer)
+    for layer in range(old.layers):
+        prefix = f"encoder.blocks.{layer}.attention."
+        parts = {
+            name.removeprefix(prefix): value
+            for name, value in weights.items()
+            if name.startswith(prefix)
+        }
+        for name, value in mixer.resize(parts, old, new, layer).items():
+            resized[prefix + name] = value
+    return resized

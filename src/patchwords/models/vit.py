@@ -20,11 +20,12 @@ from patchwords.models.checks import (
     check_layer_indices,
     check_patch_grid,
 )
-from patchwords.models.config import MIXERS_WITH_HEADS, ViTConfig
+from patchwords.models.config import ViTConfig
 from patchwords.models.conv_stem import ConvStem
 from patchwords.models.heads import ClassifierHead, make_zero_classifier
 from patchwords.models.layers import MLP, Dropout, StateNames
-from patchwords.models.mixers import build_mixer
+from patchwords.models.mixers import get_mixer_class
+from patchwords.models.mixers.mixer import Mixer
 from patchwords.models.position import PositionEmbedding
 from patchwords.models.resnet.config import ConvStemConfig
 from patchwords.models.resnet.trunk import Trunk
@@ -67,7 +68,7 @@ class Block(StateNames):
     def __init__(self, config: ViTConfig, layer: int) -> None:
         super().__init__()
         self.norm1 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mixer = build_mixer(config, layer)
+        self.mixer: Mixer = get_mixer_class(config.mixer).build(config, layer)
         self.dropout = Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
@@ -248,7 +249,7 @@ class ViT(StateNames):
         the caller keeps none and has gradients off. Raises ConfigError for a mixer without heads.
         """
         count = self.config.layers
-        if self.config.mixer not in MIXERS_WITH_HEADS:
+        if not self.config.mixer_traits.has_heads:
             raise ConfigError(f"mixer {self.config.mixer!r} has no attention to look at")
         wanted = set(check_layer_indices(list(range(count) if layers is None else layers), count))
         deepest = max(wanted, default=-1)

@@ -21,7 +21,7 @@ from patchwords.models.resnet.config import (
     TrunkConfig,
 )
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # names are resolved without torch
     from patchwords.models.build import Model
 
 # The spellings of model names, and what each says of the model.
@@ -45,6 +45,7 @@ SIZE_WORDS = {
 }
 
 ModelFamily = Literal["ViT", "hybrid", "C+ViT", "BiT", "Axial-ViT", "AxialResNet"]
+MIXER_FAMILIES: dict[str, ModelFamily] = {"attention": "ViT", "axial": "Axial-ViT"}
 Numerics = Mapping[str, str | float]  # fields of a config that the place of a name implies
 
 OFFICIAL_NUMERICS: Numerics = {}
@@ -355,7 +356,7 @@ def make_vit_config(name: ModelName) -> ViTConfig:
         return shape.with_settings(patch_size=1, trunk=conv_stem(name, width))
     # max: patches larger than 224 pixels still make one
     pixels = max(round(224 / name.patch), 1) * name.patch
-    mixer = "axial" if name.family == "Axial-ViT" else "attention"
+    mixer = next(mixer for mixer, family in MIXER_FAMILIES.items() if family == name.family)
     return shape.with_settings(patch_size=name.patch, image_size=pixels, mixer=mixer)
 
 
@@ -428,15 +429,16 @@ def create_model(
     >>> create_model("ViT-Ti/16", num_classes=10, classifier="gap").config.tokens
     196
     """
+    import torch
+
+    from patchwords.models.build import build_model
+    from patchwords.models.init import init_weights
+
     if image_size is not None:
         config["image_size"] = image_size
     settings = resolve_model(name).config.with_settings(
         num_classes=num_classes, channels=channels, **config
     )
-    import torch
-
-    from patchwords.models.build import build_model
-    from patchwords.models.init import init_weights
 
     device = torch.get_default_device()
     with torch.device("meta"):  # torch's own initial weights are neither needed nor drawn

@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass, replace
 
 from patchwords.files import GIB
-from patchwords.models.cost import ModelConfig, compute_training_flops, count_macs, count_parameters
+from patchwords.models.config import ModelConfig
+from patchwords.models.cost import compute_training_flops, count_macs, count_parameters
 from patchwords.planning.hardware import Hardware, get_peak_flops
 from patchwords.planning.memory import (
     USABLE_MEMORY_SHARE,

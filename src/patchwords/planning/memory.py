@@ -16,9 +16,8 @@ from typing import Literal
 
 from patchwords.device import Device, free_memory
 from patchwords.distributed import all_gather_integers, get_world
-from patchwords.models.config import ViTConfig
+from patchwords.models.config import ModelConfig, ViTConfig
 from patchwords.models.cost import (
-    ModelConfig,
     PartCost,
     estimate_activation_bytes,
     estimate_peak_bytes,

@@ -19,7 +19,7 @@ from patchwords.data.sampler import SHUFFLE_SHARDS
 from patchwords.data.splits import MAX_VALIDATION_IMAGES
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError, did_you_mean
-from patchwords.models.config import Classifier, Mixer, Position, PositionAt
+from patchwords.models.config import Classifier, Position, PositionAt
 
 ScheduleName = Literal["cosine", "linear", "constant", "staircase"]
 FrozenMode = Literal["auto", "cache", "compute"]
@@ -82,8 +82,9 @@ class ModelSettings:
     """attention heads per block"""
     mlp_width: int | None = None
     """hidden width of the MLP in each block"""
-    mixer: Mixer | None = None
-    """how the tokens of a block exchange information (axial: App. D.6)"""
+    mixer: str | None = None
+    """how the tokens of a block exchange information: attention, axial (App. D.6), local, pooling,
+    mlp, identity, or package.module:Class of your own"""
     window: int | None = None
     """side of the neighbourhood that --mixer local sees, in patches: odd, usually 7"""
     classifier: Classifier | None = None

@@ -14,6 +14,7 @@ from patchwords.models.resnet.config import (
     TrunkConfig,
 )
 from patchwords.models.zoo import (
+    MIXER_FAMILIES,
     RESNET_UNITS,
     STEM_LAYERS,
     VIT_VARIANTS,
@@ -56,12 +57,11 @@ def find_architecture_name(config: ModelConfig) -> str | None:
         return str(ModelName(family, resnet=depth, factor=config.trunk.width_factor))
     sizes = (config.width, config.depth, config.mlp_width, config.heads)
     letter = next((one for one, of in VIT_VARIANTS.items() if of == sizes and one != "b"), None)
-    if letter is None or config.mixer not in ("attention", "axial"):
+    if letter is None or config.mixer not in MIXER_FAMILIES:
         return None
     trunk = config.trunk
     if trunk is None:
-        kind: ModelFamily = "Axial-ViT" if config.mixer == "axial" else "ViT"
-        return str(ModelName(kind, letter, config.patch_size))
+        return str(ModelName(MIXER_FAMILIES[config.mixer], letter, config.patch_size))
     if isinstance(trunk, TrunkConfig):
         return _hybrid(trunk, letter, config.patch_size)
     name = ModelName("C+ViT", letter, trunk.stride)

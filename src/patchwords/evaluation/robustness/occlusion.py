@@ -24,7 +24,6 @@ from patchwords.evaluation.robustness.perturbation import (
     grid_cells,
     mean_per_cell,
 )
-from patchwords.models.config import MIXERS_WITH_HEADS
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
 
@@ -48,7 +47,7 @@ def compute_saliency(images: Tensor, subject: LoadedModel) -> Tensor:
     """
     given = fit_to_model_input(images.float(), subject)
     model = subject.model
-    if isinstance(model, ViT) and model.config.mixer in MIXERS_WITH_HEADS:
+    if isinstance(model, ViT) and model.config.mixer_traits.has_heads:
         found = last_layer_attention(model, subject.preprocess.normalise(given))
     else:
         found = gradient_times_input(given, subject)

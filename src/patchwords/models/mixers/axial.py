@@ -5,12 +5,19 @@ Sizes: B batch, N = h*w patches, D width, K heads.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from patchwords.models.attention import Attention
+from patchwords.models.attention import (
+    Attention,
+    build_relative_positions,
+    resize_relative_weights,
+)
+from patchwords.models.config import ViTConfig
+from patchwords.models.mixers import MIXERS
 
 Axis = Literal["rows", "columns"]
 
@@ -28,11 +35,29 @@ def get_line_grid(axis: Axis, grid: tuple[int, int]) -> tuple[int, int]:
 class AxialAttention(Attention):
     """Attention within each row, or within each column, of the grid."""
 
+    traits: ClassVar = MIXERS["axial"].traits
+
     def __init__(
         self, width: int, heads: int, axis: Axis, relative: nn.Module | None = None
     ) -> None:
         super().__init__(width, heads, relative)
         self.axis = axis
+
+    @classmethod
+    def build(cls, config: ViTConfig, layer: int) -> AxialAttention:
+        axis = get_layer_axis(layer)
+        line = get_line_grid(axis, config.grid)
+        return cls(config.width, config.heads, axis, build_relative_positions(config, line))
+
+    @classmethod
+    def resize(
+        cls, weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig, layer: int
+    ) -> dict[str, Tensor]:
+        """Fit the table of relative positions to the new length of a row or a column."""
+        axis = get_layer_axis(layer)
+        return resize_relative_weights(
+            weights, get_line_grid(axis, old.grid), get_line_grid(axis, new.grid), old.resize
+        )
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D] or [B, F, D]"""

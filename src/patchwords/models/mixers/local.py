@@ -10,12 +10,17 @@ take W^2 times the memory of the keys.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import ClassVar
+
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import pad, scaled_dot_product_attention
 
 from patchwords.models.attention import Attention
-from patchwords.models.config import check_window
+from patchwords.models.checks import check_window
+from patchwords.models.config import ViTConfig
+from patchwords.models.mixers import DEFAULT_WINDOW, MIXERS
 
 
 class WindowRelativePositions(nn.Module):
@@ -43,11 +48,28 @@ class WindowRelativePositions(nn.Module):
 class LocalAttention(Attention):
     """Raises ConfigError for a grid in which the window has no place."""
 
+    traits: ClassVar = MIXERS["local"].traits
+
     def __init__(
         self, width: int, heads: int, window: int, relative: WindowRelativePositions | None = None
     ) -> None:
         super().__init__(width, heads, relative)
         self.window = window
+
+    @classmethod
+    def build(cls, config: ViTConfig, layer: int) -> LocalAttention:
+        window = config.window or DEFAULT_WINDOW
+        relative = None
+        if config.position == "relative":
+            relative = WindowRelativePositions(window, config.head_width)
+        return cls(config.width, config.heads, window, relative)
+
+    @classmethod
+    def resize(
+        cls, weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig, layer: int
+    ) -> dict[str, Tensor]:
+        """The weights as they are: offsets within the window are those of any grid."""
+        return dict(weights)
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, N, D] -> [B, N, D] or [B, F, D]"""

@@ -105,10 +105,10 @@ def check_maskable(config: ModelConfig) -> None:
             "masked patch prediction would hide nothing from a hybrid: its convolutions spread "
             "the pixels of a patch over those around it; choose a ViT, or --objective supervised"
         )
-    if config.mixer == "identity":
+    if not config.mixer_traits.sees_others:
         raise ConfigError(
-            "masked patch prediction infers a patch from the others, which mixer 'identity' never "
-            "looks at: choose another mixer"
+            "masked patch prediction infers a patch from the others, which mixer "
+            f"{config.mixer!r} never looks at: choose another mixer"
         )
     if config.patches < 2:
         raise ConfigError(
