@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from patchwords.version import __version__
 
 if TYPE_CHECKING:
+    from patchwords.api import Run, evaluate, extract_features, finetune, load_run, pretrain
     from patchwords.data.preprocess import Preprocess
     from patchwords.data.torch_dataset import load_dataset
     from patchwords.models.resnet.resnet import ResNet
@@ -25,6 +26,12 @@ if TYPE_CHECKING:
     from patchwords.weights.store import from_pretrained, save_pretrained
 
 PUBLIC = {
+    "Run": "patchwords.api",
+    "evaluate": "patchwords.api",
+    "extract_features": "patchwords.api",
+    "finetune": "patchwords.api",
+    "load_run": "patchwords.api",
+    "pretrain": "patchwords.api",
     "create_model": "patchwords.models.zoo",
     "list_models": "patchwords.models.zoo",
     "ResNet": "patchwords.models.resnet.resnet",
@@ -40,12 +47,18 @@ __all__ = [
     "Preprocess",
     "Pretrained",
     "ResNet",
+    "Run",
     "ViT",
     "__version__",
     "create_model",
+    "evaluate",
+    "extract_features",
+    "finetune",
     "from_pretrained",
     "list_models",
     "load_dataset",
+    "load_run",
+    "pretrain",
     "save_pretrained",
 ]
 

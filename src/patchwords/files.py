@@ -150,3 +150,16 @@ def format_duration(seconds: float) -> str:
         return f"{whole // 60} min {whole % 60} s"
     minutes = round(whole / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def claim_output_folder(folder: Path | None, overwrite: bool) -> Path | None:
+    """Make an empty folder for results, or take one to write over file by file; None for None."""
+    if folder is None:
+        return None
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
+        raise ConfigError(f"--output {folder} exists; add --overwrite, or choose another name")
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise explain_write_error(error, folder) from error
+    return folder

@@ -6,7 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
-from api_stage import COUNTS, draw
+from api_stage import COUNTS, TINY, draw
+
+import patchwords as pw
 
 
 @pytest.fixture(scope="session")
@@ -25,3 +27,11 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     """Nothing may be written where the tests happen to be started."""
     monkeypatch.chdir(tmp_path_factory.mktemp("here"))
     assert not os.listdir()
+
+
+@pytest.fixture(scope="session")
+def run(photos: Path, tmp_path_factory: pytest.TempPathFactory) -> pw.Run:
+    """A finished run over the photos, long enough to have learned. Its folder is to be read only."""
+    longer = {"steps": 40, "lr": 0.01, "eval_every": 20}
+    output = tmp_path_factory.mktemp("runs") / "shapes"
+    return pw.finetune(photos, output=output, **TINY | longer)

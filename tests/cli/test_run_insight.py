@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from patchwords.cli.inspect import report as run_insight
-from patchwords.cli.inspect.report import choose_insight_examples, lacks_insight
 from patchwords.data.dataset import ImageDataset
 from patchwords.data.open import open_data
 from patchwords.evaluation.model_insight import ModelInsight
-from patchwords.report import page as write
+from patchwords.report import run_insight
 from patchwords.report.run_data import PredictionRow, RunData
+from patchwords.report.run_insight import choose_insight_examples, lacks_insight
 
 
 def row(path: str, label: str, answer: str, probability: float) -> PredictionRow:
@@ -75,7 +74,7 @@ def test_a_run_of_a_series_is_looked_at_once_and_reported(
         return folder / "report.html"
 
     monkeypatch.setattr(run_insight, "write_run_insight", look)
-    monkeypatch.setattr(write, "write_report", page)
+    monkeypatch.setattr(run_insight, "write_report", page)
     for _ in range(2):
         found = run_insight.write_report_with_insight(tmp_path, digits, "cpu")
         assert found == tmp_path / "report.html"

@@ -15,6 +15,7 @@ import tyro
 
 from patchwords.device import DeviceName, InferencePrecision, PrecisionName
 from patchwords.errors import ConfigError
+from patchwords.files import claim_output_folder
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits, ImageDataset
@@ -121,22 +122,6 @@ class OutputOptions:
             print(json.dumps(results))
         else:
             show()
-
-
-def claim_output_folder(folder: Path | None, overwrite: bool) -> Path | None:
-    """An empty folder, or, if asked, one that is written over file by file; None for none."""
-    from patchwords.errors import ConfigError
-    from patchwords.files import explain_write_error
-
-    if folder is None:
-        return None
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())) and not overwrite:
-        raise ConfigError(f"--output {folder} exists; add --overwrite, or choose another name")
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise explain_write_error(error, folder) from error
-    return folder
 
 
 def write_results(

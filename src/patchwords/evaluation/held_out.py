@@ -28,13 +28,30 @@ from patchwords.data.dataset import (
 )
 from patchwords.data.loader import check_bad_image_share, load_eval_batches
 from patchwords.data.preprocess import Preprocess
+from patchwords.data.splits import fingerprint_dataset
 from patchwords.device import Device
 from patchwords.distributed import all_reduce_means, get_world, run_on_all_processes
 from patchwords.errors import DataError, did_you_mean
+from patchwords.evaluation.imagenet import (
+    evaluate_accepted_classes,
+    read_accepted_classes,
+    rename_wnid_classes,
+)
 from patchwords.evaluation.metrics import compute_classification_metrics, mean_cross_entropy
-from patchwords.evaluation.predictions import Predictions, predict_probabilities, write_predictions
+from patchwords.evaluation.predictions import (
+    LoadedModel,
+    Predictions,
+    predict_probabilities,
+    write_predictions,
+)
+from patchwords.files import claim_output_folder
 from patchwords.models.cost import count_macs, count_parameters
-from patchwords.training.logs.run_folder import write_json
+from patchwords.training.logs.run_folder import (
+    RunFolder,
+    describe_data,
+    describe_environment,
+    write_json,
+)
 from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
 
@@ -169,6 +186,79 @@ def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int]
         for place, split in record.items():
             known[place] = min(split, known.get(place, split), key=order.__getitem__)
     return known
+
+
+@dataclass(frozen=True)
+class ModelEvaluation:
+    """The metrics of a model on images, and what it answered."""
+
+    values: dict[str, Any]  # evaluation.json
+    selection: HeldOutSelection
+    data: DatasetSplits  # the images that were judged, by split
+    predictions: Predictions
+    device: Device
+
+    @property
+    def examples(self) -> ImageDataset:
+        """The images that were judged, with the model's labels."""
+        return self.data.splits[self.selection.split]
+
+    def write(self, folder: Path) -> None:
+        """Write evaluation.json, predictions.csv, and what was evaluated by what."""
+        write_evaluation(folder, self.examples, self.predictions, self.values)
+        data, run = self.data, RunFolder(folder)
+        about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint_dataset(data)}
+        write_json(run.environment, describe_environment(self.device.describe(), about))
+        write_json(run.data, describe_data(data, {}))
+
+
+def evaluate_model(
+    subject: LoadedModel,
+    data: DatasetSplits,
+    split: str = HELD_OUT,
+    *,
+    real: Path | None = None,
+    max_bad: float = 0.01,
+    output: Path | None = None,
+    overwrite: bool = False,
+) -> ModelEvaluation:
+    """Evaluate a model on images of a split that its run was not trained on.
+
+    Args:
+        split: as in `select_held_out`.
+        real: a file of several right classes per image, by which it is judged as well.
+        output: a new folder for evaluation.json and predictions.csv.
+    """
+    source = subject.source
+    source.require_classes(subject.name)
+    if subject.device.int8:  # which needs more than the weights
+        source = source.for_inference(subject.device)
+    recorded = {} if subject.folder is None else read_run_splits(subject.folder)
+    selection = select_held_out(data, recorded, split)
+    examples = rename_wnid_classes(selection.examples, source.labels, subject.name)
+    examples = map_to_model_labels(examples, source.labels, data.source)
+    accepted = None
+    if real is not None:  # before the work, as it may not fit
+        accepted = read_accepted_classes(real, examples, source.labels, subject.name)
+    folder = claim_output_folder(output, overwrite)
+    predictions = predict_examples(
+        source.model, examples, source.preprocess, subject.device, subject.workers_for(examples)
+    )
+    values = {
+        "split": selection.split,
+        "selected": False,
+        "trained_on": TRAIN in selection.split.split("+") if recorded else None,
+        "of": subject.name,
+        **describe_evaluated_model(source, subject.device),
+        **evaluate_predictions(predictions, examples, source.labels, max_bad),
+    }
+    if real is not None and accepted is not None:
+        values["real"] = evaluate_accepted_classes(real, accepted, predictions)
+    judged = replace(data, splits={selection.split: examples})
+    evaluation = ModelEvaluation(values, selection, judged, predictions, subject.device)
+    if folder is not None:
+        evaluation.write(folder)
+    return evaluation
 
 
 # The last word on a run: its held-out images, read once, after training has ended.

@@ -19,15 +19,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from patchwords.data.dataset import ImageDataset
+from patchwords.data.dataset import DatasetSplits, ImageDataset
 from patchwords.data.loader import choose_num_workers
+from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
-from patchwords.device import Device, choose_device
+from patchwords.device import Device, DeviceName, InferencePrecision, choose_device
 from patchwords.errors import ConfigError, DataError, did_you_mean
 from patchwords.files import write_atomically
 from patchwords.models.build import Model
 from patchwords.models.inference.packed import pack_for_inference
-from patchwords.weights.pretrained import Pretrained
+from patchwords.weights.pretrained import Pretrained, find_run_folder
 from patchwords.weights.store import from_pretrained
 
 if TYPE_CHECKING:
@@ -300,6 +301,27 @@ def require_same_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str
 
 
 @dataclass(frozen=True)
+class EvaluationOptions:
+    """How images are read, and what computes."""
+
+    image_column: str | None = None  # column of a CSV or parquet that has the images
+    label_column: str | None = None  # column of a CSV or parquet that has the labels
+    max_bad: float = 0.01  # share of the images that may be unreadable
+    device: DeviceName = "auto"
+    precision: InferencePrecision = "fp32"
+    workers: int | None = None  # processes that decode images; default: as many as are useful
+
+    def open_data(self, data: str | Path, **settings: Any) -> DatasetSplits:
+        """Open the images."""
+        columns = {"image_column": self.image_column, "label_column": self.label_column}
+        return open_data(str(data), **columns, **settings)  # type: ignore[arg-type]
+
+    def load_model(self, model: str | Path | Pretrained) -> LoadedModel:
+        """Load the model on the device."""
+        return load_model_on_device(model, choose_device(self.device, self.precision), self.workers)
+
+
+@dataclass(frozen=True)
 class LoadedModel:
     """What was loaded, the device that it is on, and who decodes its images."""
 
@@ -307,6 +329,7 @@ class LoadedModel:
     source: Pretrained
     device: Device
     workers: int | None = None  # none given: as many as are useful
+    folder: Path | None = None  # where the run that it is of may have left its record
 
     @property
     def model(self) -> Model:
@@ -323,11 +346,17 @@ class LoadedModel:
         return choose_num_workers(examples, self.device.type == "cuda")
 
 
-def load_model_on_device(spec: str, device: Device, workers: int | None = None) -> LoadedModel:
-    """What `from_pretrained` knows by this name, on the device, in evaluation mode."""
-    source = from_pretrained(spec)
+def load_model_on_device(
+    model: str | Path | Pretrained, device: Device, workers: int | None = None
+) -> LoadedModel:
+    """Load what `from_pretrained` knows by this name, or what it gave, in evaluation mode."""
+    if isinstance(model, Pretrained):
+        source, folder = model, model.home
+        name = str(find_run_folder(folder)) if folder else model.architecture or "the model"
+    else:
+        source, folder, name = from_pretrained(model), Path(model), str(model)
     source.model.to(device.torch_device).eval()
-    return LoadedModel(spec, source, device, workers)
+    return LoadedModel(name, source, device, workers, folder)
 
 
 def refuse_duplicate_models(names: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ Nothing here imports torch: help must be quick.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
@@ -488,12 +488,17 @@ def flatten_config(config: Any) -> dict[str, Any]:
 
 def unflatten_config(default: ConfigT, settings: Mapping[str, Any], where: str = "") -> ConfigT:
     """`default` with these fields replaced; raises ConfigError for a name that it has not."""
+    check_setting_names(default, settings, where)
+    return _replace_fields(default, settings)
+
+
+def check_setting_names(default: Any, settings: Iterable[str], where: str = "") -> None:
+    """Raise ConfigError for a name that no field has, with the nearest one."""
     known = flatten_config(default)
     for name in settings:
         if name not in known:
             place = f"{where}: " if where else ""
             raise ConfigError(f"{place}unknown setting {name!r}{did_you_mean(name, known)}")
-    return _replace_fields(default, settings)
 
 
 def _replace_fields(default: ConfigT, settings: Mapping[str, Any]) -> ConfigT:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import json as jsonlib
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.cli.options import DataOptions, InferenceOptions, claim_output_folder
+from patchwords.cli.options import DataOptions, InferenceOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from patchwords.data.dataset import DatasetSplits
-    from patchwords.device import Device
     from patchwords.evaluation.held_out import HeldOutSelection
 
 
@@ -50,77 +48,23 @@ class EvaluateCommand:
 
 
 def run_evaluate(config: EvaluateCommand) -> int:
-    from patchwords.data.loader import choose_num_workers
-    from patchwords.evaluation.held_out import (
-        describe_evaluated_model,
-        evaluate_predictions,
-        map_to_model_labels,
-        predict_examples,
-        read_run_splits,
-        select_held_out,
-        write_evaluation,
-    )
-    from patchwords.evaluation.imagenet import (
-        evaluate_accepted_classes,
-        read_accepted_classes,
-        rename_wnid_classes,
-    )
-    from patchwords.weights.store import from_pretrained
+    from patchwords.api import evaluate
 
-    device = config.where.choose()
-    source = from_pretrained(config.model)
-    source.require_classes(config.model)
-    source.model.to(device.torch_device)
-    if device.int8:  # which needs more than the weights
-        source = source.for_inference(device)
-    data = config.read.open(config.data, need_labels=False)
-    recorded = read_run_splits(Path(config.model))
-    selection = select_held_out(data, recorded, config.split)
-    examples = rename_wnid_classes(selection.examples, source.labels, config.model)
-    examples = map_to_model_labels(examples, source.labels, config.data)
-    right = None
-    if config.real is not None:  # before the work, as it may not fit
-        right = read_accepted_classes(config.real, examples, source.labels, config.model)
-    folder = claim_output_folder(config.output, config.overwrite)
-    workers = choose_num_workers(examples) if config.where.workers is None else config.where.workers
-    predictions = predict_examples(source.model, examples, source.preprocess, device, workers)
-    evaluation = {
-        "split": selection.split,
-        "selected": False,
-        "trained_on": "train" in selection.split.split("+") if recorded else None,
-        "of": config.model,
-        **describe_evaluated_model(source, device),
-        **evaluate_predictions(predictions, examples, source.labels, config.read.max_bad),
-    }
-    if config.real is not None and right is not None:
-        evaluation["real"] = evaluate_accepted_classes(config.real, right, predictions)
-    page = None
-    if folder is not None:
-        from patchwords.report.page import write_report
-
-        write_evaluation(folder, examples, predictions, evaluation)
-        record_evaluation_context(folder, replace(data, splits={selection.split: examples}), device)
-        page = write_report(folder, examples)
+    evaluation = evaluate(
+        config.model,
+        config.data,
+        split=config.split,
+        real=config.real,
+        output=config.output,
+        overwrite=config.overwrite,
+        **vars(config.read),
+        **vars(config.where),
+    )
     if config.json:
-        print(jsonlib.dumps(evaluation))
+        print(jsonlib.dumps(evaluation.to_dict()))
     else:
-        print_evaluation(evaluation, selection, page)
+        print_evaluation(evaluation.to_dict(), evaluation.selection, evaluation.report)
     return 0
-
-
-def record_evaluation_context(folder: Path, data: DatasetSplits, device: Device) -> None:
-    """What was evaluated, by what, for the report."""
-    from patchwords.data.splits import fingerprint_dataset
-    from patchwords.training.logs.run_folder import (
-        RunFolder,
-        describe_data,
-        describe_environment,
-        write_json,
-    )
-
-    about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint_dataset(data)}
-    write_json(RunFolder(folder).environment, describe_environment(device.describe(), about))
-    write_json(RunFolder(folder).data, describe_data(data, {}))
 
 
 def print_evaluation(

@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from patchwords.cli.options import TrainCommand
 from patchwords.training.config import PretrainConfig
-
-if TYPE_CHECKING:
-    from patchwords.training.logs.display import Display
-    from patchwords.training.training_run import TrainingRun
 
 
 @dataclass(frozen=True)
@@ -39,54 +33,6 @@ def parse_pretrain(words: Sequence[str]) -> PretrainCommand:
 
 def run_pretrain(config: PretrainCommand) -> int:
     """Train, measure on held-out images, report."""
-    config.check()
-    from rich.console import Console
+    from patchwords.cli.train.finetune import train_and_print
 
-    from patchwords.cli.train.finetune import report_run
-    from patchwords.distributed import is_main_process
-    from patchwords.evaluation.probes.fewshot import measure_fewshot
-    from patchwords.training.logs.display import Display
-    from patchwords.training.run import train_model
-
-    display = Display(Console(stderr=config.json, quiet=not is_main_process()))
-    job = train_model(config, display, measure_fewshot)
-    if is_main_process():  # of several processes, the main one measures and reports
-        report_run(job, display, config.json)
-    return 0
-
-
-def report_masked_model(job: TrainingRun, display: Display, json: bool) -> None:
-    """Measure what has learned by masks, write the report, and say what came of it."""
-    from patchwords.cli.inspect.report import write_training_insight
-    from patchwords.errors import Interrupted
-    from patchwords.evaluation.held_out import choose_final_split
-    from patchwords.evaluation.pretraining import evaluate_masked_run
-    from patchwords.report.page import write_report
-
-    try:
-        evaluation = evaluate_masked_run(job)
-        write_training_insight(job, choose_final_split(job.data)[1])
-        page = write_report(job.folder.path)
-    except KeyboardInterrupt as error:
-        raise Interrupted(
-            f"stopped before the report was written; go on with: {job.going_on}"
-        ) from error
-    if json:
-        summary = {
-            "run": str(job.folder.path),
-            "model": str(job.folder.model),
-            "report": str(page),
-            "steps": job.state.step,
-            "seconds": round(job.state.seconds, 2),
-            **{name: evaluation[name] for name in ("split", "images", "loss", "accuracy")},
-            "baseline": evaluation["baseline"],
-        }
-        print(jsonlib.dumps(summary))
-        return
-    display.say(
-        f"{evaluation['split']}: {evaluation['accuracy']:.1%} of the hidden colours right on "
-        f"{evaluation['images']:,} held-out images, loss {evaluation['loss']:.3f} (always "
-        f"answering the commonest colour: {evaluation['baseline']:.1%})"
-    )
-    display.say(f"model:   {job.folder.model}")
-    display.say(f"report:  {page}")
+    return train_and_print(config, config.json)

@@ -46,10 +46,10 @@ def run_sweep(config: SweepCommand) -> int:
     config.check()
     from rich.console import Console
 
-    from patchwords.cli.inspect.report import write_report_with_insight
     from patchwords.cli.options import write_results
     from patchwords.distributed import is_main_process
     from patchwords.evaluation.sweeps.sweep import sweep_learning_rates
+    from patchwords.report.run_insight import write_report_with_insight
     from patchwords.training.logs.display import Display
 
     console = Console(stderr=config.json, quiet=not is_main_process())

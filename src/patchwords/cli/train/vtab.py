@@ -51,10 +51,10 @@ def run_vtab(config: VtabCommand) -> int:
     config.check()
     from rich.console import Console
 
-    from patchwords.cli.inspect.report import write_report_with_insight
     from patchwords.cli.options import write_results
     from patchwords.distributed import is_main_process
     from patchwords.evaluation.sweeps.vtab import evaluate_vtab
+    from patchwords.report.run_insight import write_report_with_insight
     from patchwords.training.logs.display import Display
 
     console = Console(stderr=config.json, quiet=not is_main_process())
