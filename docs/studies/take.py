@@ -20,13 +20,13 @@ from patchwords.studies.page import (
     build_page_blocks,
     format_difference,
     format_flops,
+    format_verdict,
     render_markdown_block,
     render_markdown_page,
-    verdict,
 )
 from patchwords.studies.page_blocks import PageCommand, PageTable
 from patchwords.studies.registry import STUDIES, load_study
-from patchwords.studies.results import VerdictName, judged_again
+from patchwords.studies.results import VerdictName, rejudge_results
 from patchwords.studies.study import Study
 from patchwords.training.logs.run_folder import write_json
 
@@ -65,7 +65,7 @@ def make_again(file: Path) -> None:
     old, study = json.loads(file.read_text(encoding="utf-8")), load_study(file.stem)
     notes = [ABOUT[name] for name in (old["data"], old["transfer"]) if name in ABOUT]
     kept = [note for note in old["notes"] if note not in ABOUT.values()]
-    results = judged_again(study, {**old, "notes": [*kept, *notes]})
+    results = rejudge_results(study, {**old, "notes": [*kept, *notes]})
     page = file.with_suffix(".md")
     pictures = [Path(name).stem for name in pictures_of(page.read_text(encoding="utf-8"))]
     write_json(file, results)
@@ -102,7 +102,7 @@ def of_study(study: Study, results: dict[str, Any], before: int) -> str:
     for claim in results["claims"]:
         last = before + places(claim)
         number = ", ".join(map(str, range(before + 1, last + 1)))
-        told = claim["text"], claim["paper"], format_difference(claim), verdict(claim)
+        told = claim["text"], claim["paper"], format_difference(claim), format_verdict(claim)
         rows.append((number, *told))
         before = last
     of = (

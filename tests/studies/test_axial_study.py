@@ -27,7 +27,7 @@ def bench_of(scale: ScaleName | Scale, folder: Path = Path("nowhere")) -> StudyC
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_control_costs_what_the_axes_cost(scale: ScaleName) -> None:
     bench = bench_of(scale)
-    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.list_trials(1)}
     assert costs[axial.DEEPER_VIT].macs == pytest.approx(
         costs[axial.AXIAL_SMALL_PATCHES].macs, rel=0.01
     )
@@ -45,7 +45,7 @@ def test_the_control_costs_what_the_axes_cost(scale: ScaleName) -> None:
 def test_the_full_scale_has_the_models_of_the_figure() -> None:
     """Parameters of the doc of models: 171,620,584 with 1,000 classes; here 18,000."""
     bench = bench_of("full")
-    cells = {cell.name: cell for cell in bench.scale.cells(1)}
+    cells = {cell.name: cell for cell in bench.scale.list_trials(1)}
     big = build_trial_workload(cells[axial.AXIAL_SMALL_PATCHES], bench)
     assert big is not None
     assert count_parameters(big.config) - 171_620_584 == 17_000 * 769
@@ -77,10 +77,12 @@ def test_the_speeds_are_of_the_models_that_are_trained(monkeypatch: pytest.Monke
     monkeypatch.setattr(answering, "measure_inference_speeds", at_once)
     monkeypatch.setattr(axial, "ROUNDS", 3)
     bench = bench_of("mini")
-    [clock] = [cell for cell in bench.scale.cells(1) if cell.name == axial.SPEED_TRIAL]
+    [clock] = [cell for cell in bench.scale.list_trials(1) if cell.name == axial.SPEED_TRIAL]
     found = axial.measure_trial(clock, bench)
     trained = [
-        estimate_trial_cost(cell, bench).macs for cell in bench.scale.cells(1) if cell != clock
+        estimate_trial_cost(cell, bench).macs
+        for cell in bench.scale.list_trials(1)
+        if cell != clock
     ]
     assert asked == [(one, axial.TIMED_BATCH) for one in trained] * axial.ROUNDS
     middle = 1 + len(trained)  # of 1, 8 and 15, for the first
@@ -97,7 +99,7 @@ def test_a_tiny_model_is_timed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         grid={"one": own, axial.SPEED_TRIAL: {VERB: "none"}},
         verb="finetune",
     )
-    [_, clock] = scale.cells(1)
+    [_, clock] = scale.list_trials(1)
     found = axial.measure_trial(clock, bench_of(scale, tmp_path))
     assert list(found) == ["one: images/s"]
     assert found["one: images/s"] > 0
@@ -169,7 +171,7 @@ def test_the_figure_is_drawn_without_what_diverged() -> None:
 
 
 def test_a_cell_that_trains_is_trained(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(axial, "train_and_measure", lambda cell, bench: {"steps": 1.0})
+    monkeypatch.setattr(axial, "train_and_measure", lambda trial, context: {"steps": 1.0})
     assert axial.measure_trial(Trial("a", 0, {VERB: "finetune"}), bench_of("mini")) == {
         "steps": 1.0
     }

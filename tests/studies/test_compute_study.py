@@ -111,7 +111,9 @@ def test_table_6_by_the_same_functions() -> None:
 def test_full_has_the_compute_of_table_6() -> None:
     scale = STUDY.scales["full"]
     bench = StudyContext(Path("nowhere"), scale, "somewhere", "elsewhere")
-    trainings = {cell.name: build_trial_workload(cell, bench) for cell in scale.pretrainings(1)}
+    trainings = {
+        cell.name: build_trial_workload(cell, bench) for cell in scale.list_pretrainings(1)
+    }
     for row in TABLE6:
         found = trainings[scale.grid[make_table6_name(row)][ENCODER]]
         assert found is not None
@@ -122,7 +124,7 @@ def test_full_has_the_compute_of_table_6() -> None:
 def test_what_the_families_of_the_grid_cost() -> None:
     bench = StudyContext(Path("nowhere"), MINI, "somewhere")
     costs: dict[str, list[float]] = {}
-    for cell in MINI.cells(1):
+    for cell in MINI.list_trials(1):
         training = build_trial_workload(cell, bench)
         assert training is not None
         costs.setdefault(parse_family(cell.name), []).append(training.flops())
@@ -142,10 +144,10 @@ def test_compute_is_that_of_the_pre_training(
         lambda *_: {"flops": 3.0, "accuracy": 0.5},
     )
     bench = StudyContext(tmp_path, STUDY.scales["full"], "somewhere", "elsewhere")
-    [encoder, *_] = bench.scale.pretrainings(1)
-    bench.place(encoder).mkdir(parents=True)
-    write_trial_metrics(bench.place(encoder) / RESULT_FILE, {"flops": 7.0})
-    assert measure_trial(bench.scale.cells(1)[0], bench)[TRAINING_FLOPS] == 7
+    [encoder, *_] = bench.scale.list_pretrainings(1)
+    bench.trial_folder(encoder).mkdir(parents=True)
+    write_trial_metrics(bench.trial_folder(encoder) / RESULT_FILE, {"flops": 7.0})
+    assert measure_trial(bench.scale.list_trials(1)[0], bench)[TRAINING_FLOPS] == 7
     assert measure_trial(Trial("alone", 0, {}), bench)[TRAINING_FLOPS] == 3
 
 

@@ -107,7 +107,7 @@ def test_every_size_has_every_model() -> None:
 def test_every_size_costs_as_much() -> None:
     """Fewer images come more often."""
     bench = StudyContext(Path("nowhere"), FULL, "somewhere", "elsewhere")
-    for cell in FULL.cells(1):
+    for cell in FULL.list_trials(1):
         training = build_trial_workload(cell, bench)
         assert training is not None
         assert training.seen == pytest.approx(7 * 303_000_000, abs=4096)  # whole batches

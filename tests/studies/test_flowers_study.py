@@ -116,7 +116,7 @@ def test_the_notes_settings() -> None:
 
 def test_both_models_of_the_miniature_cost_the_same_and_are_pre_trained_alike() -> None:
     bench = StudyContext(Path("nowhere"), MINI, "cifar10", "flowers")
-    vit, resnet = (estimate_trial_cost(cell, bench) for cell in MINI.pretrainings(1))
+    vit, resnet = (estimate_trial_cost(cell, bench) for cell in MINI.list_pretrainings(1))
     assert [round(one.macs / 1e6) for one in (vit, resnet)] == [32, 30]
     assert vit.images == resnet.images == pytest.approx(75_000, abs=128)
     ours, theirs = MINI.encoders[RESNET], MINI.encoders[VIT]
@@ -128,7 +128,7 @@ def test_both_models_of_the_miniature_cost_the_same_and_are_pre_trained_alike() 
 
 def test_the_head_alone_costs_a_forward_pass_of_each_view_that_is_computed() -> None:
     bench = StudyContext(Path("nowhere"), MINI, "cifar10", "flowers")
-    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in MINI.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in MINI.list_trials(1)}
     head = costs[f"{VIT}, {NOTES_HEAD_ONLY}"]
     assert head.flops == 2 * head.macs * 10 * 2936  # ten views of four fifths of the photos
     config = FinetuneConfig(recipe=RecipeSettings(train="head"))
@@ -321,7 +321,7 @@ def test_a_tiny_one_from_end_to_end(flowers: Path, tmp_path: Path) -> None:
     assert f" | {daisy:.1f} | " in page
     assert f"| {VIT}, {NOTES_HEAD_ONLY} | " in page
     assert "(95.6)" in page
-    figures = study.draw(results)
+    figures = study.draw_figures(results)
     assert {name for name in figures if name.endswith("png")} == {
         "flowers-loss.png",
         "flowers-f1.png",

@@ -176,7 +176,7 @@ def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
 
 
 def test_its_page_and_its_pictures(folder: Path, results: dict[str, Any]) -> None:
-    files = {**STUDY.draw(results), **STUDY.draw_kept(folder, results)}
+    files = {**STUDY.draw_figures(results), **STUDY.draw_stored_figures(folder, results)}
     pictures = [name.removesuffix(".png") for name in files if name.endswith(".png")]
     assert pictures == [
         *("inside", "inside-distance", "inside-filters", "inside-positions", "inside-rollout"),
@@ -184,7 +184,9 @@ def test_its_page_and_its_pictures(folder: Path, results: dict[str, Any]) -> Non
     page = render_markdown_page(STUDY.title, build_page_blocks(STUDY, results, pictures, "command"))
     assert "| untrained | 1 % | 10 % | 30 % | 100 % |" in page
     assert "(inside-rollout.png)" in page
-    assert STUDY.draw_kept(folder / "gone", results) == {}  # of a study whose cells were deleted
+    assert (
+        STUDY.draw_stored_figures(folder / "gone", results) == {}
+    )  # of a study whose cells were deleted
 
 
 def test_what_diverged_is_not_drawn(results: dict[str, Any]) -> None:

@@ -25,7 +25,7 @@ from patchwords.training.recipes import find_recipe
 
 def costs(scale: ScaleName) -> dict[str, TrialCost]:
     bench = StudyContext(Path("nowhere"), STUDY.scales[scale], "data", "transfer")
-    every = [*bench.scale.pretrainings(1), *bench.scale.cells(1)]
+    every = [*bench.scale.list_pretrainings(1), *bench.scale.list_trials(1)]
     return {
         ("before " if cell.shared else "") + cell.name: estimate_trial_cost(cell, bench)
         for cell in every
@@ -105,7 +105,7 @@ def test_each_claim_is_about_what_it_says(number: int, better: tuple[str, ...]) 
     """All of the better side a point up: the difference is a point, and agrees."""
     found = judge_claim(STUDY.claims[number], table(dict.fromkeys(better, 0.51)))
     assert found.whole.values == pytest.approx((0.01, 0.01))
-    assert found.word == "agrees"
+    assert found.name == "agrees"
 
 
 def drawn(results: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from patchwords.studies.study import SCALES, ScaleName, StudyContext
 @pytest.mark.parametrize("scale", SCALES)
 def test_all_mixers_cost_the_same(scale: ScaleName) -> None:
     bench = StudyContext(Path("nowhere"), mixers.STUDY.scales[scale], "somewhere")
-    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in bench.scale.list_trials(1)}
     usual = costs[mixers.ATTENTION]
     for name, cost in costs.items():
         assert cost.flops == pytest.approx(usual.flops, rel=0.02), name

@@ -125,15 +125,15 @@ def bench(tmp_path_factory: pytest.TempPathFactory) -> StudyContext:
     bench = StudyContext(
         tmp_path_factory.mktemp("study"), scale, "digits", device="cpu", precision="fp32"
     )
-    [encoder, _] = scale.pretrainings(1)
-    bench.place(encoder).mkdir(parents=True)
+    [encoder, _] = scale.list_pretrainings(1)
+    bench.trial_folder(encoder).mkdir(parents=True)
     train_and_measure(encoder, bench)
     return bench
 
 
 def made(bench: StudyContext, name: str) -> Trial:
-    [cell] = [cell for cell in bench.scale.cells(1) if cell.name == name]
-    bench.place(cell).mkdir(parents=True, exist_ok=True)
+    [cell] = [cell for cell in bench.scale.list_trials(1) if cell.name == name]
+    bench.trial_folder(cell).mkdir(parents=True, exist_ok=True)
     return cell
 
 
@@ -172,7 +172,7 @@ def test_as_it_is_at_its_own_size_it_is_as_its_run_says(bench: StudyContext) -> 
     """And measuring reads no test image."""
     own, far = (made(bench, f"as it is, {place}") for place in ("1x", "bilinear-corners, 3x"))
     assert resolution.measure_trial(own, bench) == {}
-    [encoder, _] = bench.scale.pretrainings(1)
+    [encoder, _] = bench.scale.list_pretrainings(1)
     said = evaluate_on_test(encoder, bench)
     found = resolution.evaluate_trial(own, bench)
     assert found == {name: said[name] for name in ("accuracy", "test images")}
@@ -185,7 +185,7 @@ def test_fine_tuning_starts_from_what_was_resized(bench: StudyContext) -> None:
     assert (measured["steps"], measured["images"]) == (3, 24)
     judged = resolution.evaluate_trial(cell, bench)
     assert judged["test images"] == 359
-    run = bench.run(cell)
+    run = bench.run_folder(cell)
     start = read_config_yaml(run / "config.yaml")["weights"]
     table = from_pretrained(start).model.state_dict()["positions.table"]
     wanted = resolution.load_resized_encoder(cell, bench).model.state_dict()["positions.table"]

@@ -41,7 +41,7 @@ def test_the_published_numbers_are_as_printed() -> None:
 
 def test_both_models_cost_the_same_and_are_trained_alike() -> None:
     bench = StudyContext(Path("nowhere"), MINI, "somewhere")
-    vit, resnet = (estimate_trial_cost(cell, bench) for cell in MINI.pretrainings(1))
+    vit, resnet = (estimate_trial_cost(cell, bench) for cell in MINI.list_pretrainings(1))
     assert resnet.flops == pytest.approx(vit.flops, rel=1e-3)
     ours, theirs = (MINI.encoders[model] for model in MODELS)
     other = {name for name in theirs if theirs[name] != ours[name]}
@@ -115,7 +115,7 @@ def results(one_thread: None, tmp_path_factory: pytest.TempPathFactory) -> dict[
     folder = tmp_path_factory.mktemp("robust") / "study"
     found = go(folder, study)
     bench = StudyContext(folder, mini, "digits")
-    parts = load_encoder_data(mini.cells(1)[0], bench).splits
+    parts = load_encoder_data(mini.list_trials(1)[0], bench).splits
     return {**found, "splits": {name: len(part) for name, part in parts.items()}}
 
 
@@ -141,7 +141,7 @@ def test_the_whole_study_on_digits(results: dict[str, Any]) -> None:
 
 
 def test_its_page_and_its_figures(results: dict[str, Any]) -> None:
-    files = STUDY.draw(results)
+    files = STUDY.draw_figures(results)
     assert {name for name in files if name.endswith(".png")} == {
         f"{name}.png" for name in robustness.FIGURE_CASES
     }

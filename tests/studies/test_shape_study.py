@@ -76,7 +76,7 @@ def test_a_cell_that_diverged_takes_its_line_with_it() -> None:
 def test_lines_have_more_of_one_dimension(name: ScaleName) -> None:
     scale = STUDY.scales[name]
     bench = StudyContext(Path("nowhere"), scale, "somewhere", "elsewhere")
-    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in scale.cells(1)}
+    costs = {cell.name: estimate_trial_cost(cell, bench) for cell in scale.list_trials(1)}
     base = scale.grid[BASE_TRIAL]
     changes = {
         "depth": {"depth"},

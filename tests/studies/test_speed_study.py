@@ -58,7 +58,7 @@ def test_the_models_are_those_of_the_figure_and_pairs_are_alike() -> None:
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_size_is_one_that_the_model_takes(scale: ScaleName, tmp_path: Path) -> None:
     bench = bench_of(tmp_path, scale)
-    cells = bench.scale.cells(1)
+    cells = bench.scale.list_trials(1)
     assert len(cells) == len(IMAGE_SIZES) * len({cell.settings["model"] for cell in cells})
     for cell in cells:
         [side] = cell.settings["image_size"]
@@ -90,7 +90,7 @@ def made_up(scale: Scale) -> dict[str, TrialMetrics]:
 @pytest.mark.parametrize("scale", SCALES)
 def test_powers_and_ratios_are_those_that_were_put_in(scale: ScaleName) -> None:
     one = STUDY.scales[scale]
-    labels = STUDY.choose(one.grid, {})
+    labels = STUDY.choose_trials(one.grid, {})
     values = compute_values(labels, made_up(one))
     assert values[VIT_POWER] == pytest.approx(2.25)
     assert values[RESNET_POWER] == pytest.approx(2)
@@ -108,7 +108,7 @@ def test_what_fits_nothing_has_no_ratio() -> None:
     found = made_up(STUDY.scales["mini"])
     name = make_speed_trial_name("BiT-R50x2", 224)
     found[name] = {**found[name], "largest batch": 0}
-    values = compute_values(STUDY.choose(STUDY.scales["mini"].grid, {}), found)
+    values = compute_values(STUDY.choose_trials(STUDY.scales["mini"].grid, {}), found)
     assert values[make_batch_label(*MODEL_PAIRS[1])] is None
     assert values[make_batch_label(*MODEL_PAIRS[0])] == 2
 
@@ -123,7 +123,7 @@ def test_the_best_of_the_batches_counts(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(answering, "measure_inference_speeds", lambda subject, seconds: rows)
     monkeypatch.setattr("patchwords.device.free_memory", lambda device: 7 * GIB)
     name = make_speed_trial_name("ViT-S/32", 384)
-    cell = next(one for one in STUDY.scales["mini"].cells(1) if one.name == name)
+    cell = next(one for one in STUDY.scales["mini"].list_trials(1) if one.name == name)
     found = measure_trial(cell, bench_of(tmp_path))
     assert (found["images/s"], found["at a time"], found["share of peak"]) == (30, 4, 0.3)
     shape = resolve_model("ViT-S/32").config.with_settings(image_size=384)
@@ -155,7 +155,7 @@ def test_a_gpu_that_is_full_is_asked_fewer_at_a_time(
 
     monkeypatch.setattr(answering, "measure_inference_throughput", measured)
     bench = bench_of(tmp_path)
-    cell = bench.scale.cells(1)[0]
+    cell = bench.scale.list_trials(1)[0]
     from patchwords.device import choose_device
 
     device = choose_device("cpu", "fp32")

@@ -11,7 +11,7 @@ from patchwords.studies.budget import StudyWorkload, TrialTiming, trim_workload
 
 # 8 cells of 3 seeds with 2 processes are 12 rounds; a cell is 1000 x 0.1 + 20 = 120 s: 24 minutes
 WORK = StudyWorkload(steps=(1000,) * 8, seeds=3, jobs=2)
-SPEED = TrialTiming(step=0.1, beside=20)
+SPEED = TrialTiming(step=0.1, overhead=20)
 
 
 def test_the_time_of_a_grid() -> None:

@@ -43,14 +43,14 @@ def bench_of(study: Study, scale: ScaleName) -> StudyContext:
 @SCALE
 def test_every_cell_is_a_run_and_a_model(study: Study, scale: ScaleName) -> None:
     bench = bench_of(study, scale)
-    cells = [*bench.scale.pretrainings(2), *bench.scale.cells(2)]
-    assert len({bench.place(cell) for cell in cells}) == len(cells)
+    cells = [*bench.scale.list_pretrainings(2), *bench.scale.list_trials(2)]
+    assert len({bench.trial_folder(cell) for cell in cells}) == len(cells)
     for cell in cells:
         if cell.seed or cell.settings[VERB] == "none":
             continue
         config = build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
         config.check()
-        shape = resolve_model_config(config, bench.scale.learned.classes)
+        shape = resolve_model_config(config, bench.scale.train_data.classes)
         if scale == "mini":
             build_model(shape)
         of_model = [
@@ -73,10 +73,10 @@ def test_a_cell_says_only_what_is_its_own(study: Study, scale: ScaleName) -> Non
 @EACH
 def test_claims_and_the_paper_are_about_labels_that_there_are(study: Study) -> None:
     for scale in study.scales.values():
-        labels = study.choose(scale.grid, {name: [0.5] for name in scale.grid})
+        labels = study.choose_trials(scale.grid, {name: [0.5] for name in scale.grid})
         assert set(labels.values()) <= set(scale.grid)
         assert set(scale.untested) <= {claim.text for claim in study.claims}
-        if study.read is not collect_accuracies:
+        if study.compute_values is not collect_accuracies:
             continue  # what it reads takes numbers
         assert set(study.paper) <= set(labels)
         for claim in study.claims:
@@ -108,7 +108,9 @@ def test_the_cost_of_the_papers_own_setting() -> None:
     study = load_study("position-embeddings")
     bench = bench_of(study, "full")
     h100 = find_hardware("h100")
-    costs = {cell.name: estimate_trial_cost(cell, bench, h100) for cell in bench.scale.cells(1)}
+    costs = {
+        cell.name: estimate_trial_cost(cell, bench, h100) for cell in bench.scale.list_trials(1)
+    }
     usual = costs["1-D, stem"]
     assert usual.flops / 1e18 == pytest.approx(224, rel=0.01)
     assert usual.device_days == pytest.approx(usual.flops / (0.4 * 989.5e12) / 86_400)
@@ -121,7 +123,7 @@ def test_the_cost_of_the_papers_own_setting() -> None:
 def test_a_mini_cell_sees_the_images_that_it_says() -> None:
     study = load_study("head-type")
     bench = bench_of(study, "mini")
-    training = build_trial_workload(bench.scale.cells(1)[0], bench)
+    training = build_trial_workload(bench.scale.list_trials(1)[0], bench)
     assert training is not None
     assert (training.seen, training.steps) == (1500 * 64, 1500)
 

@@ -13,11 +13,11 @@ from patchwords.studies.grid import compute_study_digest
 from patchwords.studies.page import (
     build_page_blocks,
     format_difference,
+    format_verdict,
     render_markdown_page,
-    verdict,
 )
 from patchwords.studies.registry import STUDIES, load_study
-from patchwords.studies.results import judged_again
+from patchwords.studies.results import rejudge_results
 
 DOCS = Path(__file__).parents[2] / "docs"
 FILES = sorted((DOCS / "studies").glob("*.json"))
@@ -55,7 +55,7 @@ def test_results_are_of_this_version_of_the_study(file: Path) -> None:
 @EACH
 def test_verdicts_follow_from_the_values(file: Path) -> None:
     results = read(file)
-    assert leaves(judged_again(load_study(file.stem), results)) == leaves(results)
+    assert leaves(rejudge_results(load_study(file.stem), results)) == leaves(results)
 
 
 def leaves(found: Any, path: str = "") -> dict[str, Any]:
@@ -85,7 +85,7 @@ def test_the_page_says_what_the_results_say(file: Path) -> None:
 def test_the_list_of_claims_has_each_with_its_verdict(file: Path) -> None:
     rows = (DOCS / "claims.md").read_text(encoding="utf-8").splitlines()
     for claim in read(file)["claims"]:
-        cells = claim["text"], claim["paper"], format_difference(claim), verdict(claim)
+        cells = claim["text"], claim["paper"], format_difference(claim), format_verdict(claim)
         assert any(row.endswith(f"| {' | '.join(cells)} |") for row in rows)
 
 

@@ -110,7 +110,7 @@ def test_what_is_done_is_not_done_again(
     calls: list[str] = []
 
     def counted(cell: Any, bench: StudyContext) -> dict[str, float]:
-        calls.append(cell.words)
+        calls.append(cell.title)
         return {"validation": 0.5}
 
     study = replace(SLOW, measure=counted)
@@ -199,7 +199,7 @@ def test_other_studies_versions_and_settings_are_refused(tmp_path: Path) -> None
 
 def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """0.01 s a step: two cells of 60 steps, one after the other, take 1.2 s and 2 s beside."""
-    speeds = iter([TrialTiming(step=0.01, beside=1)])
+    speeds = iter([TrialTiming(step=0.01, overhead=1)])
     monkeypatch.setattr(running, "measure_trial_timing", lambda *_: next(speeds))
     study = replace(SLOW, scales={**SLOW.scales, "mini": replace(MINI, seeds=3)})
     first = go(tmp_path, study, budget=7 / 60)  # two of three seeds
@@ -213,7 +213,9 @@ def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_trimmed_steps_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "measure_trial_timing", lambda *_: TrialTiming(step=0.1, beside=0))
+    monkeypatch.setattr(
+        running, "measure_trial_timing", lambda *_: TrialTiming(step=0.1, overhead=0)
+    )
     monkeypatch.setattr("patchwords.studies.budget.MIN_STEPS", 6)
     results = go(tmp_path, TINY, budget=2 * 0.6 / 60 + 1e-9)
     assert results["settings"]["steps"] == 6
@@ -234,7 +236,9 @@ def test_a_scale_that_pre_trains_is_judged_by_few_shots(tmp_path: Path) -> None:
     scale = replace(
         MINI, verb="pretrain", settings=settings, grid={"1-D": {}}, shots=2, transfer=DIGITS
     )
-    study = replace(TINY, scales={"mini": scale}, claims=(), choose=lambda *_: {"1-D": "1-D"})
+    study = replace(
+        TINY, scales={"mini": scale}, claims=(), choose_trials=lambda *_: {"1-D": "1-D"}
+    )
     assert "is judged on digits: give it by --transfer" in refused(tmp_path, study)
     # digits are not divided: their own test part is set apart
     results = go(tmp_path, study, transfer="digits")

@@ -27,10 +27,10 @@ def test_the_difference_is_paired_by_seed() -> None:
     found = judge_claim(BETTER, table([0.31, 0.52, 0.90], [0.20, 0.40, 0.80]))
     assert found.whole.values == pytest.approx((0.11, 0.12, 0.10))
     half = stats.t.ppf(0.975, 2) * 0.01 / math.sqrt(3)
-    assert found.whole.found is not None
-    assert found.whole.found.low == pytest.approx(0.11 - half)
-    assert found.whole.found.high == pytest.approx(0.11 + half)
-    assert found.word == "agrees"
+    assert found.whole.statistics is not None
+    assert found.whole.statistics.low == pytest.approx(0.11 - half)
+    assert found.whole.statistics.high == pytest.approx(0.11 + half)
+    assert found.name == "agrees"
 
 
 def test_the_mean_of_a_group_counts() -> None:
@@ -51,24 +51,24 @@ def test_the_mean_of_a_group_counts() -> None:
     ],
 )
 def test_the_rule(claim: Claim, b: list[float | None], word: str) -> None:
-    assert judge_claim(claim, table([0.50, 0.60, 0.70], b)).word == word
+    assert judge_claim(claim, table([0.50, 0.60, 0.70], b)).name == word
 
 
 @pytest.mark.parametrize("margin", [None, 0.02])
 def test_one_seed_never_tells(margin: float | None) -> None:
     claim = Claim("", "", ("a",), ("b",), margin)
     found = judge_claim(claim, table([0.9], [0.1]))
-    assert found.word == "cannot tell at this scale"
+    assert found.name == "cannot tell at this scale"
     assert decide_verdict(None, margin) == "cannot tell at this scale"
 
 
 def test_a_seed_that_diverged_is_named_and_left_out() -> None:
     found = judge_claim(BETTER, table([0.5, None, 0.7], [0.1, 0.2, 0.3]))
-    assert found.whole.lost == (1,)
+    assert found.whole.diverged_seeds == (1,)
     assert found.whole.values == pytest.approx((0.4, 0.4))
     lost = judge_claim(BETTER, table([None, None], [0.1, 0.2]))
-    assert lost.whole.found is None
-    assert lost.word == "cannot tell at this scale"
+    assert lost.whole.statistics is None
+    assert lost.name == "cannot tell at this scale"
 
 
 BETTER_B = [0.40, 0.51, 0.61]  # than a: 0.10, 0.09, 0.09
@@ -87,12 +87,12 @@ CONTROLLED = replace(BETTER, controls=(Contrast("c less d", ("c",), ("d",)),))
 )
 def test_a_claim_whose_control_fails_was_not_tested(d: list[float | None], word: str) -> None:
     values = table([0.50, 0.60, 0.70], BETTER_B) | {"d": dict(enumerate(d))}
-    assert judge_claim(CONTROLLED, values).word == word
+    assert judge_claim(CONTROLLED, values).name == word
 
 
 def test_what_cannot_be_told_by_one_seed_is_not_called_untested() -> None:
     values = table([0.50], [0.40]) | {"d": {0: 0.50}}
-    assert judge_claim(CONTROLLED, values).word == "cannot tell at this scale"
+    assert judge_claim(CONTROLLED, values).name == "cannot tell at this scale"
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_a_claim_of_parts_is_told_where_all_say_the_same(d: list[float], word: s
     values = table([0.50, 0.60, 0.70], [0.10, 0.21, 0.30]) | {"d": dict(enumerate(d))}
     parts = Contrast("b", ("a",), ("b",)), Contrast("d", ("a",), ("d",))
     whole = Claim("a beats both", "paper", ("a",), ("b", "d"))
-    assert judge_claim(whole, values).word == "agrees"
-    assert judge_claim(replace(whole, parts=parts), values).word == word
+    assert judge_claim(whole, values).name == "agrees"
+    assert judge_claim(replace(whole, parts=parts), values).name == word
 
 
 def test_what_a_scale_cannot_test_is_said_whatever_was_measured() -> None:
     values = table([0.50, 0.60, 0.70], BETTER_B)
-    assert judge_claim(BETTER, values).word == "agrees"
+    assert judge_claim(BETTER, values).name == "agrees"
     found = judge_claim(BETTER, values, "too short")
-    assert (found.word, found.untested) == ("not tested here", "too short")
+    assert (found.name, found.untested) == ("not tested here", "too short")
 
 
 def test_the_rule_in_words() -> None:

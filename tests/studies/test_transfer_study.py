@@ -56,7 +56,7 @@ def test_a_cell_gets_the_images_of_its_task(stage: str, monkeypatch: pytest.Monk
     function = {"measure": "train_and_measure", "judge": "evaluate_on_test"}[stage]
     monkeypatch.setattr(transfer, function, at)
     bench = StudyContext(Path("study"), FULL, "the data", "the other data")
-    for cell in FULL.cells(1):
+    for cell in FULL.list_trials(1):
         getattr(STUDY, stage)(cell, bench)
     assert seen == {"flowers": "the other data", "digits": "digits", "CIFAR-10": "the data"}
 
@@ -75,7 +75,7 @@ def test_rates_are_those_of_table_4_and_small_models_go_on_from_there() -> None:
 def test_what_starts_from_random_weights_is_trained_as_what_does_not() -> None:
     """At full scale it has no recipe, as these want weights."""
     bench = StudyContext(Path("study"), FULL, "the data", "the other data")
-    settings = {cell.name: cell for cell in FULL.cells(1)}
+    settings = {cell.name: cell for cell in FULL.list_trials(1)}
     for task, recipe in (("flowers", "flowers102"), ("digits", "vtab"), ("CIFAR-10", "cifar10")):
         row = find_recipe(f"paper-finetune-{recipe}")
         ours = flatten_config(build_training_config(settings[f"{RANDOM}, {task}, lr 0.01"], bench))

@@ -62,7 +62,7 @@ TINY = replace(
     paper={"1-D": 0.64206},
     claims=(Claim("positions help", "+2.8 points (Table 8)", ("1-D",), ("none",)),),
     scales={"mini": MINI, "full": MINI},
-    draw=draw,
+    draw_figures=draw,
     layout=None,
 )
 
@@ -77,7 +77,7 @@ def judge_at_once(cell: Trial, bench: StudyContext) -> TrialMetrics:
     return {"accuracy": (cell.seed + len(cell.name)) / 10}
 
 
-SLOW = replace(TINY, measure=slow, judge=judge_at_once)
+SLOW = replace(TINY, measure_trial=slow, evaluate_trial=judge_at_once)
 # Two measurements and a training that start from one pre-training, told in units of their own.
 BRIEF = {**SETTINGS, "steps": 20, "eval_every": 10, "lr": 0.01}
 TUNED = Scale(
@@ -117,9 +117,9 @@ def read_parameters(
 COUNTED = replace(
     TINY,
     name="counted",
-    measure=count_parameters,
-    judge=None,
-    read=read_parameters,
+    measure_trial=count_parameters,
+    evaluate_trial=None,
+    compute_values=read_parameters,
     paper={"tuned: parameters": 86_000_000},
     units={
         f"{label}: parameters": DisplayUnit("thousands", "thousand", 1e-3, 2)
@@ -127,18 +127,18 @@ COUNTED = replace(
     },
     claims=(Claim("as many as before", "yes", ("tuned: parameters",), (), 1e9),),
     scales={"mini": TUNED, "full": TUNED},
-    draw=lambda results: {},
+    draw_figures=lambda results: {},
 )
 STUDIES: dict[str, Study] = {"tiny": TINY, "slow": SLOW}
-assert TINY.measure is train_and_measure
-assert TINY.judge is evaluate_on_test
+assert TINY.measure_trial is train_and_measure
+assert TINY.evaluate_trial is evaluate_on_test
 
 
 class OneThread(StudyRequest):
     """Sums in one order, however many cores there are: the numbers are the same to the digit."""
 
     @property
-    def crew(self) -> tuple[int, int]:
+    def processes(self) -> tuple[int, int]:
         return self.jobs or 1, 1
 
 

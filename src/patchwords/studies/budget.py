@@ -1,8 +1,8 @@
-"""What fits into a time: seeds go first, then steps, alike for all cells.
+"""Cost and duration of a study, and how to fit it into a time budget.
 
-Cells that see fewer images each still answer the question, only less surely; fewer cells would
-answer another one. A claim needs seeds, so a study that was trimmed to one tells no verdicts: it
-says so on its page.
+Seeds are cut first, then steps, in all trials alike: trials with fewer steps still answer the
+question, less precisely; fewer trials would answer another question. A claim needs seeds, so a
+study cut to one seed has no verdicts and says so on its page.
 """
 
 from __future__ import annotations
@@ -40,54 +40,54 @@ from patchwords.training.model_setup import (
 from patchwords.training.plan import require_setting
 from patchwords.training.recipes import fill_recipe_settings, find_recipe
 
-MIN_STEPS = 100  # of a cell: with fewer nothing is learned that could be compared
+MIN_STEPS = 100  # per trial: with fewer, models learn too little to compare
 
 
 @dataclass(frozen=True)
 class TrialTiming:
-    """What the dearest cell takes on this machine, with all processes at work."""
+    """Measured time of the most expensive trial with all worker processes busy."""
 
     step: float  # seconds
-    beside: float  # seconds of a cell that are no steps: starting, evaluating
+    overhead: float  # seconds per trial outside steps: start-up, evaluation
 
 
 @dataclass(frozen=True)
 class StudyWorkload:
-    """The trainings of a study."""
+    """The trainings of a study and the processes that share them."""
 
-    steps: tuple[int, ...]  # of each, for one seed
+    steps: tuple[int, ...]  # of each training of one seed
     seeds: int
     jobs: int  # processes that share them
-    shares: tuple[float, ...] | None = None  # of each, what its step takes beside a whole one
+    shares: tuple[float, ...] | None = None  # cost of a step of each, relative to a full one
 
     def seconds(self, speed: TrialTiming, share: float = 1.0) -> float:
-        """Of all of it, as if all were as dear: a process does one after the other."""
+        """Estimate the total time as if every trial cost as much as the most expensive one."""
         rounds = math.ceil(len(self.steps) * self.seeds / self.jobs)
-        return rounds * (share * self.mean * speed.step + speed.beside)
+        return rounds * (share * self.mean * speed.step + speed.overhead)
 
     @property
     def mean(self) -> float:
-        """Whole steps of a training: where the head alone learns they are hardly any."""
+        """Mean steps per training, weighted by the cost of a step."""
         shares = self.shares or (1.0,) * len(self.steps)
         whole = (steps * share for steps, share in zip(self.steps, shares, strict=True))
         return sum(whole) / len(self.steps)
 
     @property
-    def words(self) -> str:
+    def seeds_text(self) -> str:
         return f"{self.seeds} {'seed' if self.seeds == 1 else 'seeds'}"
 
 
 @dataclass(frozen=True)
 class TrimmedWorkload:
-    """How much of it is to be done."""
+    """Seeds and steps that fit into a time budget."""
 
     seeds: int
-    share: float  # of the steps
+    share: float  # of the steps to keep
     notes: tuple[str, ...]
 
 
 def trim_workload(work: StudyWorkload, speed: TrialTiming, minutes: float) -> TrimmedWorkload:
-    """As much of the work as fits; raises ConfigError where not even the least does."""
+    """Cut seeds, then steps, to fit a budget; raise ConfigError if nothing fits."""
     budget = 60 * minutes
     for seeds in range(work.seeds, 0, -1):
         kept = replace(work, seeds=seeds)
@@ -96,7 +96,7 @@ def trim_workload(work: StudyWorkload, speed: TrialTiming, minutes: float) -> Tr
             return TrimmedWorkload(seeds, 1.0, notes)
     kept = replace(work, seeds=1)
     rounds = math.ceil(len(work.steps) / work.jobs)
-    share = (budget / rounds - speed.beside) / speed.step / work.mean
+    share = (budget / rounds - speed.overhead) / speed.step / work.mean
     least = min(1.0, MIN_STEPS / min(work.steps))
     if share < least:
         needed = kept.seconds(speed, least)
@@ -113,14 +113,14 @@ def _format_trim_note(
 ) -> str:
     steps = "all steps" if share == 1 else f"{share:.0%} of the steps"
     return (
-        f"Trimmed to a budget of {minutes:g} minutes: {kept.words} in place of {work.words}, with "
+        f"Trimmed to a budget of {minutes:g} minutes: {kept.seeds_text} in place of {work.seeds_text}, with "
         f"{steps} of each of {len(work.steps)} trainings. {speed.step:.3g} s a step were measured "
         f"for the dearest one; the whole would take {format_duration(work.seconds(speed))} with "
         f"{work.jobs} {'process' if work.jobs == 1 else 'processes'}."
     )
 
 
-# What a study costs before it is run: by arithmetic on its cells, as `patchwords plan` has it.
+# The cost of a study before it runs, estimated as `patchwords plan` does.
 
 
 MODEL_SETTING_NAMES = ("model", *(field.name for field in fields(ModelSettings)))
@@ -129,58 +129,58 @@ ASSUMED_UTILISATION = 0.4  # of the hardware's peak: the assumption of `patchwor
 
 @dataclass(frozen=True)
 class TrialCost:
-    """Of one cell with one seed."""
+    """Compute of one trial with one seed."""
 
     name: str
     parameters: int
-    macs: int  # of an image
-    images: int  # seen, of all seeds the same
+    macs: int  # per image
+    images: int  # seen in training, the same for every seed
     steps: int
     flops: float
-    device_days: float | None  # None: no hardware was named
+    device_days: float | None  # None: without hardware
 
     @property
-    def of_a_step(self) -> float:
-        """The compute of one step."""
+    def step_flops(self) -> float:
+        """FLOPs of one step."""
         return self.flops / self.steps
 
     @property
     def share(self) -> float:
-        """Of what it would take if all weights learned."""
+        """FLOPs relative to training all weights."""
         return self.flops / compute_training_flops(self.macs, self.images) if self.images else 1.0
 
 
 def resolve_model_config(config: FinetuneConfig, classes: int) -> ModelConfig:
-    """The model that a run would train from new weights."""
+    """Resolve the model that a run would train from scratch."""
     if isinstance(config, PretrainConfig):
         config, _ = resolve_head(config, None)
-    asked = {
+    overrides = {
         name: value for name, value in vars(config.model_settings).items() if value is not None
     }
-    if "image_size" in asked:
-        asked["image_size"] = parse_image_size(asked["image_size"])
+    if "image_size" in overrides:
+        overrides["image_size"] = parse_image_size(overrides["image_size"])
     named = resolve_model(config.model or DEFAULT_MODEL).config
-    if get_model_family(named) == "resnet":  # it has no place for dropout
-        asked.pop("dropout", None)
-    return named.with_settings(num_classes=classes, **asked)
+    if get_model_family(named) == "resnet":  # a ResNet has no dropout
+        overrides.pop("dropout", None)
+    return named.with_settings(num_classes=classes, **overrides)
 
 
-def replace_encoder_by_shape(cell: Trial, scale: Scale) -> Trial:
-    """A cell of the same cost that needs no encoder: with its shape in place of its weights."""
-    if ENCODER not in cell.settings:
-        return cell
-    named = scale.encoders[cell.settings[ENCODER]]
+def replace_encoder_by_shape(trial: Trial, scale: Scale) -> Trial:
+    """Replace the encoder of a trial by its architecture: same cost, no weights needed."""
+    if ENCODER not in trial.settings:
+        return trial
+    named = scale.encoders[trial.settings[ENCODER]]
     shape = {name: named[name] for name in MODEL_SETTING_NAMES if name in named}
     if "recipe" in named:
         shape = {"model": find_recipe(named["recipe"]).model, **shape}
-    own = {name: value for name, value in cell.settings.items() if name != ENCODER}
-    return replace(cell, settings={**shape, **own})
+    settings = {name: value for name, value in trial.settings.items() if name != ENCODER}
+    return replace(trial, settings={**shape, **settings})
 
 
 def build_training_workload(
     config: FinetuneConfig, images: DatasetSpec, from_weights: bool = False
 ) -> TrainingWorkload:
-    """The work of a run on so many images."""
+    """Build the workload of a run on a data set of known size."""
     count = config.data_settings.train_images or images.count
     filled, _ = fill_recipe_settings(
         config,
@@ -196,37 +196,37 @@ def build_training_workload(
     return TrainingWorkload(shape, count, steps * batch / count, batch, update)
 
 
-def build_planned_config(cell: Trial, bench: StudyContext) -> FinetuneConfig:
-    """The settings of a run of the same cost as the cell's, which needs no encoder."""
-    return build_training_config(replace_encoder_by_shape(cell, bench.scale), bench)
+def build_planned_config(trial: Trial, context: StudyContext) -> FinetuneConfig:
+    """Build run settings with the cost of the trial that need no encoder."""
+    return build_training_config(replace_encoder_by_shape(trial, context.scale), context)
 
 
-def build_trial_workload(cell: Trial, bench: StudyContext) -> TrainingWorkload | None:
-    """The work of a cell; None for one that is no training."""
-    if cell.settings[VERB] == "none":
+def build_trial_workload(trial: Trial, context: StudyContext) -> TrainingWorkload | None:
+    """Build the workload of a trial; None if it trains nothing."""
+    if trial.settings[VERB] == "none":
         return None
-    images = bench.scale.data if cell.shared and bench.scale.data else bench.scale.learned
-    config = build_planned_config(cell, bench)
-    pretrained = ENCODER in cell.settings or config.weights is not None
+    images = context.scale.data if trial.shared and context.scale.data else context.scale.train_data
+    config = build_planned_config(trial, context)
+    pretrained = ENCODER in trial.settings or config.weights is not None
     return build_training_workload(config, images, pretrained)
 
 
 def estimate_trial_cost(
-    cell: Trial, bench: StudyContext, hardware: Hardware | None = None
+    trial: Trial, context: StudyContext, hardware: Hardware | None = None
 ) -> TrialCost:
-    """What a cell takes; with hardware, also how long on one such device.
+    """Estimate the compute of a trial and, with hardware, its device-days.
 
-    What only measures is not counted.
+    Trials that train nothing cost 0.
     """
-    training = build_trial_workload(cell, bench)
+    training = build_trial_workload(trial, context)
     if training is None:
-        return TrialCost(cell.name, 0, 0, 0, 0, 0.0, None if hardware is None else 0.0)
+        return TrialCost(trial.name, 0, 0, 0, 0, 0.0, None if hardware is None else 0.0)
     shape = training.config
     flops = count_training_flops(
-        build_planned_config(cell, bench), count_macs(shape), training.seen, training.images
+        build_planned_config(trial, context), count_macs(shape), training.seen, training.images
     )
     cost = TrialCost(
-        cell.name,
+        trial.name,
         count_parameters(shape),
         count_macs(shape),
         training.seen,
@@ -240,45 +240,48 @@ def estimate_trial_cost(
     return replace(cost, device_days=cost.share * estimate_time(training, machine).device_days)
 
 
-# How long a cell takes on this machine: a few steps of the dearest one, by the trainer itself.
-#
-# As many processes measure at once as will share the grid, since they slow one another down.
+# Timing on this machine: a few steps of the most expensive trial, in as many processes as will
+# share the grid, since they slow each other down.
 
 
 TIMING_STEPS = 40  # steps
-TIMING_LOG_EVERY = 5  # steps of a row of the record; the first row warms up
-FORWARD_SHARE = 1 / 3  # of a training step: the backward pass is twice as dear
+TIMING_LOG_EVERY = 5  # steps per row of metrics.jsonl; the first row is warm-up
+FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs twice the forward pass
 SCRATCH_PREFIX = ".speed-"  # in the folder of the study; deleted afterwards
 
 
-def measure_trial_timing(cell: Trial, bench: StudyContext, jobs: int, threads: int) -> TrialTiming:
-    """The slowest process counts."""
-    found: list[TrialTiming] = []
-    timed = partial(time_trial, replace_encoder_by_shape(cell, bench.scale), bench)
-    run_workers(timed, jobs, threads, found.append)
-    return TrialTiming(max(one.step for one in found), max(one.beside for one in found))
+def measure_trial_timing(
+    trial: Trial, context: StudyContext, jobs: int, threads: int
+) -> TrialTiming:
+    """Time a trial in all worker processes at once; the slowest counts."""
+    timings: list[TrialTiming] = []
+    timed = partial(time_trial, replace_encoder_by_shape(trial, context.scale), context)
+    run_workers(timed, jobs, threads, timings.append)
+    return TrialTiming(
+        max(timing.step for timing in timings), max(timing.overhead for timing in timings)
+    )
 
 
-def time_trial(cell: Trial, bench: StudyContext, tell: Callable[[TrialTiming], None]) -> None:
-    """Train a cell for a moment, in a folder that is thrown away."""
-    settings = cell.settings
+def time_trial(trial: Trial, context: StudyContext, report: Callable[[TrialTiming], None]) -> None:
+    """Train a trial for a few steps in a temporary folder, and report the timing."""
+    settings = trial.settings
     brief = {
         "steps": TIMING_STEPS,
         "log_every": TIMING_LOG_EVERY,
         "eval_every": TIMING_STEPS,
         "save_every": TIMING_STEPS,
     }
-    short = replace(cell, settings={**settings, **brief, "warmup_steps": 0})
-    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=bench.folder) as scratch:
-        trial = replace(bench, folder=Path(scratch))
-        trial.place(short).mkdir(parents=True)
+    short = replace(trial, settings={**settings, **brief, "warmup_steps": 0})
+    with tempfile.TemporaryDirectory(prefix=SCRATCH_PREFIX, dir=context.folder) as scratch:
+        scratch_context = replace(context, folder=Path(scratch))
+        scratch_context.trial_folder(short).mkdir(parents=True)
         start = time.monotonic()
-        job = train_trial(short, trial)
-        other = time.monotonic() - start - job.state.seconds
+        job = train_trial(short, scratch_context)
+        overhead = time.monotonic() - start - job.state.seconds
         rows = [row for row in read_metrics(job.folder.metrics) if row["kind"] == "train"]
     step = statistics.median(row["batch_seconds"] for row in rows[1:])
     looks = settings["steps"] // settings["eval_every"] if settings.get("eval_every") else 1
     images = {name: len(part) for name, part in job.data.splits.items()}
-    asked = images.get(TEST, 0) + looks * images.get(VALIDATION, 0)
-    # A run is opened twice: to train, and to be judged.
-    tell(TrialTiming(step, 2 * other + FORWARD_SHARE * step * asked / job.plan.batch_size))
+    evaluated = images.get(TEST, 0) + looks * images.get(VALIDATION, 0)
+    # A run is opened twice: to train, and to evaluate on test.
+    report(TrialTiming(step, 2 * overhead + FORWARD_SHARE * step * evaluated / job.plan.batch_size))

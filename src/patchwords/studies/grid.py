@@ -1,8 +1,14 @@
-"""The cells of a study, one after the other, shared out among all who work in its folder.
+"""Trials of a study, run by any number of processes that share its folder.
 
-A cell belongs to whoever holds its lock, which is the system's: that of a killed process is gone
-with it, and the next one that comes by goes on with the cell. So any number of processes may work
-in one folder, started together or by hand, on machines that share a file system with locks.
+A trial belongs to the process that holds its file lock. The lock ends with its process, so the
+next process resumes the trial of a killed one. Processes may be started together or by hand, on
+machines that share a file system with locks.
+
+    DIR/study.json                  study, scale, data, budget: the manifest
+    DIR/cells/NAME-SEED/result.json metrics of a finished trial
+    DIR/cells/NAME-SEED/judged.json its test accuracy, if it was chosen
+    DIR/cells/NAME-SEED/run/        run folder of a training; log.txt: its output
+    DIR/shared/                     what several trials use
 """
 
 from __future__ import annotations
@@ -29,54 +35,45 @@ from patchwords.studies.study import (
 from patchwords.studies.training import train_and_measure
 from patchwords.training.logs.run_folder import write_json
 
-# What lies in the folder of a study, and whether it is this study's.
-#
-# DIR/study.json                  which study, at which scale, on which data, how long
-# DIR/cells/NAME-SEED/result.json what the cell came to; there when it is done
-# DIR/cells/NAME-SEED/judged.json its test accuracy, where it was chosen
-# DIR/cells/NAME-SEED/run/        the run folder of a training; log.txt: what it said
-# DIR/shared/                     what several cells use
-
-
 MANIFEST_FILE = "study.json"
 
 
 @dataclass(frozen=True)
 class StudyManifest:
-    """What was begun in a folder."""
+    """Identity of the study in a folder: grid, data, budget."""
 
     study: str
     scale: ScaleName
     version: int
-    digest: str  # of the grid and its settings
-    data: str | None  # fingerprint of the images
-    transfer: str | None  # likewise
+    digest: str  # of the grid and the settings
+    data: str | None  # fingerprint of --data
+    transfer: str | None  # fingerprint of --transfer
     precision: str
     budget: float | None  # minutes
     seeds: int
     share: float = 1.0  # of the steps of every training
-    notes: tuple[str, ...] = ()  # on what was trimmed, for a person
+    notes: tuple[str, ...] = ()  # on what the budget cut
 
     def write(self, folder: Path) -> None:
         write_json(folder / MANIFEST_FILE, asdict(self))
 
 
 def compute_study_digest(study: Study, scale: ScaleName) -> str:
-    """Of all that decides what a cell computes."""
-    one = study.scales[scale]
-    about = {
+    """Digest everything that decides what a trial computes."""
+    spec = study.scales[scale]
+    identity = {
         "version": study.version,
-        "settings": dict(one.settings),
-        "grid": {name: dict(own) for name, own in one.grid.items()},
-        "encoders": {name: dict(own) for name, own in one.encoders.items()},
-        "about": [one.verb, one.tuned, one.shots],
+        "settings": dict(spec.settings),
+        "grid": {name: dict(settings) for name, settings in spec.grid.items()},
+        "encoders": {name: dict(settings) for name, settings in spec.encoders.items()},
+        "about": [spec.verb, spec.tuned, spec.shots],
     }
-    text = json.dumps(about, sort_keys=True)
+    text = json.dumps(identity, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def read_study_manifest(folder: Path) -> StudyManifest | None:
-    """None where the folder is new. Raises ConfigError where it holds something else."""
+    """Read the manifest; None for a new folder, ConfigError for a folder of something else."""
     if not folder.exists():
         return None
     if not folder.is_dir():
@@ -88,8 +85,8 @@ def read_study_manifest(folder: Path) -> StudyManifest | None:
             )
         return None
     try:
-        found: dict[str, Any] = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
-        return StudyManifest(**{**found, "notes": tuple(found["notes"])})
+        content: dict[str, Any] = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
+        return StudyManifest(**{**content, "notes": tuple(content["notes"])})
     except (ValueError, TypeError, KeyError) as error:
         raise ConfigError(
             f"{folder / MANIFEST_FILE} is damaged ({error}); choose another --output"
@@ -97,7 +94,7 @@ def read_study_manifest(folder: Path) -> StudyManifest | None:
 
 
 def require_same_study(folder: Path, begun: StudyManifest, now: StudyManifest) -> None:
-    """Raise ConfigError where the folder holds what this command would not have made."""
+    """Raise ConfigError if the folder holds another study, scale, grid or data."""
     elsewhere = "choose another --output"
     if (begun.study, begun.scale) != (now.study, now.scale):
         raise ConfigError(
@@ -109,28 +106,30 @@ def require_same_study(folder: Path, begun: StudyManifest, now: StudyManifest) -
             f"{folder} holds results of another version of {now.study} ({begun.version}, "
             f"{begun.digest}; this program has {now.version}, {now.digest}); {elsewhere}"
         )
-    for flag, then, here in (
+    for flag, recorded, current in (
         ("--data", begun.data, now.data),
         ("--transfer", begun.transfer, now.transfer),
     ):
-        if then != here:
+        if recorded != current:
             raise ConfigError(
-                f"{flag}: the images are not those that {folder} began with; put them back, or "
+                f"{flag}: the images are not those that {folder} was started with; put them back, or "
                 f"{elsewhere}"
             )
-    for flag, was, wanted in (
+    for flag, before, expected in (
         ("--budget", begun.budget, now.budget),
         ("--precision", begun.precision, now.precision),
     ):
-        if was != wanted:
+        if before != expected:
             began = (
-                f"with {flag} {_format_flag_value(was)}" if was is not None else f"without {flag}"
+                f"with {flag} {_format_flag_value(before)}"
+                if before is not None
+                else f"without {flag}"
             )
-            raise ConfigError(f"{folder} was begun {began}; say the same, or {elsewhere}")
+            raise ConfigError(f"{folder} was started {began}; use the same, or {elsewhere}")
 
 
 def read_trial_metrics(path: Path) -> dict[str, float | None] | None:
-    """The numbers of a cell; None where it is not done."""
+    """Read the metrics of a trial; None if it is not finished."""
     if not path.is_file():
         return None
     found: dict[str, float | None] = json.loads(path.read_text(encoding="utf-8"))
@@ -138,7 +137,7 @@ def read_trial_metrics(path: Path) -> dict[str, float | None] | None:
 
 
 def write_trial_metrics(path: Path, numbers: dict[str, float | None]) -> None:
-    """All of them or none: a cell with this file is done."""
+    """Write the metrics of a trial atomically: the file marks it as finished."""
     write_atomically(path, json.dumps(numbers, indent=1) + "\n")
 
 
@@ -148,7 +147,7 @@ def _format_flag_value(value: object) -> str:
 
 Stage = Literal["measure", "judge"]
 STAGE_FILES: dict[Stage, str] = {"measure": RESULT_FILE, "judge": TEST_RESULT_FILE}
-POLL_SECONDS = 0.5  # seconds between two looks at cells that others are at
+POLL_SECONDS = 0.5  # seconds between checks of trials that other processes run
 
 StatusCallback = Callable[[str], None]
 
@@ -156,38 +155,38 @@ StatusCallback = Callable[[str], None]
 def run_trials(
     study: Study,
     encoders: Sequence[Trial],
-    cells: Sequence[Trial],
-    bench: StudyContext,
-    tell: StatusCallback,
+    trials: Sequence[Trial],
+    context: StudyContext,
+    report: StatusCallback,
 ) -> None:
-    """Pre-train, measure every cell, choose by what all came to, and judge what was chosen."""
-    run_stage(study, encoders, bench, "measure", tell)
-    run_stage(study, cells, bench, "measure", tell)
-    run_stage(study, list_chosen_trials(study, cells, bench), bench, "judge", tell)
+    """Pre-train, measure every trial, choose by validation, evaluate the chosen on test."""
+    run_stage(study, encoders, context, "measure", report)
+    run_stage(study, trials, context, "measure", report)
+    run_stage(study, list_chosen_trials(study, trials, context), context, "judge", report)
 
 
-def list_chosen_trials(study: Study, cells: Sequence[Trial], bench: StudyContext) -> list[Trial]:
-    """The cells that are judged, once all are measured."""
-    if study.judge is None:
+def list_chosen_trials(study: Study, trials: Sequence[Trial], context: StudyContext) -> list[Trial]:
+    """List the trials to evaluate on test, once all are measured."""
+    if study.evaluate_trial is None:
         return []
-    names = set(choose_labelled_trials(study, cells, bench).values())
-    return [cell for cell in cells if cell.name in names]
+    names = set(choose_labelled_trials(study, trials, context).values())
+    return [trial for trial in trials if trial.name in names]
 
 
 def choose_labelled_trials(
-    study: Study, cells: Sequence[Trial], bench: StudyContext
+    study: Study, trials: Sequence[Trial], context: StudyContext
 ) -> dict[str, str]:
-    """Label -> cell, by validation accuracy alone."""
-    return study.choose(
-        bench.scale.grid,
-        collect_validation_accuracies(collect_trial_metrics(cells, bench, "measure")),
+    """Choose a trial per label by validation accuracy alone."""
+    return study.choose_trials(
+        context.scale.grid,
+        collect_validation_accuracies(collect_trial_metrics(trials, context, "measure")),
     )
 
 
 def collect_validation_accuracies(
     found: Mapping[tuple[str, int], TrialMetrics],
 ) -> dict[str, list[float | None]]:
-    """Cell -> its validation accuracy, seed by seed."""
+    """Collect the validation accuracies of every trial, by seed."""
     table: dict[str, list[float | None]] = {}
     for (name, _), numbers in sorted(found.items(), key=lambda item: item[0][1]):
         table.setdefault(name, []).append(numbers.get("validation"))
@@ -195,28 +194,34 @@ def collect_validation_accuracies(
 
 
 def run_stage(
-    study: Study, cells: Sequence[Trial], bench: StudyContext, stage: Stage, tell: StatusCallback
+    study: Study,
+    trials: Sequence[Trial],
+    context: StudyContext,
+    stage: Stage,
+    report: StatusCallback,
 ) -> None:
-    """Do every cell that is neither done nor being done; then wait for those that others are at."""
+    """Run every trial that is free, then wait for those of other processes."""
 
     def count(line: str) -> None:
-        done = sum((bench.place(cell) / STAGE_FILES[stage]).is_file() for cell in cells)
-        word = "pre-trained" if cells[0].shared else f"{stage}d"
-        tell(f"{word} {done} of {len(cells)}: {line}")
+        done = sum((context.trial_folder(trial) / STAGE_FILES[stage]).is_file() for trial in trials)
+        word = "pre-trained" if trials[0].shared else f"{stage}d"
+        report(f"{word} {done} of {len(trials)}: {line}")
 
-    left = list(cells)
-    while left:
-        others = [cell for cell in left if not try_run_trial(study, cell, bench, stage, count)]
-        if others:
+    remaining = list(trials)
+    while remaining:
+        busy = [
+            trial for trial in remaining if not try_run_trial(study, trial, context, stage, count)
+        ]
+        if busy:
             time.sleep(POLL_SECONDS)
-        left = others
+        remaining = busy
 
 
 def try_run_trial(
-    study: Study, cell: Trial, bench: StudyContext, stage: Stage, tell: StatusCallback
+    study: Study, trial: Trial, context: StudyContext, stage: Stage, report: StatusCallback
 ) -> bool:
-    """Do the cell unless somebody else is at it; -> whether it is done."""
-    place = bench.place(cell)
+    """Run the trial unless another process holds it; return whether it is finished."""
+    place = context.trial_folder(trial)
     file = place / STAGE_FILES[stage]
     if file.is_file():
         return True
@@ -224,47 +229,47 @@ def try_run_trial(
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise explain_write_error(error, place) from error
-    with file_lock(place / ".lock", wait=False) as mine:
-        if not mine:
+    with file_lock(place / ".lock", wait=False) as acquired:
+        if not acquired:
             return False
         if not file.is_file():
             start = time.monotonic()
-            numbers = dict(run_trial(study, cell, bench, stage))
+            numbers = dict(run_trial(study, trial, context, stage))
             write_trial_metrics(file, numbers)
-            tell(format_trial_line(cell, numbers, time.monotonic() - start))
+            report(format_trial_line(trial, numbers, time.monotonic() - start))
     return True
 
 
-def run_trial(study: Study, cell: Trial, bench: StudyContext, stage: Stage) -> TrialMetrics:
-    """The numbers of one cell in one stage; what diverged has no accuracy to be judged."""
-    if cell.shared:
-        return train_and_measure(cell, bench)
+def run_trial(study: Study, trial: Trial, context: StudyContext, stage: Stage) -> TrialMetrics:
+    """Compute the metrics of a trial in one stage; a diverged one has no test accuracy."""
+    if trial.shared:
+        return train_and_measure(trial, context)
     if stage == "measure":
-        return study.measure(cell, bench)
-    assert study.judge is not None
-    measured = read_trial_metrics(bench.place(cell) / RESULT_FILE) or {}
-    return {"accuracy": None} if measured.get("diverged") else study.judge(cell, bench)
+        return study.measure_trial(trial, context)
+    assert study.evaluate_trial is not None
+    measured = read_trial_metrics(context.trial_folder(trial) / RESULT_FILE) or {}
+    return {"accuracy": None} if measured.get("diverged") else study.evaluate_trial(trial, context)
 
 
 def collect_trial_metrics(
-    cells: Sequence[Trial], bench: StudyContext, stage: Stage
+    trials: Sequence[Trial], context: StudyContext, stage: Stage
 ) -> dict[tuple[str, int], TrialMetrics]:
-    """(name, seed) -> the numbers of every cell that is done."""
-    found: dict[tuple[str, int], TrialMetrics] = {}
-    for cell in cells:
-        numbers = read_trial_metrics(bench.place(cell) / STAGE_FILES[stage])
+    """Collect the metrics of all finished trials by (name, seed)."""
+    metrics: dict[tuple[str, int], TrialMetrics] = {}
+    for trial in trials:
+        numbers = read_trial_metrics(context.trial_folder(trial) / STAGE_FILES[stage])
         if numbers is not None:
-            found[cell.name, cell.seed] = numbers
-    return found
+            metrics[trial.name, trial.seed] = numbers
+    return metrics
 
 
-def format_trial_line(cell: Trial, numbers: TrialMetrics, seconds: float) -> str:
-    """A finished cell, for a person."""
+def format_trial_line(trial: Trial, numbers: TrialMetrics, seconds: float) -> str:
+    """Format a finished trial as a progress line."""
     if numbers.get("diverged"):
-        return f"{cell.words}: diverged"
+        return f"{trial.title}: diverged"
     shown = (
         f"{word} {numbers[key]:.1%}"
         for key, word in (("validation", "validation"), ("accuracy", "accuracy"))
         if numbers.get(key) is not None
     )
-    return f"{cell.words}: {', '.join((*shown, f'{seconds:.0f} s'))}"
+    return f"{trial.title}: {', '.join((*shown, f'{seconds:.0f} s'))}"

@@ -1,4 +1,4 @@
-"""What stands on the page of a study, in order, before it is HTML or Markdown."""
+"""The page of a study: its blocks in order, as HTML that opens offline and as Markdown."""
 
 from __future__ import annotations
 
@@ -27,24 +27,22 @@ NOT_AVAILABLE = "N/A"
 def build_page_blocks(
     study: Study, results: Mapping[str, Any], pictures: Sequence[str], command: str
 ) -> list[PageBlock]:
-    """The whole page; every number on it is in the results."""
+    """Build the blocks of the page from results.json."""
     return [
         PageText(f"{results['question']} {results['source']}; scale: {results['scale']}."),
         PageHeading("Claims"),
-        PageTable(("claim", "paper", "here", "decided by", "verdict"), build_claim_rows(results)),
+        PageTable(("claim", "paper", "here", "rule", "verdict"), build_claim_rows(results)),
         PageText(DECISION_RULE),
         PageHeading("Numbers"),
         *build_number_blocks(study, results),
         *(PageFigure(name, f"{results['title']}: {results['quantity']}") for name in pictures),
-        *study.tables(results),
+        *study.build_tables(results),
         PageHeading("How"),
         *(PageText(note) for note in results["notes"]),
         PageText(format_method(study, results)),
-        *build_optional_table(
-            ("pre-training", "its settings"), build_grid_rows(results["encoders"])
-        ),
-        *build_optional_table(("setting of every cell", "value"), build_setting_rows(results)),
-        PageTable(("cell", "what is its own"), build_grid_rows(results["grid"])),
+        *build_optional_table(("pre-training", "settings"), build_grid_rows(results["encoders"])),
+        *build_optional_table(("setting of every trial", "value"), build_setting_rows(results)),
+        PageTable(("trial", "own settings"), build_grid_rows(results["grid"])),
         PageHeading("Compute"),
         PageText(format_compute_spent(results)),
         PageCommand(command),
@@ -52,80 +50,93 @@ def build_page_blocks(
 
 
 DECISION_RULE = (
-    "A claim agrees, or disagrees, where the 95 % interval of its difference lies to one side; "
-    "else this scale cannot tell. Differences are paired by seed, intervals are Student's t over "
-    "the seeds. A margin holds for claims that two things are alike. A claim with parts is told "
-    "where all of them say the same. A control shows that what a claim is about does something at "
-    "all: where it fails, the claim was not tested here. Claims, rule and margins were fixed "
-    "before the first run; parts and controls came after it, and can only take a verdict away."
+    "The verdict is agrees or disagrees if the 95 % interval of the difference is on one side of 0, "
+    "else this scale cannot tell. Differences are paired by seed; intervals are Student's t over "
+    "the seeds. Claims that two things are equal have a margin. A claim with parts has a verdict "
+    "only where all parts agree. A control shows that the treatment has an effect at all: if it "
+    "fails, the claim was not tested here. Claims, rule and margins were fixed before the first "
+    "run; parts and controls were added later, and can only remove a verdict."
 )
 
 
 def build_claim_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
     return [
-        (one["text"], one["paper"], format_difference(one), one["rule"], verdict(one))
-        for one in results["claims"]
+        (
+            claim["text"],
+            claim["paper"],
+            format_difference(claim),
+            claim["rule"],
+            format_verdict(claim),
+        )
+        for claim in results["claims"]
     ]
 
 
 def format_difference(claim: Mapping[str, Any]) -> str:
-    """In its unit, with its interval; each of its parts; and the seeds that are missing."""
-    parts = "".join(f"; {one['name']} {difference_of(one)}" for one in claim["parts"])
-    return difference_of(claim) + parts
+    """Format a difference with its unit, interval, parts and missing seeds."""
+    parts = "".join(f"; {one['name']} {format_contrast(one)}" for one in claim["parts"])
+    return format_contrast(claim) + parts
 
 
-def verdict(claim: Mapping[str, Any]) -> str:
-    """The word; of what was not tested with the reason."""
+def format_verdict(claim: Mapping[str, Any]) -> str:
+    """Format the verdict; with the reason if the claim was not tested."""
     if claim["verdict"] != UNTESTED:
         return str(claim["verdict"])
-    failed = (one for one in claim["controls"] if not one["shown"])
-    said = "; ".join(f"{one['name']} is {difference_of(one)}" for one in failed)
-    return f"{UNTESTED}: {claim['untested'] or said}"
+    failed = (control for control in claim["controls"] if not control["shown"])
+    reasons = "; ".join(f"{control['name']} is {format_contrast(control)}" for control in failed)
+    return f"{UNTESTED}: {claim['untested'] or reasons}"
 
 
-def difference_of(one: Mapping[str, Any]) -> str:
-    """Of a claim as a whole, of a part or of a control."""
-    found, unit = one["difference"], one["unit"]
-    if found is None:
-        return "no seed is left: training diverged"
+def format_contrast(row: Mapping[str, Any]) -> str:
+    """Format the difference of a claim, a part or a control."""
+    statistics, unit = row["difference"], row["unit"]
+    if statistics is None:
+        return "diverged in every seed"
     mean, low, high = (
-        None if found[name] is None else f"{unit['times'] * found[name]:+.{unit['digits'] + 1}f}"
+        None
+        if statistics[name] is None
+        else f"{unit['times'] * statistics[name]:+.{unit['digits'] + 1}f}"
         for name in ("mean", "low", "high")
     )
     value = f"{mean} {unit['difference']}"
-    said = (
-        f"{value}, of one seed"
+    text = (
+        f"{value}, one seed"
         if low is None
-        else f"{value} (95 % interval {low} to {high}, {found['n']} seeds)"
+        else f"{value} (95 % interval {low} to {high}, {statistics['n']} seeds)"
     )
-    lost = ", ".join(map(str, one["seeds_lost"]))
-    return f"{said}; diverged: seed {lost}" if lost else said
+    lost = ", ".join(map(str, row["seeds_lost"]))
+    return f"{text}; diverged in seed {lost}" if lost else text
 
 
 def build_number_blocks(study: Study, results: Mapping[str, Any]) -> list[PageBlock]:
-    """The paper's beside ours: in the form of its table, where that has rows and columns."""
-    by_label = {one["label"]: one for one in results["labels"]}
-    said = PageText(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
+    """Build the table of the paper's numbers next to the measured ones."""
+    by_label = {row["label"]: row for row in results["labels"]}
+    note = PageText(f"Here: {results['quantity']}. Paper: {study.paper_quantity}. {study.note}")
     if study.layout is None:
-        rows = [(label, *format_ours_and_paper(one)) for label, one in by_label.items()]
-        return [said, *build_comparison_table(study, rows)]
-    every, all_columns = study.layout  # of every scale
-    names = [name for name in every if any(f"{name}, {one}" in by_label for one in all_columns)]
-    columns = [one for one in all_columns if any(f"{name}, {one}" in by_label for name in names)]
-    inside = {name: [f"{name}, {column}" for column in columns] for name in names}
-    table = [
-        (name, *(format_matrix_cell(by_label.get(one)) for one in inside[name])) for name in names
+        rows = [(label, *format_ours_and_paper(row)) for label, row in by_label.items()]
+        return [note, *build_comparison_table(study, rows)]
+    every, all_columns = study.layout  # rows and columns of the paper's table, at every scale
+    names = [
+        name for name in every if any(f"{name}, {column}" in by_label for column in all_columns)
     ]
-    beyond = by_label.keys() - {one for row in inside.values() for one in row}
+    columns = [
+        column for column in all_columns if any(f"{name}, {column}" in by_label for name in names)
+    ]
+    matrix = {name: [f"{name}, {column}" for column in columns] for name in names}
+    table = [
+        (name, *(format_matrix_cell(by_label.get(label)) for label in matrix[name]))
+        for name in names
+    ]
+    beyond = by_label.keys() - {label for row in matrix.values() for label in row}
     rows = [
-        (label, *format_ours_and_paper(one)) for label, one in by_label.items() if label in beyond
+        (label, *format_ours_and_paper(row)) for label, row in by_label.items() if label in beyond
     ]
     head = "here (paper)" if study.paper else "here"
-    return [said, PageTable((head, *columns), table), *build_comparison_table(study, rows)]
+    return [note, PageTable((head, *columns), table), *build_comparison_table(study, rows)]
 
 
 def build_comparison_table(study: Study, rows: Sequence[Sequence[str]]) -> list[PageBlock]:
-    """A label, ours, and the paper's where it prints any."""
+    """Build a table of labels, measured values and the paper's."""
     if study.paper:
         return build_optional_table(("", "here", "paper"), rows)
     return build_optional_table(("", "here"), [row[:2] for row in rows])
@@ -139,39 +150,43 @@ def format_matrix_cell(label: Mapping[str, Any] | None) -> str:
 
 
 def format_ours_and_paper(label: Mapping[str, Any]) -> tuple[str, str]:
-    """Ours with the standard deviation of a seed, and the paper's."""
+    """Format the measured value with its standard deviation, next to the paper's."""
     over, paper, unit = label["over_seeds"], label["paper"], label["unit"]
 
-    def told(value: float) -> str:
+    def format_value(value: float) -> str:
         return f"{unit['times'] * value:.{unit['digits']}f}"
 
     if over is None:
         ours = "diverged"
     elif over["std"] is None:
-        ours = told(over["mean"])
+        ours = format_value(over["mean"])
     else:
-        ours = f"{told(over['mean'])} ± {told(over['std'])}"
-    return ours, "-" if paper is None else told(paper)
+        ours = f"{format_value(over['mean'])} ± {format_value(over['std'])}"
+    return ours, "-" if paper is None else format_value(paper)
 
 
 def format_method(study: Study, results: Mapping[str, Any]) -> str:
-    judged = next((one for one in results["cells"] if "test images" in one), None)
-    places = " and ".join(filter(None, (results["data"], results["transfer"])))
-    if not places:
+    evaluated = next((trial for trial in results["cells"] if "test images" in trial), None)
+    sources = " and ".join(filter(None, (results["data"], results["transfer"])))
+    if not sources:
         return (
-            f"{pluralise(len(results['grid']), 'cell')} x {pluralise(results['seeds'], 'repeat')}."
+            f"{pluralise(len(results['grid']), 'trial')} x {pluralise(results['seeds'], 'repeat')}."
         )
-    by = f", judged by {format_count(judged['test images'])} images" if judged else ""
-    chosen = {one["cell"] for one in results["labels"]} - {None}
-    asked = any(one.get("validation") is not None for one in results["cells"])
-    some = asked and 0 < len(chosen) < len(results["grid"]) and study.judge is not None
-    first = (
-        " Only the cells that validation images chose were asked about them, once." if some else ""
+    on_test = f", evaluated on {format_count(evaluated['test images'])} images" if evaluated else ""
+    chosen = {row["cell"] for row in results["labels"]} - {None}
+    validated = any(trial.get("validation") is not None for trial in results["cells"])
+    selected = (
+        validated and 0 < len(chosen) < len(results["grid"]) and study.evaluate_trial is not None
+    )
+    selection = (
+        " Only the trials chosen by validation images were evaluated on them, once."
+        if selected
+        else ""
     )
     return (
-        f"{pluralise(len(results['grid']), 'cell')} x {pluralise(results['seeds'], 'seed')} on "
-        f"{places}{by}.{first} ± is the standard deviation of a seed. "
-        "Cells of one seed see the same images in the same order."
+        f"{pluralise(len(results['grid']), 'trial')} x {pluralise(results['seeds'], 'seed')} on "
+        f"{sources}{on_test}.{selection} ± is the standard deviation over seeds. "
+        "Trials of one seed see the same images in the same order."
     )
 
 
@@ -179,15 +194,15 @@ def build_setting_rows(results: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, format_setting_value(value)) for name, value in results["settings"].items()]
 
 
-def build_grid_rows(cells: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+def build_grid_rows(grid: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
     return [
-        (name, ", ".join(f"{key} {format_setting_value(value)}" for key, value in own.items()))
-        for name, own in cells.items()
+        (name, ", ".join(f"{key} {format_setting_value(value)}" for key, value in settings.items()))
+        for name, settings in grid.items()
     ]
 
 
 def build_optional_table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[PageBlock]:
-    """Nothing where there are no rows."""
+    """Build a table; nothing without rows."""
     return [PageTable(head, rows)] if rows else []
 
 
@@ -198,13 +213,14 @@ def format_compute_spent(results: Mapping[str, Any]) -> str:
     lost = f"; {format_count(spent['diverged'])} of them diverged" if spent["diverged"] else ""
     return (
         f"{pluralise(spent['trainings'], 'training')}{lost}: {format_compact(spent['images'])} images seen, "
-        f"{format_flops(spent['flops'])} (6 x MACs x images, as Table 6 counts), "
-        f"{format_duration(spent['seconds'])} of training in all processes together. The command:"
+        f"{format_flops(spent['flops'])} (6 x MACs x images, as in Table 6), "
+        f"{format_duration(spent['seconds'])} of training, summed over processes. The command:"
     )
 
 
 def format_flops(number: float) -> str:
-    """
+    """Format FLOPs with a unit.
+
     >>> format_flops(4.15e14), format_flops(1.2e16), format_flops(6.69e20)
     ('415 TFLOPs', '12 PFLOPs', '669 exaFLOPs')
     """
@@ -224,14 +240,14 @@ def format_setting_value(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-# A study's page: page.html, one file that opens offline, and page.md for documents.
+# page.html, one file that opens offline, and page.md for documents.
 
 
 AGREES, DISAGREES = "agrees", "disagrees"
 
 
 def render_html_page(title: str, pieces: Sequence[PageBlock], figures: Mapping[str, bytes]) -> str:
-    """The page as text; the figures are inside."""
+    """Render the page as one HTML file with its figures embedded."""
     first, *rest = split_into_sections(pieces)
     header = tag(
         "header", draw_logo(), tag("div", tag("h1", title), *map(render_lead_paragraph, first))
@@ -257,7 +273,7 @@ section td.num { text-align: left; }
 
 
 def split_into_sections(pieces: Sequence[PageBlock]) -> list[list[PageBlock]]:
-    """What stands before the first heading, then each heading with what follows it."""
+    """Split blocks into those before the first heading and one list per heading."""
     parts: list[list[PageBlock]] = [[]]
     for piece in pieces:
         if isinstance(piece, PageHeading):
@@ -286,7 +302,7 @@ def render_html_block(piece: PageBlock, figures: Mapping[str, bytes]) -> Markup:
 
 
 def render_study_cell(text: str) -> Markup:
-    """Verdicts have a colour, numbers digits of one width."""
+    """Render a table cell: verdicts in colour, numbers with equal-width digits."""
     if text.startswith((AGREES, DISAGREES)):
         return tag("td", text, class_=text)
     signed = text[:1] in {"+", "-"} and text[1:2].isdigit() and not any(map(str.isalpha, text))
@@ -295,7 +311,7 @@ def render_study_cell(text: str) -> Markup:
 
 
 def render_markdown_page(title: str, pieces: Sequence[PageBlock]) -> str:
-    """The page for documents; the figure is beside it."""
+    """Render the page as Markdown with a link to the figure."""
     return f"# {title}\n\n" + "\n\n".join(map(render_markdown_block, pieces)) + "\n"
 
 
@@ -317,6 +333,6 @@ def render_markdown_block(piece: PageBlock) -> str:
 
 
 def render_markdown_row(cells: Sequence[str]) -> str:
-    """A row of a table; a stroke inside a cell would end it."""
+    """Render a table row, with vertical bars escaped."""
     escaped = (word.replace("|", "/") for word in cells)
     return f"| {' | '.join(escaped)} |"

@@ -18,7 +18,7 @@ class PageText:
 
 @dataclass(frozen=True)
 class PageTable:
-    """A table; the first column names its rows."""
+    """A table whose first column names its rows."""
 
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -26,7 +26,7 @@ class PageTable:
 
 @dataclass(frozen=True)
 class PageFigure:
-    name: str  # of the figure's files, without ending
+    name: str  # of the figure's files, without suffix
     alt: str
 
 

@@ -1,4 +1,4 @@
-"""The studies by name; each is a file of the folder `paper`, loaded when it is wanted."""
+"""Registry of studies by name; each is a file of `paper/`, imported on request."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ STUDIES = (
 
 
 def load_study(name: str) -> Study:
-    """Raises ConfigError for a name that is none."""
+    """Load a study; raise ConfigError for an unknown name."""
     if name not in STUDIES:
         near = did_you_mean(name, STUDIES)
         raise ConfigError(f"unknown study {name!r}{near or '; `patchwords study` lists them'}")

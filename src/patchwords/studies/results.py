@@ -23,14 +23,14 @@ from patchwords.studies.study import (
 )
 from patchwords.version import __version__
 
-# Does a claim of the paper hold here? By a rule that is fixed before the run.
+# The verdict on a claim follows a rule that is fixed before the run.
 #
-# Seeds are paired: cells of one seed see the same images in the same order, so the difference is
-# taken seed by seed, and its 95 % interval is Student's t over the seeds. One seed says nothing of
-# the next: with a single one nothing can be told.
+# Seeds are paired: trials of one seed see the same images in the same order, so the difference is
+# computed per seed, and its 95 % interval is Student's t over the seeds. A single seed decides
+# nothing.
 #
-# A claim whose controls do not lie above zero, by the same rule, was not tested. One that has parts
-# is told where all of them say the same.
+# A claim whose controls are not above zero, by the same rule, was not tested. A claim with parts
+# gets a verdict where all parts agree.
 
 
 VerdictName = Literal["agrees", "disagrees", "cannot tell at this scale", "not tested here"]
@@ -40,40 +40,48 @@ UNTESTED: VerdictName = "not tested here"
 
 @dataclass(frozen=True)
 class Difference:
-    """What was measured for a claim, one of its parts or a control."""
+    """The measured difference of a claim, of one of its parts or of a control."""
 
-    values: tuple[float, ...]  # seed by seed
-    lost: tuple[int, ...]  # seeds of which a cell diverged
-    found: SeedStatistics | None  # None: no seed is left
+    values: tuple[float, ...]  # per seed
+    diverged_seeds: tuple[int, ...]  # seeds in which a trial diverged
+    statistics: SeedStatistics | None  # None: without a seed left
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim beside what was measured."""
+    """A claim with its measured difference and verdict."""
 
     claim: Claim
     whole: Difference
-    parts: tuple[Difference, ...]  # as the claim lists them
-    controls: tuple[Difference, ...]  # likewise
-    untested: str | None  # why this scale cannot test it, whatever was measured
-    word: VerdictName
+    parts: tuple[Difference, ...]  # in the order of the claim
+    controls: tuple[Difference, ...]  # in the order of the claim
+    untested: str | None  # why this scale cannot test the claim
+    name: VerdictName
 
 
 def judge_claim(claim: Claim, table: ValuesByLabel, untested: str | None = None) -> Verdict:
-    """The verdict on one claim, from the values of its labels."""
-    whole = differ(claim.more, claim.less, table)
-    parts = tuple(differ(one.more, one.less, table) for one in claim.parts)
-    controls = tuple(differ(one.more, one.less, table) for one in claim.controls)
-    words = {decide_verdict(one.found, claim.margin) for one in (whole, *parts)}
+    """Judge one claim from the values of its labels."""
+    whole = compute_difference(claim.more, claim.less, table)
+    parts = tuple(
+        compute_difference(contrast.more, contrast.less, table) for contrast in claim.parts
+    )
+    controls = tuple(
+        compute_difference(contrast.more, contrast.less, table) for contrast in claim.controls
+    )
+    words = {decide_verdict(contrast.statistics, claim.margin) for contrast in (whole, *parts)}
     word = words.pop() if len(words) == 1 else CANNOT_TELL
-    known = whole.found is not None and whole.found.low is not None  # by more than one seed
-    if untested or (known and not all(map(shown, controls))):
+    known = (
+        whole.statistics is not None and whole.statistics.low is not None
+    )  # with more than one seed
+    if untested or (known and not all(map(is_above_zero, controls))):
         word = UNTESTED
     return Verdict(claim, whole, parts, controls, untested, word)
 
 
-def differ(more: Sequence[str], less: Sequence[str], table: ValuesByLabel) -> Difference:
-    """The mean of some labels less that of others, over the seeds in which none diverged."""
+def compute_difference(
+    more: Sequence[str], less: Sequence[str], table: ValuesByLabel
+) -> Difference:
+    """Subtract the means of two label groups, over the seeds in which no trial diverged."""
     labels = (*more, *less)
     seeds = sorted(set.intersection(*(set(table[label]) for label in labels)))
     lost = tuple(s for s in seeds if any(table[label][s] is None for label in labels))
@@ -82,45 +90,45 @@ def differ(more: Sequence[str], less: Sequence[str], table: ValuesByLabel) -> Di
     return Difference(values, lost, compute_seed_statistics(values) if values else None)
 
 
-def shown(control: Difference) -> bool:
-    """Whether a control lies above zero."""
-    return decide_verdict(control.found, None) == "agrees"
+def is_above_zero(control: Difference) -> bool:
+    """Whether a control is above zero."""
+    return decide_verdict(control.statistics, None) == "agrees"
 
 
-def decide_verdict(found: SeedStatistics | None, margin: float | None) -> VerdictName:
-    """The rule: where the interval lies against zero, or against the margin around it."""
-    if found is None or found.low is None or found.high is None:
+def decide_verdict(statistics: SeedStatistics | None, margin: float | None) -> VerdictName:
+    """Apply the rule: compare the interval with zero or with the margin around zero."""
+    if statistics is None or statistics.low is None or statistics.high is None:
         return CANNOT_TELL
     if margin is None:
-        if found.low > 0:
+        if statistics.low > 0:
             return "agrees"
-        return "disagrees" if found.high < 0 else CANNOT_TELL
-    if -margin <= found.low and found.high <= margin:
+        return "disagrees" if statistics.high < 0 else CANNOT_TELL
+    if -margin <= statistics.low and statistics.high <= margin:
         return "agrees"
-    return "disagrees" if found.low > margin or found.high < -margin else CANNOT_TELL
+    return "disagrees" if statistics.low > margin or statistics.high < -margin else CANNOT_TELL
 
 
 def format_claim_rule(claim: Claim, unit: DisplayUnit) -> str:
-    """What decides, for a person."""
+    """Format the rule behind a verdict."""
     more, less = (
         " and ".join(labels)
         for labels in (_abbreviate_labels(claim.more), _abbreviate_labels(claim.less))
     )
-    what = f"{more} less {less}" if less else more
+    what = f"{more} minus {less}" if less else more
     if claim.margin is None:
         where = "above 0"
     else:
         value = f"{unit.times * claim.margin:g}"
-        unit_of_it = unit.difference.removesuffix("s") if value == "1" else unit.difference
-        where = f"within {value} {unit_of_it} of 0"
-    parts = ", in each part, too" if claim.parts else ""
-    names = " and ".join(one.name for one in claim.controls)
+        difference_unit = unit.difference.removesuffix("s") if value == "1" else unit.difference
+        where = f"within {value} {difference_unit} of 0"
+    parts = ", in each part as well" if claim.parts else ""
+    names = " and ".join(control.name for control in claim.controls)
     controls = f"; control: {names}, above 0" if names else ""
-    return f"{what}: the 95 % interval lies {where}{parts}{controls}"
+    return f"{what}: the 95 % interval is {where}{parts}{controls}"
 
 
 def _abbreviate_labels(labels: Sequence[str]) -> Sequence[str]:
-    return labels if len(labels) <= 3 else (f"mean of {len(labels)} cells",)
+    return labels if len(labels) <= 3 else (f"mean of {len(labels)} trials",)
 
 
 def _mean_of_labels(labels: Sequence[str], table: ValuesByLabel, seed: int) -> float:
@@ -130,23 +138,23 @@ def _mean_of_labels(labels: Sequence[str], table: ValuesByLabel, seed: int) -> f
     return sum(value for value in values if value is not None) / len(values)
 
 
-MetricsByTrial = Mapping[tuple[str, int], TrialMetrics]  # (cell, seed) -> its numbers
+MetricsByTrial = Mapping[tuple[str, int], TrialMetrics]  # (trial, seed) -> metrics
 
 
 def assemble_results(
     study: Study,
     record: StudyManifest,
     encoders: Sequence[Trial],
-    cells: Sequence[Trial],
-    bench: StudyContext,
+    trials: Sequence[Trial],
+    context: StudyContext,
 ) -> dict[str, Any]:
-    """The results of a study whose cells are all done."""
-    labels = choose_labelled_trials(study, cells, bench)
+    """Assemble the results of a study whose trials are all finished."""
+    labels = choose_labelled_trials(study, trials, context)
     measured, judged = (
-        collect_trial_metrics(cells, bench, "measure"),
-        collect_trial_metrics(cells, bench, "judge"),
+        collect_trial_metrics(trials, context, "measure"),
+        collect_trial_metrics(trials, context, "judge"),
     )
-    pretrained = collect_trial_metrics(encoders, bench, "measure")
+    pretrained = collect_trial_metrics(encoders, context, "measure")
     whole = {key: {**numbers, **judged.get(key, {})} for key, numbers in measured.items()}
     table = compute_values_by_label(study, labels, whole, record.seeds)
     return {
@@ -159,41 +167,45 @@ def assemble_results(
         "question": study.question,
         "source": study.source,
         "quantity": study.quantity,
-        "data": bench.data,
-        "transfer": bench.transfer,
-        "device": choose_device(bench.device).describe()["name"],
+        "data": context.data,
+        "transfer": context.transfer,
+        "device": choose_device(context.device).describe()["name"],
         "seeds": record.seeds,
         "notes": list(record.notes),
-        # as a budget has left them; what a cell sets for itself is in none of the others
+        # as cut by the budget; settings of single trials are not among them
         "settings": convert_tuples(
-            {name: cells[0].settings[name] for name in bench.scale.settings}
+            {name: trials[0].settings[name] for name in context.scale.settings}
         ),
-        "grid": {name: convert_tuples(own) for name, own in bench.scale.grid.items()},
-        "encoders": {name: convert_tuples(own) for name, own in bench.scale.encoders.items()},
-        "labels": [row_of_label(study, labels, *one) for one in table.items()],
-        "claims": claims(study, table, bench.scale),
+        "grid": {name: convert_tuples(settings) for name, settings in context.scale.grid.items()},
+        "encoders": {
+            name: convert_tuples(settings) for name, settings in context.scale.encoders.items()
+        },
+        "labels": [build_label_result(study, labels, *row) for row in table.items()],
+        "claims": build_claim_results(study, table, context.scale),
         "compute": sum_training_compute([*pretrained.values(), *measured.values()]),
-        "pretrainings": [build_trial_row(cell, pretrained, bench) for cell in encoders],
-        "cells": [build_trial_row(cell, whole, bench) for cell in cells],
+        "pretrainings": [build_trial_row(trial, pretrained, context) for trial in encoders],
+        "cells": [build_trial_row(trial, whole, context) for trial in trials],
     }
 
 
 def compute_values_by_label(
     study: Study, labels: Mapping[str, str], whole: MetricsByTrial, seeds: int
 ) -> ValuesByLabel:
-    """Label -> seed -> what the study reads off the cells of that seed."""
+    """Compute the values of every label and seed from the trials."""
     table: dict[str, dict[int, float | None]] = {}
     for seed in range(seeds):
-        found = {name: numbers for (name, one), numbers in whole.items() if one == seed}
-        for label, value in study.read(labels, found).items():
+        metrics = {
+            name: numbers for (name, trial_seed), numbers in whole.items() if trial_seed == seed
+        }
+        for label, value in study.compute_values(labels, metrics).items():
             table.setdefault(label, {})[seed] = value
     return table
 
 
-def judged_again(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
-    """Results whose labels and claims are read off their cells once more, by the study as it is."""
-    whole = {(one["name"], one["seed"]): one for one in results["cells"]}
-    labels = {one["label"]: one["cell"] for one in results["labels"] if one["cell"]}
+def rejudge_results(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
+    """Recompute labels and claims of results from their trials, by the study as it is now."""
+    whole = {(row["name"], row["seed"]): row for row in results["cells"]}
+    labels = {row["label"]: row["cell"] for row in results["labels"] if row["cell"]}
     if not labels:  # nothing was chosen
         labels = {name: name for name in results["grid"]}
     table = compute_values_by_label(study, labels, whole, results["seeds"])
@@ -203,16 +215,19 @@ def judged_again(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
         "question": study.question,
         "source": study.source,
         "quantity": study.quantity,
-        "labels": [row_of_label(study, labels, *one) for one in table.items()],
-        "claims": claims(study, table, study.scales[results["scale"]]),
+        "labels": [build_label_result(study, labels, *row) for row in table.items()],
+        "claims": build_claim_results(study, table, study.scales[results["scale"]]),
     }
 
 
-def claims(study: Study, table: ValuesByLabel, scale: Scale) -> list[dict[str, Any]]:
-    """Every claim with what was measured for it, its verdict, and what that rests on."""
+def build_claim_results(study: Study, table: ValuesByLabel, scale: Scale) -> list[dict[str, Any]]:
+    """Build the rows of all claims: difference, verdict, reasons."""
     rows = []
     for claim in study.claims:
-        one, unit = judge_claim(claim, table, scale.untested.get(claim.text)), unit_of(study, claim)
+        judged, unit = (
+            judge_claim(claim, table, scale.untested.get(claim.text)),
+            describe_unit(study, claim),
+        )
         rows.append(
             {
                 "text": claim.text,
@@ -220,58 +235,63 @@ def claims(study: Study, table: ValuesByLabel, scale: Scale) -> list[dict[str, A
                 "rule": format_claim_rule(claim, study.unit(claim.more[0])),
                 "unit": unit,
                 "margin": claim.margin,
-                "values": list(one.whole.values),
-                "seeds_lost": list(one.whole.lost),
-                "difference": one.whole.found and asdict(one.whole.found),
+                "values": list(judged.whole.values),
+                "seeds_lost": list(judged.whole.diverged_seeds),
+                "difference": judged.whole.statistics and asdict(judged.whole.statistics),
                 "parts": [
-                    contrast(part, of_part, unit)
-                    for part, of_part in zip(claim.parts, one.parts, strict=True)
+                    build_contrast_result(part, of_part, unit)
+                    for part, of_part in zip(claim.parts, judged.parts, strict=True)
                 ],
                 "controls": [
-                    {**contrast(control, seen, unit_of(study, control)), "shown": shown(seen)}
-                    for control, seen in zip(claim.controls, one.controls, strict=True)
+                    {
+                        **build_contrast_result(control, seen, describe_unit(study, control)),
+                        "shown": is_above_zero(seen),
+                    }
+                    for control, seen in zip(claim.controls, judged.controls, strict=True)
                 ],
-                "untested": one.untested,
-                "verdict": one.word,
+                "untested": judged.untested,
+                "verdict": judged.name,
             }
         )
     return rows
 
 
-def contrast(named: Contrast, seen: Difference, unit: Mapping[str, Any]) -> dict[str, Any]:
-    """A part or a control of a claim."""
+def build_contrast_result(
+    contrast: Contrast, measured: Difference, unit: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Build the row of a part or a control of a claim."""
     return {
-        "name": named.name,
+        "name": contrast.name,
         "unit": unit,
-        "values": list(seen.values),
-        "seeds_lost": list(seen.lost),
-        "difference": seen.found and asdict(seen.found),
+        "values": list(measured.values),
+        "seeds_lost": list(measured.diverged_seeds),
+        "difference": measured.statistics and asdict(measured.statistics),
     }
 
 
-def unit_of(study: Study, one: Claim | Contrast) -> dict[str, Any]:
-    return asdict(study.unit(one.more[0]))
+def describe_unit(study: Study, contrast: Claim | Contrast) -> dict[str, Any]:
+    return asdict(study.unit(contrast.more[0]))
 
 
-def row_of_label(
+def build_label_result(
     study: Study, labels: Mapping[str, str], label: str, values: Mapping[int, float | None]
 ) -> dict[str, Any]:
-    """A label with its cell, if it is one, its values and its unit."""
+    """Build the row of a label: its trial, values and unit."""
     about = summarise_label(label, values, study.paper.get(label))
     return {"cell": labels.get(label), **about, "unit": asdict(study.unit(label))}
 
 
-def build_trial_row(cell: Trial, found: MetricsByTrial, bench: StudyContext) -> dict[str, Any]:
-    """A cell with its numbers, and where its files are."""
-    place = bench.place(cell).relative_to(bench.folder)
-    about = {"name": cell.name, "seed": cell.seed, "folder": str(place)}
-    return {**about, **found[cell.name, cell.seed]}
+def build_trial_row(trial: Trial, metrics: MetricsByTrial, context: StudyContext) -> dict[str, Any]:
+    """Build the row of a trial: metrics and file paths."""
+    place = context.trial_folder(trial).relative_to(context.folder)
+    about = {"name": trial.name, "seed": trial.seed, "folder": str(place)}
+    return {**about, **metrics[trial.name, trial.seed]}
 
 
 def summarise_label(
     label: str, values: Mapping[int, float | None], paper: float | None
 ) -> dict[str, Any]:
-    """A label's values over the seeds that did not diverge, beside the paper's number."""
+    """Summarise a label over the seeds that did not diverge, next to the paper's number."""
     alive = [value for value in values.values() if value is not None]
     over = asdict(compute_seed_statistics(alive)) if alive else None
     return {
@@ -283,8 +303,8 @@ def summarise_label(
 
 
 def sum_training_compute(measured: Sequence[TrialMetrics]) -> dict[str, float]:
-    """What all trainings together have taken; those that diverged are not in it."""
-    trained = [one for one in measured if "flops" in one or one.get("diverged")]
+    """Sum FLOPs and seconds of all trainings; diverged ones are not included."""
+    trained = [metrics for metrics in measured if "flops" in metrics or metrics.get("diverged")]
     whole = [numbers for numbers in trained if not numbers.get("diverged")]
     total = {
         name: math.fsum(numbers.get(name) or 0.0 for numbers in whole)

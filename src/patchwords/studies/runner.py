@@ -1,4 +1,4 @@
-"""A study from its command to its results: make ready, train, choose, judge, sum up."""
+"""Run a study: check the request, train, choose, evaluate, summarise."""
 
 from __future__ import annotations
 
@@ -45,210 +45,226 @@ StatusCallback = Callable[[str], None]
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """What a command asks for."""
+    """What `patchwords study` was asked to run."""
 
     study: Study
     scale: ScaleName
     output: Path
     data: str | None
     transfer: str | None = None
-    seeds: int | None = None  # None: as many as the study has
+    seeds: int | None = None  # None: the study's default
     budget: float | None = None  # minutes
-    jobs: int | None = None  # None: one for each core, on a GPU one
+    jobs: int | None = None  # None: one per core, or one on a GPU
     device: DeviceName = "auto"
     precision: PrecisionName = "auto"
 
     @property
-    def at(self) -> Scale:
+    def scale_spec(self) -> Scale:
         return self.study.scales[self.scale]
 
     @property
-    def crew(self) -> tuple[int, int]:
-        """(processes, threads of each)"""
+    def processes(self) -> tuple[int, int]:
+        """Number of worker processes and threads per process."""
         cores = len(os.sched_getaffinity(0))
         cuda = choose_device(self.device).type == "cuda"
         jobs = self.jobs or (1 if cuda or self.study.timed else cores)
         return jobs, max(1, cores // jobs)
 
 
-def execute_study(asked: StudyRequest, tell: StatusCallback, going_on: str) -> dict[str, Any]:
-    """Do what is left of the study; -> its results, which lie in its folder, too.
+def execute_study(request: StudyRequest, report: StatusCallback, going_on: str) -> dict[str, Any]:
+    """Run what is left of a study and return its results, which are also in its folder.
 
-    Raises ConfigError and DataError before the first cell, Interrupted with `going_on`, the
-    command that goes on.
+    Raises ConfigError and DataError before the first trial, Interrupted with `going_on`, the
+    command that continues the study.
     """
-    bench, record = prepare_study(asked, tell)
-    cells = asked.at.cells(record.seeds, record.share)
-    encoders = asked.at.pretrainings(record.seeds, record.share)
-    done = len(collect_trial_metrics(cells, bench, "measure"))
+    context, record = prepare_study(request, report)
+    trials = request.scale_spec.list_trials(record.seeds, record.share)
+    encoders = request.scale_spec.list_pretrainings(record.seeds, record.share)
+    done = len(collect_trial_metrics(trials, context, "measure"))
     first = f"{len(encoders)} pre-trainings, then " if encoders else ""
-    tell(f"{first}{len(cells)} cells" + (f", {done} of them done" if done else ""))
-    jobs, threads = asked.crew
+    report(f"{first}{len(trials)} cells" + (f", {done} of them done" if done else ""))
+    jobs, threads = request.processes
     try:
-        if not is_study_done(asked.study, cells, bench):
-            work = partial(run_trials, asked.study, encoders, cells, bench)
-            run_workers(work, min(jobs, len(cells)), threads, tell)
-        if not is_study_done(asked.study, cells, bench):
+        if not is_study_done(request.study, trials, context):
+            work = partial(run_trials, request.study, encoders, trials, context)
+            run_workers(work, min(jobs, len(trials)), threads, report)
+        if not is_study_done(request.study, trials, context):
             raise Interrupted("a process was told to stop", 143)
     except (Interrupted, KeyboardInterrupt) as error:
-        done = len(collect_trial_metrics(cells, bench, "measure"))
+        done = len(collect_trial_metrics(trials, context, "measure"))
         code = error.exit_code if isinstance(error, Interrupted) else 130
         raise Interrupted(
-            f"stopped with {done} of {len(cells)} cells done; go on with: {going_on}", code
+            f"stopped with {done} of {len(trials)} cells done; go on with: {going_on}", code
         ) from error
-    return {**assemble_results(asked.study, record, encoders, cells, bench), "command": going_on}
+    return {
+        **assemble_results(request.study, record, encoders, trials, context),
+        "command": going_on,
+    }
 
 
-def is_study_done(study: Study, cells: list[Trial], bench: StudyContext) -> bool:
-    """Whether every cell is measured, and every chosen one judged."""
-    if len(collect_trial_metrics(cells, bench, "measure")) < len(cells):
+def is_study_done(study: Study, trials: list[Trial], context: StudyContext) -> bool:
+    """Whether every trial is measured and every chosen one evaluated on test."""
+    if len(collect_trial_metrics(trials, context, "measure")) < len(trials):
         return False
-    picked = list_chosen_trials(study, cells, bench)
-    return len(collect_trial_metrics(picked, bench, "judge")) == len(picked)
+    picked = list_chosen_trials(study, trials, context)
+    return len(collect_trial_metrics(picked, context, "judge")) == len(picked)
 
 
-def prepare_study(asked: StudyRequest, tell: StatusCallback) -> tuple[StudyContext, StudyManifest]:
-    """Refuse what cannot be done; claim the folder, or find it as this command left it."""
-    validate_study_request(asked)
-    begun = read_study_manifest(asked.output)
-    if begun is not None:  # before the data are opened, which may take a while
-        now = build_manifest(asked, begun.data, begun.transfer)
-        require_same_study(asked.output, begun, now)
-    for place in filter(None, (asked.data, asked.transfer)):
-        check_output_overlap(asked.output, Path(place), None)
-    bench = StudyContext(
-        asked.output, asked.at, asked.data, asked.transfer, asked.device, asked.precision
+def prepare_study(
+    request: StudyRequest, report: StatusCallback
+) -> tuple[StudyContext, StudyManifest]:
+    """Check the request, then claim the folder or match it to its manifest."""
+    validate_study_request(request)
+    begun = read_study_manifest(request.output)
+    if begun is not None:  # before opening the data, which may take a while
+        now = build_manifest(request, begun.data, begun.transfer)
+        require_same_study(request.output, begun, now)
+    for place in filter(None, (request.data, request.transfer)):
+        check_output_overlap(request.output, Path(place), None)
+    context = StudyContext(
+        request.output,
+        request.scale_spec,
+        request.data,
+        request.transfer,
+        request.device,
+        request.precision,
     )
-    record = build_manifest(asked, *fingerprint_study_data(asked, bench))
+    record = build_manifest(request, *fingerprint_study_data(request, context))
     try:
-        asked.output.mkdir(parents=True, exist_ok=True)
+        request.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise explain_write_error(error, asked.output) from error
-    with file_lock(asked.output / ".study.lock"):
-        return bench, load_or_create_manifest(asked, bench, record, tell)
+        raise explain_write_error(error, request.output) from error
+    with file_lock(request.output / ".study.lock"):
+        return context, load_or_create_manifest(request, context, record, report)
 
 
-def validate_study_request(asked: StudyRequest) -> None:
-    """Raise ConfigError for what needs no look at the folder or the data."""
-    scale, name = asked.at, f"{asked.study.name} at scale {asked.scale}"
+def validate_study_request(request: StudyRequest) -> None:
+    """Check a request without opening the folder or the data; raise ConfigError."""
+    scale, name = request.scale_spec, f"{request.study.name} at scale {request.scale}"
     if get_world().size > 1:
         raise ConfigError(
             "a study shares its cells out among separate processes: leave torchrun out, say "
             "--jobs, or start the command several times with the same --output"
         )
-    if scale.data is not None and asked.data is None:
-        raise ConfigError(f"{name} needs {scale.data.what}: give it by --data")
-    if scale.data is None and asked.data is not None:
+    if scale.data is not None and request.data is None:
+        raise ConfigError(f"{name} needs {scale.data.description}: give it by --data")
+    if scale.data is None and request.data is not None:
         raise ConfigError(f"{name} learns nothing, so it has no use for --data; leave it out")
-    if scale.transfer is not None and asked.transfer is None:
+    if scale.transfer is not None and request.transfer is None:
         use = "trains its cells" if scale.tuned else "is judged"
-        raise ConfigError(f"{name} {use} on {scale.transfer.what}: give it by --transfer")
-    if scale.transfer is None and asked.transfer is not None:
-        raise ConfigError(f"{name} has no use for --transfer {asked.transfer}; leave it out")
-    for flag, value in (("seeds", asked.seeds), ("budget", asked.budget), ("jobs", asked.jobs)):
+        raise ConfigError(f"{name} {use} on {scale.transfer.description}: give it by --transfer")
+    if scale.transfer is None and request.transfer is not None:
+        raise ConfigError(f"{name} has no use for --transfer {request.transfer}; leave it out")
+    for flag, value in (
+        ("seeds", request.seeds),
+        ("budget", request.budget),
+        ("jobs", request.jobs),
+    ):
         if value is not None and not value > 0:
             raise ConfigError(f"--{flag} {value:g} must be greater than 0")
-    if asked.study.timed and asked.crew[0] > 1:
-        raise ConfigError(f"--jobs {asked.jobs}: {name} measures time, one cell after the other")
-    if asked.budget is not None and not list_training_trials(scale):
-        raise ConfigError(f"--budget {asked.budget:g}: {name} trains nothing that it could trim")
-    if asked.budget is not None and not can_be_trimmed(scale):
+    if request.study.timed and request.processes[0] > 1:
+        raise ConfigError(f"--jobs {request.jobs}: {name} measures time, one cell after the other")
+    if request.budget is not None and not list_training_trials(scale):
+        raise ConfigError(f"--budget {request.budget:g}: {name} trains nothing that it could trim")
+    if request.budget is not None and not can_be_trimmed(scale):
         raise ConfigError(
-            f"--budget {asked.budget:g}: {name} is not trimmed, as its trainings take their "
+            f"--budget {request.budget:g}: {name} is not trimmed, as its trainings take their "
             "length from a recipe; --plan says what it costs"
         )
 
 
 def fingerprint_study_data(
-    asked: StudyRequest, bench: StudyContext
+    request: StudyRequest, context: StudyContext
 ) -> tuple[str | None, str | None]:
-    """Of the images that are learned from, and of those to judge by; both are opened."""
-    if asked.data is None:
+    """Open the training and transfer images, and fingerprint both."""
+    if request.data is None:
         return None, None
-    cells = asked.at.cells(1)
-    judged = asked.study.judge is not None and asked.at.shots is None
+    trials = request.scale_spec.list_trials(1)
+    judged = request.study.evaluate_trial is not None and request.scale_spec.shots is None
     data = {
-        place: load_study_data(place, bench, cells)
-        for place in (asked.data, asked.transfer)
+        place: load_study_data(place, context, trials)
+        for place in (request.data, request.transfer)
         if place
     }
-    learned = data[asked.transfer if asked.at.tuned and asked.transfer else asked.data]
+    learned = data[
+        request.transfer if request.scale_spec.tuned and request.transfer else request.data
+    ]
     if judged and not len(learned.splits.get(TEST, ())):
         raise DataError(
-            f"{learned.source} has no test images, by which {asked.study.name} is judged: "
-            f"it needs {asked.at.learned.what}"
+            f"{learned.source} has no test images, by which {request.study.name} is judged: "
+            f"it needs {request.scale_spec.train_data.description}"
         )
-    transfer = None if asked.transfer is None else fingerprint_dataset(data[asked.transfer])
-    return fingerprint_dataset(data[asked.data]), transfer
+    transfer = None if request.transfer is None else fingerprint_dataset(data[request.transfer])
+    return fingerprint_dataset(data[request.data]), transfer
 
 
-def load_study_data(place: str, bench: StudyContext, cells: list[Trial]) -> DatasetSplits:
-    """The data as the trainings on it divide them; as they are, where there are none."""
-    there = [*bench.scale.pretrainings(1), *cells]
-    for cell in there:
-        if cell.settings[VERB] != "none" and select_trial_data(cell, bench) == place:
-            return load_dataset_splits(build_training_config(cell, bench))
+def load_study_data(place: str, context: StudyContext, trials: list[Trial]) -> DatasetSplits:
+    """Load the data with the splits of the trainings; as they are without trainings."""
+    there = [*context.scale.list_pretrainings(1), *trials]
+    for trial in there:
+        if trial.settings[VERB] != "none" and select_trial_data(trial, context) == place:
+            return load_dataset_splits(build_training_config(trial, context))
     return open_data(place)
 
 
-def build_manifest(asked: StudyRequest, data: str | None, transfer: str | None) -> StudyManifest:
-    """What this command would begin, but for what a budget leaves of it."""
+def build_manifest(request: StudyRequest, data: str | None, transfer: str | None) -> StudyManifest:
+    """Build the manifest of a request, before a budget cuts it."""
     return StudyManifest(
-        asked.study.name,
-        asked.scale,
-        asked.study.version,
-        compute_study_digest(asked.study, asked.scale),
+        request.study.name,
+        request.scale,
+        request.study.version,
+        compute_study_digest(request.study, request.scale),
         data,
         transfer,
-        asked.precision,
-        asked.budget,
-        asked.seeds or asked.at.seeds,
+        request.precision,
+        request.budget,
+        request.seeds or request.scale_spec.seeds,
     )
 
 
 def load_or_create_manifest(
-    asked: StudyRequest, bench: StudyContext, record: StudyManifest, tell: StatusCallback
+    request: StudyRequest, context: StudyContext, record: StudyManifest, report: StatusCallback
 ) -> StudyManifest:
-    """With the folder's lock held: what was begun there, or what now begins."""
-    begun = read_study_manifest(asked.output)
+    """Read the manifest or create it; the caller holds the folder's lock."""
+    begun = read_study_manifest(request.output)
     if begun is not None:
-        require_same_study(asked.output, begun, record)
-        if asked.budget is not None:
+        require_same_study(request.output, begun, record)
+        if request.budget is not None:
             return begun
-        record = replace(begun, seeds=record.seeds)  # more of them, or fewer, change no cell
-    elif asked.budget is not None:
-        record = trim_manifest(asked, bench, record, tell)
-    record.write(asked.output)
+        record = replace(begun, seeds=record.seeds)  # the number of seeds changes no trial
+    elif request.budget is not None:
+        record = trim_manifest(request, context, record, report)
+    record.write(request.output)
     for note in record.notes:
-        tell(note)
+        report(note)
     return record
 
 
 def trim_manifest(
-    asked: StudyRequest, bench: StudyContext, record: StudyManifest, tell: StatusCallback
+    request: StudyRequest, context: StudyContext, record: StudyManifest, report: StatusCallback
 ) -> StudyManifest:
-    """As much as fits into the budget, by a measured speed."""
-    assert asked.budget is not None
-    for left in asked.output.glob(f"{SCRATCH_PREFIX}*"):
+    """Cut the manifest to the budget by a measured speed."""
+    assert request.budget is not None
+    for left in request.output.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
-    jobs, threads = asked.crew
-    tell("measuring how long the dearest cell takes")
-    cells = list_training_trials(asked.at)
-    costs = [estimate_trial_cost(cell, bench) for cell in cells]
-    dearest, _ = max(zip(cells, costs, strict=True), key=lambda one: one[1].of_a_step)
-    speed = measure_trial_timing(dearest, bench, jobs, threads)
-    steps = tuple(cell.settings["steps"] for cell in cells)
+    jobs, threads = request.processes
+    report("measuring how long the dearest cell takes")
+    trials = list_training_trials(request.scale_spec)
+    costs = [estimate_trial_cost(trial, context) for trial in trials]
+    dearest, _ = max(zip(trials, costs, strict=True), key=lambda item: item[1].step_flops)
+    speed = measure_trial_timing(dearest, context, jobs, threads)
+    steps = tuple(trial.settings["steps"] for trial in trials)
     shares = tuple(cost.share for cost in costs)
-    found = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, asked.budget)
-    return replace(record, seeds=found.seeds, share=found.share, notes=found.notes)
+    trimmed = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, request.budget)
+    return replace(record, seeds=trimmed.seeds, share=trimmed.share, notes=trimmed.notes)
 
 
 def list_training_trials(scale: Scale) -> list[Trial]:
-    """All that is trained for one seed."""
-    every = [*scale.pretrainings(1), *scale.cells(1)]
-    return [cell for cell in every if cell.settings[VERB] != "none"]
+    """List everything that is trained for one seed."""
+    every = [*scale.list_pretrainings(1), *scale.list_trials(1)]
+    return [trial for trial in every if trial.settings[VERB] != "none"]
 
 
 def can_be_trimmed(scale: Scale) -> bool:
-    """Whether it says itself how many steps its trainings take."""
-    return all("steps" in cell.settings for cell in list_training_trials(scale))
+    """Whether the trial sets its own number of steps."""
+    return all("steps" in trial.settings for trial in list_training_trials(scale))

@@ -1,7 +1,7 @@
-"""What a study is: a question of the paper, a grid of cells, what is measured, what is claimed.
+"""A study: a question of the paper, a grid of trials, a measurement, and claims.
 
-A study is one file that says all of this as literal tables and two or three functions; everything
-else (running the grid, going on, trimming, verdicts, the page) is the same for all of them.
+A study is one file that states these as literal tables and two or three functions. Running the
+grid, resuming, trimming, verdicts and the page are the same code for all studies.
 """
 
 from __future__ import annotations
@@ -21,98 +21,102 @@ if TYPE_CHECKING:
 
 ScaleName = Literal["mini", "full"]
 SCALES: tuple[ScaleName, ...] = ("mini", "full")
-Verb = Literal["finetune", "pretrain", "none"]  # what a cell is: a training of a kind, or none
+Verb = Literal["finetune", "pretrain", "none"]  # how a trial trains; none: it only measures
 
-TrialSettings = Mapping[str, Any]  # of a training, flat, by the names of the flags
-TrialMetrics = Mapping[str, float | None]  # what a cell comes to; None: it diverged
-TrialGrid = Mapping[str, TrialSettings]  # cell -> what is its own
+TrialSettings = Mapping[str, Any]  # flat, by flag name
+TrialMetrics = Mapping[str, float | None]  # results of a trial; None: it diverged
+TrialGrid = Mapping[str, TrialSettings]  # trial name -> its own settings
 ValuesByLabel = Mapping[str, Mapping[int, float | None]]  # label -> seed -> value
 
-# Settings of a cell that no flag has: the pre-training that it starts from, and what it is where
-# it is not what the others are. A cell that is no training may have any others.
+# Settings of a trial without a flag: the pre-training it starts from, and its verb where it differs
+# from the others'. A trial that trains nothing may have any other settings.
 ENCODER, VERB = "encoder", "verb"
 
 
 @dataclass(frozen=True)
 class Trial:
-    """One training, or one measurement."""
+    """One training or one measurement, with its seed."""
 
     name: str
     seed: int
-    settings: TrialSettings  # all of them
-    shared: bool = False  # a pre-training that others start from
+    settings: TrialSettings  # merged: the scale's and its own
+    shared: bool = False  # a pre-training that other trials start from
 
     @property
     def folder(self) -> str:
-        """The name of its folder: `2-D, every layer` with seed 1 is 2-d-every-layer-1."""
+        """Folder name: `2-D, every layer` with seed 1 is 2-d-every-layer-1."""
         return f"{slugify(self.name)}-{self.seed}"
 
     @property
-    def words(self) -> str:
+    def title(self) -> str:
         return f"{self.name}, seed {self.seed}"
 
 
 @dataclass(frozen=True)
 class DatasetSpec:
-    """What a study learns from or is judged by, as its author meant it."""
+    """The data set that the author of a study had in mind."""
 
-    what: str  # in words
-    count: int  # training images, for the cost
+    description: str  # description
+    count: int  # training images
     classes: int
 
 
 @dataclass(frozen=True)
 class Scale:
-    """The grid at one size: on which data, and how each cell is trained."""
+    """The grid at one size: its data, and the settings of each trial."""
 
-    data: DatasetSpec | None  # what --data has to be; None: nothing is learned
-    verb: Verb  # of every cell that does not say its own
-    settings: TrialSettings  # of every cell
+    data: DatasetSpec | None  # required --data; None: nothing is trained
+    verb: Verb  # default verb of a trial
+    settings: TrialSettings  # of every trial
     grid: TrialGrid
     seeds: int
     time: str  # how long that takes, in words
-    transfer: DatasetSpec | None = None  # what --transfer has to be
-    tuned: bool = False  # cells are trained on --transfer, and only their encoders on --data
-    shots: int | None = None  # judged by so many images of each class of --transfer; None: by test
-    encoders: TrialGrid = field(
-        default_factory=dict
-    )  # pre-trainings that cells start from, by name
-    # text of a claim -> why this scale cannot test it, where no cell can be its control
+    transfer: DatasetSpec | None = None  # required --transfer
+    tuned: bool = False  # trials train on --transfer, only their encoders on --data
+    shots: int | None = None  # few-shot images per class of --transfer; None: evaluate on test
+    encoders: TrialGrid = field(default_factory=dict)  # pre-trainings by name
+    # text of a claim -> why this scale cannot test it, if no trial can be its control
     untested: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def learned(self) -> DatasetSpec:
-        """What cells are trained on."""
-        found = self.transfer if self.tuned and self.transfer is not None else self.data
-        assert found is not None, "a scale without data trains nothing"
-        return found
+    def train_data(self) -> DatasetSpec:
+        """Data that trials are trained on."""
+        spec = self.transfer if self.tuned and self.transfer is not None else self.data
+        assert spec is not None, "a scale without data trains nothing"
+        return spec
 
-    def cells(self, seeds: int, share: float = 1.0) -> list[Trial]:
-        """All cells of the first seed, then of the next: a study that is cut off has whole ones.
+    def list_trials(self, seeds: int, share: float = 1.0) -> list[Trial]:
+        """List all trials of the first seed, then of the next: an interrupted study has whole seeds.
 
-        With a share of their steps.
+        `share` scales their steps.
         """
         return [
-            Trial(name, seed, scale_step_settings({VERB: self.verb, **self.settings, **own}, share))
+            Trial(
+                name,
+                seed,
+                scale_step_settings({VERB: self.verb, **self.settings, **settings}, share),
+            )
             for seed in range(seeds)
-            for name, own in self.grid.items()
+            for name, settings in self.grid.items()
         ]
 
-    def pretrainings(self, seeds: int, share: float = 1.0) -> list[Trial]:
-        """What has to be there before the cells, in the same order."""
+    def list_pretrainings(self, seeds: int, share: float = 1.0) -> list[Trial]:
+        """List the pre-trainings that trials start from, in the same order."""
         return [
-            Trial(name, seed, scale_step_settings({VERB: "pretrain", **own}, share), shared=True)
+            Trial(
+                name, seed, scale_step_settings({VERB: "pretrain", **settings}, share), shared=True
+            )
             for seed in range(seeds)
-            for name, own in self.encoders.items()
+            for name, settings in self.encoders.items()
         ]
 
 
-# What a run does every so many steps, or for so many: its share of the run stays.
+# Settings that count steps: they keep their share of the run.
 STEP_SETTINGS = ("steps", "warmup_steps", "log_every", "eval_every", "save_every")
 
 
 def scale_step_settings(settings: TrialSettings, share: float) -> TrialSettings:
-    """With this share of the steps.
+    """Scale all settings that count steps.
 
     >>> scale_step_settings({"steps": 3000, "warmup_steps": 300, "lr": 0.1}, 0.25)
     {'steps': 750, 'warmup_steps': 75, 'lr': 0.1}
@@ -127,10 +131,10 @@ def scale_step_settings(settings: TrialSettings, share: float) -> TrialSettings:
 
 @dataclass(frozen=True)
 class DisplayUnit:
-    """How a number is told to a person."""
+    """Name, factor and format of a number on the page."""
 
-    name: str  # of a value
-    difference: str  # of a difference of two
+    name: str  # unit of a value
+    difference: str  # unit of a difference
     times: float = 1.0
     digits: int = 1
 
@@ -140,7 +144,7 @@ ACCURACY_UNIT = DisplayUnit("%", "points", 100.0)
 
 @dataclass(frozen=True)
 class Contrast:
-    """The mean of the labels in `more` less that of those in `less`, or less zero without any."""
+    """The mean of labels `more` minus the mean of labels `less`; minus 0 without `less`."""
 
     name: str  # "attention less no mixing"
     more: tuple[str, ...]
@@ -149,16 +153,16 @@ class Contrast:
 
 @dataclass(frozen=True)
 class Claim:
-    """Something that the paper says, as a difference; fixed before anything is run.
+    """A claim of the paper as a difference of labels, fixed before the run.
 
-    The difference is the mean of the labels in `more` less that of those in `less`, or less zero
-    where there are none. Without a margin the claim is that it is above zero; with one, that it is
-    no further from zero. A claim about several things is judged in each of its `parts`, too. Its
-    positive `controls` must lie above zero: what the claim is about then does something at all.
+    The difference is the mean of the labels in `more` minus the mean of those in `less`, or minus 0
+    without `less`. Without a margin the claim is that it is above 0; with a margin, that it is no
+    further from 0. A claim about several things is also judged in each of its `parts`. Its positive
+    `controls` must be above 0: they show that the treatment has an effect at all.
     """
 
     text: str
-    paper: str  # what the paper has for it, with its place
+    paper: str  # the paper's evidence, with its place
     more: tuple[str, ...]
     less: tuple[str, ...]
     margin: float | None = None
@@ -166,13 +170,13 @@ class Claim:
     parts: tuple[Contrast, ...] = ()
 
 
-# (grid, cell -> validation accuracy of its seeds) -> label -> cell
+# (grid, trial -> validation accuracy per seed) -> label -> trial
 ChooseTrials = Callable[[TrialGrid, Mapping[str, Sequence[float | None]]], dict[str, str]]
-# (cell, where) -> its numbers
+# (trial, context) -> metrics
 MeasureTrial = Callable[[Trial, "StudyContext"], TrialMetrics]
 
 
-# (label -> cell, cell -> its numbers, of one seed) -> label -> value
+# (label -> trial, trial -> metrics) of one seed -> label -> value
 ComputeValues = Callable[
     [Mapping[str, str], Mapping[str, TrialMetrics]], Mapping[str, float | None]
 ]
@@ -181,54 +185,58 @@ ComputeValues = Callable[
 def choose_every_trial(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
 ) -> dict[str, str]:
-    """Every cell under its own name: nothing is chosen."""
+    """Label every trial by its own name: no choice."""
     return {name: name for name in grid}
 
 
 def collect_accuracies(
-    labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
+    labels: Mapping[str, str], metrics: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """The accuracy of every label's cell."""
-    return {label: found[name].get("accuracy") for label, name in labels.items()}
+    """Collect the accuracy of every label's trial."""
+    return {label: metrics[name].get("accuracy") for label, name in labels.items()}
 
 
 def draw_no_stored_figures(folder: Path, results: Mapping[str, Any]) -> dict[str, bytes]:
-    """A study all of whose figures are drawn from its numbers."""
+    """Draw no figure from files of trials: the default."""
     return {}
 
 
 def build_no_tables(results: Mapping[str, Any]) -> Sequence[PageBlock]:
-    """A study whose page has no other tables than every page."""
+    """Add no tables to the page: the default."""
     return ()
 
 
 @dataclass(frozen=True)
 class Study:
-    """One table or figure of the paper, to be measured again."""
+    """A reproduction of one table or figure of the paper."""
 
     name: str
-    version: int  # raised with any change that makes old results something else
+    version: int  # raised when a change makes old results incomparable
     title: str
     question: str
     source: str  # table or figure, and appendix
-    quantity: str  # what the numbers are, with their unit
-    note: str  # what to know before comparing
-    paper: Mapping[str, float]  # label -> the number as printed
-    paper_quantity: str  # what the paper's numbers are, or why there are none
+    quantity: str  # the measured quantity, with its unit
+    note: str  # caveats of the comparison
+    paper: Mapping[str, float]  # label -> number as printed
+    paper_quantity: str  # the paper's quantity, or why it has no numbers
     scales: Mapping[ScaleName, Scale]
     claims: tuple[Claim, ...]
-    measure: MeasureTrial
-    draw: Callable[[Mapping[str, Any]], dict[str, bytes]]  # results.json -> files
-    # (folder of the study, results.json) -> files: pictures of what cells keep in their folders
-    draw_kept: Callable[[Path, Mapping[str, Any]], dict[str, bytes]] = draw_no_stored_figures
-    judge: MeasureTrial | None = None  # by images that chose nothing
-    timed: bool = False  # what it measures is time: one cell after the other, in one process
-    choose: ChooseTrials = choose_every_trial
-    read: ComputeValues = collect_accuracies  # what claims are about
+    measure_trial: MeasureTrial
+    draw_figures: Callable[[Mapping[str, Any]], dict[str, bytes]]  # results.json -> files
+    # (folder of the study, results.json) -> files, from what trials keep in their folders
+    draw_stored_figures: Callable[[Path, Mapping[str, Any]], dict[str, bytes]] = (
+        draw_no_stored_figures
+    )
+    evaluate_trial: MeasureTrial | None = (
+        None  # evaluates a chosen trial on images that chose nothing
+    )
+    timed: bool = False  # measures time: one trial after the other, in one process
+    choose_trials: ChooseTrials = choose_every_trial
+    compute_values: ComputeValues = collect_accuracies  # values that claims compare
     units: Mapping[str, DisplayUnit] = field(
         default_factory=dict
-    )  # of labels that are no accuracies
-    tables: Callable[[Mapping[str, Any]], Sequence[PageBlock]] = build_no_tables
+    )  # of labels that are not accuracies
+    build_tables: Callable[[Mapping[str, Any]], Sequence[PageBlock]] = build_no_tables
     # Rows and columns of the paper's table, where the labels are `ROW, COLUMN`.
     layout: tuple[tuple[str, ...], tuple[str, ...]] | None = None
 
@@ -237,7 +245,7 @@ class Study:
 
 
 def slugify(name: str) -> str:
-    """A name as a file can have it.
+    """Convert a name to a file name.
 
     >>> slugify("2-D, every layer"), slugify("GAP, lr 0.0003")
     ('2-d-every-layer', 'gap-lr-0.0003')
@@ -245,37 +253,34 @@ def slugify(name: str) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", name.lower()).strip("-")
 
 
-# Where the cells of a study are carried out: their folders, their data, their machine.
-
-
-RESULT_FILE, TEST_RESULT_FILE = "result.json", "judged.json"  # in the folder of a cell
+RESULT_FILE, TEST_RESULT_FILE = "result.json", "judged.json"  # in the folder of a trial
 
 
 @dataclass(frozen=True)
 class StudyContext:
-    """What a cell needs beside itself; it travels to other processes."""
+    """Folders, data and device of a study; it is pickled to worker processes."""
 
-    folder: Path  # of the study
+    folder: Path  # folder of the study
     scale: Scale
     data: str | None
     transfer: str | None = None
     device: DeviceName = "auto"
     precision: PrecisionName = "auto"
 
-    def place(self, cell: Trial) -> Path:
-        """The folder of a cell."""
-        return self.folder / ("shared" if cell.shared else "cells") / cell.folder
+    def trial_folder(self, trial: Trial) -> Path:
+        """Return the folder of a trial."""
+        return self.folder / ("shared" if trial.shared else "cells") / trial.folder
 
-    def run(self, cell: Trial) -> Path:
-        """The run folder of a cell that is a training."""
-        return self.place(cell) / "run"
+    def run_folder(self, trial: Trial) -> Path:
+        """Return the run folder of a trial that trains."""
+        return self.trial_folder(trial) / "run"
 
-    def encoder(self, cell: Trial) -> Path:
-        """The model of the pre-training that a cell starts from."""
-        name = cell.settings[ENCODER]
-        return RunFolder(self.run(Trial(name, cell.seed, {}, shared=True))).model
+    def encoder(self, trial: Trial) -> Path:
+        """Return the model folder of the pre-training that a trial starts from."""
+        name = trial.settings[ENCODER]
+        return RunFolder(self.run_folder(Trial(name, trial.seed, {}, shared=True))).model
 
     @property
-    def shared(self) -> Path:
-        """What several cells use, made by whoever needs it: pre-trained encoders, features."""
+    def shared_folder(self) -> Path:
+        """Folder of what several trials use: pre-trained encoders, features."""
         return self.folder / "shared"

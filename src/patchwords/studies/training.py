@@ -1,7 +1,7 @@
-"""A cell that is a training: it runs, goes on where it was killed, and is judged once.
+"""Trials that train: started, resumed after an interruption, evaluated on test once.
 
-A cell is measured by its own validation images, if it has any; only what a study chooses is judged
-by the test images, or by a few-shot classifier on another data set (Sec. 4.1).
+A trial is measured on its own validation images, if it has any; only chosen trials are evaluated
+on the test images, or by a few-shot classifier on another data set (Sec. 4.1).
 """
 
 from __future__ import annotations
@@ -47,49 +47,49 @@ from patchwords.training.logs.run_folder import RunFolder
 from patchwords.training.recipes import apply_recipe
 from patchwords.training.training_run import TrainingRun
 
-FEWSHOT_DRAWS = (0, 1, 2)  # of a few images of each class; the mean counts
+FEWSHOT_DRAWS = (0, 1, 2)  # seeds of the drawn images; the mean counts
 
 
-def build_training_config(cell: Trial, bench: StudyContext) -> FinetuneConfig:
-    """The settings of the run. Raises ConfigError for one that training does not know."""
-    blank = PretrainConfig() if cell.settings[VERB] == "pretrain" else FinetuneConfig()
-    if "recipe" in cell.settings:
-        blank = apply_recipe(blank, cell.settings["recipe"])
+def build_training_config(trial: Trial, context: StudyContext) -> FinetuneConfig:
+    """Build the run's settings; raise ConfigError for unknown ones."""
+    blank = PretrainConfig() if trial.settings[VERB] == "pretrain" else FinetuneConfig()
+    if "recipe" in trial.settings:
+        blank = apply_recipe(blank, trial.settings["recipe"])
     place: dict[str, Any] = {
-        "data": select_trial_data(cell, bench),
-        "output": str(bench.run(cell)),
-        "seed": cell.seed,
-        "device": bench.device,
-        "precision": bench.precision,
+        "data": select_trial_data(trial, context),
+        "output": str(context.run_folder(trial)),
+        "seed": trial.seed,
+        "device": context.device,
+        "precision": context.precision,
     }
-    if ENCODER in cell.settings:
-        place["weights"] = str(bench.encoder(cell))
-    settings = {name: v for name, v in cell.settings.items() if name not in (ENCODER, VERB)}
+    if ENCODER in trial.settings:
+        place["weights"] = str(context.encoder(trial))
+    settings = {name: v for name, v in trial.settings.items() if name not in (ENCODER, VERB)}
     return unflatten_config(blank, {**settings, **place})
 
 
-def select_trial_data(cell: Trial, bench: StudyContext) -> str | None:
-    """What a training learns from."""
-    return bench.transfer if bench.scale.tuned and not cell.shared else bench.data
+def select_trial_data(trial: Trial, context: StudyContext) -> str | None:
+    """Return the data that a trial is trained on."""
+    return context.transfer if context.scale.tuned and not trial.shared else context.data
 
 
-def train_trial(cell: Trial, bench: StudyContext) -> TrainingRun:
-    """The cell's run, from wherever it is to its end; what it says goes to log.txt."""
-    config, folder = build_training_config(cell, bench), RunFolder(bench.run(cell))
+def train_trial(trial: Trial, context: StudyContext) -> TrainingRun:
+    """Train a trial to its end, resuming if it was started; output goes to log.txt."""
+    config, folder = build_training_config(trial, context), RunFolder(context.run_folder(trial))
     if folder.path.exists() and not folder.config.is_file():
-        shutil.rmtree(folder.path)  # killed before it was a run
-    with (bench.place(cell) / "log.txt").open("a", encoding="utf-8") as log:
+        shutil.rmtree(folder.path)  # killed before the run began
+    with (context.trial_folder(trial) / "log.txt").open("a", encoding="utf-8") as log:
         display = Display(Console(file=log, width=100))
         return run.train_model(resume_if_started(config), display, measure_fewshot)
 
 
-def train_and_measure(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Train; -> what it took, and the validation accuracy at the end and on the way.
+def train_and_measure(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Train; return cost and validation accuracy at the end and along the way.
 
     A training that diverges is a result, too: its accuracy is None.
     """
     try:
-        job = train_trial(cell, bench)
+        job = train_trial(trial, context)
     except Diverged:
         return {"validation": None, "diverged": 1.0}
     seen = job.plan.steps * job.plan.batch_size
@@ -111,10 +111,10 @@ def train_and_measure(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 
 def count_training_flops(config: FinetuneConfig, macs: int, seen: int, images: int) -> float:
-    """Of a training that sees so many of its images, each as often as it comes.
+    """Count the FLOPs of a training that sees `seen` images.
 
-    Where the head alone learns, 2 for each multiplication of a forward pass in place of 6, of every
-    view that is computed; the head's own weights cost nothing beside.
+    If only the head is trained, each multiplication of a forward pass counts 2 in place of 6, for every
+    view that is computed; the cost of the head's own weights is neglected.
     """
     if parse_train_layers(config.recipe.train) != 0:
         return compute_training_flops(macs, seen)
@@ -123,11 +123,11 @@ def count_training_flops(config: FinetuneConfig, macs: int, seen: int, images: i
     return TRAINING_FLOPS_PER_MAC / 3 * macs * computed
 
 
-def evaluate_on_test(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """The model that the cell ended with, by images that nothing was chosen by."""
-    if bench.scale.shots is not None:
-        return evaluate_by_fewshot(cell, bench, bench.scale.shots)
-    job = train_trial(cell, bench)  # which is done, and loaded
+def evaluate_on_test(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Evaluate the trained model of a trial on images that chose nothing."""
+    if context.scale.shots is not None:
+        return evaluate_by_fewshot(trial, context, context.scale.shots)
+    job = train_trial(trial, context)  # finished: this loads it
     evaluate_and_report(job, None)
     evaluation = read_evaluation(job.folder)
     return {
@@ -137,12 +137,15 @@ def evaluate_on_test(cell: Trial, bench: StudyContext) -> TrialMetrics:
     }
 
 
-def evaluate_by_fewshot(cell: Trial, bench: StudyContext, shots: int) -> TrialMetrics:
-    """Few-shot linear accuracy of the frozen model on --transfer, the mean of three draws."""
-    assert bench.transfer is not None, "required before the first trial"
-    device, cache = choose_device(bench.device, "fp32"), FeatureCache(bench.shared / "features")
-    model = str(RunFolder(bench.run(cell)).model)
-    with open_probe_inputs(model, bench.transfer, device, cache) as inputs:
+def evaluate_by_fewshot(trial: Trial, context: StudyContext, shots: int) -> TrialMetrics:
+    """Measure few-shot linear accuracy on --transfer, the mean of three draws."""
+    assert context.transfer is not None, "required before the first trial"
+    device, cache = (
+        choose_device(context.device, "fp32"),
+        FeatureCache(context.shared_folder / "features"),
+    )
+    model = str(RunFolder(context.run_folder(trial)).model)
+    with open_probe_inputs(model, context.transfer, device, cache) as inputs:
         drawn = draw_probe_shots(inputs.split, (shots,), FEWSHOT_DRAWS)
         frozen, draws = extract_drawn_features(
             inputs.extract, inputs.split, drawn, cached=inputs.train_is_cached

@@ -1,7 +1,7 @@
-"""Several processes at one study: each takes cells that nobody has, on its share of the cores.
+"""Worker processes of a study, each with its share of the CPU cores.
 
-They are in process groups of their own, so that Ctrl-C reaches only the one that speaks: it tells
-them to stop, once, and each leaves a checkpoint. Where that one dies they stop, too.
+They have process groups of their own, so Ctrl-C reaches only the main process: it tells them to
+stop, once, and each leaves a checkpoint. They also stop if the main process dies.
 """
 
 from __future__ import annotations
@@ -20,54 +20,54 @@ from typing import Any
 from patchwords.errors import Interrupted, PatchwordsError, ProcessLost
 from patchwords.training.engine.signals import catch_stop_signals
 
-CHECKPOINT_PATIENCE = 60.0  # seconds that a process has for its checkpoint
-POLL_SECONDS = 0.2  # seconds between two looks at whether all are alive
+CHECKPOINT_PATIENCE = 60.0  # seconds to write a checkpoint
+POLL_SECONDS = 0.2  # seconds between checks that all are alive
 
 MessageCallback = Callable[[Any], None]
-WorkerTask = Callable[[MessageCallback], None]  # what each of them does; it travels by pickle
+WorkerTask = Callable[[MessageCallback], None]  # run by each process; pickled
 
 
 @dataclass(frozen=True)
 class WorkerFailure:
-    """What a process could not do, in place of an answer."""
+    """An error of a worker, sent in place of a message."""
 
     error: BaseException
 
 
-def run_workers(work: WorkerTask, jobs: int, threads: int, tell: MessageCallback) -> None:
-    """Do `work` in so many processes, of so many threads each; `tell` gets what they tell.
+def run_workers(work: WorkerTask, jobs: int, threads: int, report: MessageCallback) -> None:
+    """Run `work` in `jobs` processes of `threads` threads; `report` gets their messages.
 
-    One job is done in this process. Raises what any of them raises that is the user's, Interrupted
-    after a signal, ProcessLost where one was killed.
+    One job runs in this process. Raises a worker's PatchwordsError, Interrupted after a signal,
+    ProcessLost if a worker was killed.
     """
     if jobs == 1:
         with limit_torch_threads(threads):
-            return work(tell)
+            return work(report)
     context = multiprocessing.get_context("spawn")
     answers: Any = context.Queue()
-    crew = [
+    workers = [
         context.Process(target=_worker_main, args=(work, threads, answers)) for _ in range(jobs)
     ]
     with catch_stop_signals() as stop:
         try:
-            for process in crew:
+            for process in workers:
                 process.start()
-            while any(process.is_alive() for process in crew):
-                _forward_message(answers, tell)
-                _raise_if_lost(crew)
+            while any(process.is_alive() for process in workers):
+                _forward_message(answers, report)
+                _raise_if_lost(workers)
                 if (code := stop()) is not None:
                     raise Interrupted("stopped", code)
-            while _forward_message(answers, tell):
+            while _forward_message(answers, report):
                 pass
-            _raise_if_lost(crew)
+            _raise_if_lost(workers)
         finally:
-            _terminate_workers(crew)
+            _terminate_workers(workers)
             answers.close()
 
 
 @contextmanager
 def limit_torch_threads(threads: int) -> Iterator[None]:
-    """Inside, torch computes with so many threads."""
+    """Limit torch to `threads` threads inside the context."""
     import torch
 
     before = torch.get_num_threads()
@@ -78,20 +78,20 @@ def limit_torch_threads(threads: int) -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-def _forward_message(answers: Any, tell: MessageCallback) -> bool:
-    """Pass one answer on, if one comes."""
+def _forward_message(answers: Any, report: MessageCallback) -> bool:
+    """Pass one message on, if there is one."""
     try:
         answer = answers.get(timeout=POLL_SECONDS)
     except queue.Empty:
         return False
     if isinstance(answer, WorkerFailure):
         raise answer.error
-    tell(answer)
+    report(answer)
     return True
 
 
-def _raise_if_lost(crew: list[SpawnProcess]) -> None:
-    for process in crew:
+def _raise_if_lost(workers: list[SpawnProcess]) -> None:
+    for process in workers:
         if process.exitcode not in {None, 0}:
             if process.exitcode == 1:
                 raise RuntimeError("a process of the study failed: its traceback is above")
@@ -101,12 +101,12 @@ def _raise_if_lost(crew: list[SpawnProcess]) -> None:
             )
 
 
-def _terminate_workers(crew: list[SpawnProcess]) -> None:
-    """Tell those at work to stop, and wait for their checkpoints."""
-    for process in crew:
+def _terminate_workers(workers: list[SpawnProcess]) -> None:
+    """Tell running workers to stop, and wait for their checkpoints."""
+    for process in workers:
         if process.is_alive():
             process.terminate()
-    for process in crew:
+    for process in workers:
         if process.pid is not None:
             process.join(CHECKPOINT_PATIENCE)
             if process.is_alive():
@@ -114,14 +114,14 @@ def _terminate_workers(crew: list[SpawnProcess]) -> None:
 
 
 def _worker_main(work: WorkerTask, threads: int, answers: Any) -> None:
-    """In a process of its own."""
+    """Run the task in a worker process."""
     os.setsid()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         with limit_torch_threads(threads):
             work(answers.put)
     except Interrupted:
-        return  # it was told to
+        return  # by the main process
     except PatchwordsError as error:
         answers.put(WorkerFailure(error))
 

@@ -129,7 +129,10 @@ def write_study(asked: StudyRequest, results: dict[str, Any], command: str) -> N
     from patchwords.files import write_atomically
     from patchwords.studies.page import build_page_blocks, render_html_page, render_markdown_page
 
-    figures = {**asked.study.draw(results), **asked.study.draw_kept(asked.output, results)}
+    figures = {
+        **asked.study.draw_figures(results),
+        **asked.study.draw_stored_figures(asked.output, results),
+    }
     write_results(asked.output, results, results["cells"], figures)
     pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
     pieces = build_page_blocks(asked.study, results, pictures, command)
@@ -186,8 +189,8 @@ def study_to_dict(study: Study) -> dict[str, Any]:
 def scale_to_dict(study: Study, name: ScaleName) -> dict[str, Any]:
     scale, costs = study.scales[name], estimate_study_costs(study, name)
     return {
-        "needs": scale.data and scale.data.what,
-        "transfer": scale.transfer and scale.transfer.what,
+        "needs": scale.data and scale.data.description,
+        "transfer": scale.transfer and scale.transfer.description,
         "tuned": scale.tuned,
         "pretrainings": len(scale.encoders),
         "cells": len(scale.grid),
@@ -230,7 +233,7 @@ def estimate_study_costs(
     bench = StudyContext(Path("."), scale, "data", "transfer")
     return [
         estimate_trial_cost(cell, bench, hardware)
-        for cell in (*scale.pretrainings(1), *scale.cells(1))
+        for cell in (*scale.list_pretrainings(1), *scale.list_trials(1))
     ]
 
 

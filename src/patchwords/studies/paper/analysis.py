@@ -1,6 +1,6 @@
-"""How fast models answer: by the clock of `patchwords benchmark`, with weights as they begin.
+"""Shared analysis of studies: inference speed, seed curves, paired gaps, learning rates.
 
-What a weight is does not change how long it takes, so nothing has to be trained first.
+Inference speed is measured with initial weights: the values of weights do not change it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve, DotSeries
 
 
-TIMED_CLASSES = 1000  # of a model that is only timed; the head costs next to nothing
+TIMED_CLASSES = 1000  # of timed models; the head's cost is negligible
 
 
 def build_timing_workload(
-    cell: Trial, bench: StudyContext, device: Device, batches: tuple[int, ...]
+    trial: Trial, context: StudyContext, device: Device, batches: tuple[int, ...]
 ) -> BenchmarkWorkload:
-    """The model that a cell describes, to be asked so many images at a time."""
-    config = build_training_config(cell, bench)
+    """Build the workload of a trial's model, for a batch size."""
+    config = build_training_config(trial, context)
     size = config.model_settings.image_size
     if size is not None:
         square = replace(config.model_settings, image_size=parse_image_size(size))
@@ -46,31 +46,31 @@ def build_timing_workload(
     )
 
 
-def measure_inference_speeds(subject: BenchmarkWorkload, seconds: float) -> list[ThroughputResult]:
-    """A row for each number of images at a time, rising; `seconds` for each.
+def measure_inference_speeds(workload: BenchmarkWorkload, seconds: float) -> list[ThroughputResult]:
+    """Measure a row per batch size, in rising order; `seconds` for each.
 
-    Without the largest numbers where a GPU has no room for them.
+    Batch sizes that do not fit on a GPU are left out.
     """
-    [device] = subject.devices
+    [device] = workload.devices
     while True:
         try:
             return measure_inference_throughput(
-                subject, device, measure_matmul_peak(device), seconds
+                workload, device, measure_matmul_peak(device), seconds
             )
         except OutOfMemoryError:
-            fewer = subject.inference_batches[:-1]
+            fewer = workload.inference_batches[:-1]
             if not fewer:
                 raise
-            subject = replace(subject, inference_batches=fewer)
+            workload = replace(workload, inference_batches=fewer)
 
 
-# Accuracies of several seeds over what was varied, as a curve in a band.
+# Seed curves: mean accuracy over a varied setting, in a band.
 
 
 def build_seed_curve(label: str, found: Mapping[float, Sequence[float | None]]) -> Curve:
-    """x -> the accuracies of its seeds, as their mean in per cent, between lowest and highest.
+    """Build a curve of mean accuracy in per cent, in a band from lowest to highest seed.
 
-    What diverged is left out, and an x of which nothing is left.
+    Diverged seeds are left out, and so is an x without seeds.
     """
     from patchwords.report.figures.plots import Curve
 
@@ -85,13 +85,13 @@ def build_seed_curve(label: str, found: Mapping[float, Sequence[float | None]]) 
     )
 
 
-# Labels beside one of them, seed by seed: what figures and tables of differences draw.
+# Paired gaps: labels against a reference label, seed by seed.
 
 
 def compute_paired_differences(
     values: Mapping[str, Sequence[float | None]], one: str, other: str
 ) -> list[float | None]:
-    """How far one label is above the other, seed by seed; None where either diverged."""
+    """Subtract two labels seed by seed; None where one diverged."""
     pairs = zip(values[one], values[other], strict=True)
     return [None if a is None or b is None else a - b for a, b in pairs]
 
@@ -99,9 +99,9 @@ def compute_paired_differences(
 def compute_label_gaps(
     results: Mapping[str, Any], names: Sequence[str], usual: str
 ) -> dict[str, SeedStatistics]:
-    """Label -> how far it is above `usual`, over the seeds in which neither diverged.
+    """Compute the gap of every label to `usual`, over the seeds in which neither diverged.
 
-    A label of which no such seed is left is not there.
+    Labels without such a seed are left out.
     """
     values = {one["label"]: one["values"] for one in results["labels"]}
     found = {}
@@ -113,7 +113,7 @@ def compute_label_gaps(
 
 
 def build_gap_dots(found: Mapping[str, SeedStatistics]) -> DotSeries:
-    """In points, with their intervals."""
+    """Build dots in points with their intervals."""
     from patchwords.report.figures.plots import DotSeries
 
     low, high = zip(*map(get_gap_interval, found.values()), strict=True)
@@ -126,20 +126,21 @@ def build_gap_dots(found: Mapping[str, SeedStatistics]) -> DotSeries:
 
 
 def format_paired_seeds(results: Mapping[str, Any]) -> str:
-    """For a caption: what a mean and its interval are over."""
+    """Describe for a caption what a mean and its interval are over."""
     several = ", paired, with 95 % intervals (t)" if results["seeds"] > 1 else ""
     return f"{pluralise(results['seeds'], 'seed')}{several}"
 
 
 def get_gap_interval(gap: SeedStatistics) -> tuple[float, float]:
-    """The interval; of one seed the value itself, twice."""
+    """Return the interval; for one seed the value itself, twice."""
     if gap.low is None or gap.high is None:
         return gap.mean, gap.mean
     return gap.low, gap.high
 
 
 def format_gap(gap: SeedStatistics, times: float = 100.0) -> str:
-    """
+    """Format a gap in points with its interval.
+
     >>> format_gap(SeedStatistics(0.012, 0.002, 0.007, 0.017, 3)), format_gap(SeedStatistics(0.012, None, None, None, 1))
     ('+1.2 (+0.7 to +1.7)', '+1.2')
     """
@@ -149,36 +150,36 @@ def format_gap(gap: SeedStatistics, times: float = 100.0) -> str:
     return f"{mean} ({times * gap.low:+.1f} to {times * gap.high:+.1f})"
 
 
-# Learning rates that validation images choose among: the best of each label, and their curves.
+# Learning rates chosen by validation accuracy.
 
 
-LabelFunction = Callable[[str], str]  # the name of a cell -> what it is one rate of
+LabelFunction = Callable[[str], str]  # name of a trial -> its label without the rate
 
 
 def choose_best_rates(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]], label_of: LabelFunction
 ) -> dict[str, str]:
-    """Label -> its cell with the best mean over the seeds, in the order of the grid.
+    """Choose the trial with the best mean over seeds for each label, in grid order.
 
-    A rate at which any seed diverged is out; of equally good ones the smallest is taken.
+    A rate at which a seed diverged is excluded; ties go to the smallest rate.
     """
-    cells: dict[str, list[str]] = {label_of(name): [] for name in grid}
+    trials: dict[str, list[str]] = {label_of(name): [] for name in grid}
     for name in sorted(grid, key=lambda name: float(grid[name].get("lr", 0.0))):
-        cells[label_of(name)].append(name)
+        trials[label_of(name)].append(name)
     return {
         label: max(names, key=lambda name: mean_for_ranking(validation[name]))
-        for label, names in cells.items()
+        for label, names in trials.items()
     }
 
 
 def mean_for_ranking(values: Sequence[float | None]) -> float:
-    """Below every accuracy where one is missing, or all are."""
+    """Return the mean for ranking; below every accuracy if a value is missing."""
     alive = [value for value in values if value is not None]
     return sum(alive) / len(alive) if alive and len(alive) == len(values) else -1.0
 
 
 def build_rate_curves(results: Mapping[str, Any], label_of: LabelFunction) -> dict[str, Curve]:
-    """Label -> final validation accuracy over its rates; none where no rate was chosen."""
+    """Build curves of final validation accuracy over learning rates, per label."""
     found: dict[str, dict[float, list[float | None]]] = {}
     for row in results["cells"]:
         own = results["grid"][row["name"]]

@@ -1,4 +1,4 @@
-"""Figure 13: axial attention, in accuracy against compute and against the speed of answers."""
+"""Figure 13: accuracy of axial attention against compute and inference speed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from patchwords.studies.study import (
 )
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
-# What axial attention is compared by: accuracies, speeds, and the time for a multiplication.
+# Values that claims compare: accuracies, speeds, time per multiplication.
 
 
 # The labels are the same at both scales: patches of 8 and 4 pixels of 32, of 32 and 16 of 224.
@@ -39,8 +39,8 @@ VIT_LARGE_PATCHES, VIT_SMALL_PATCHES = "ViT, large patches", "ViT, small patches
 AXIAL_LARGE_PATCHES, AXIAL_SMALL_PATCHES = "Axial-ViT, large patches", "Axial-ViT, small patches"
 DEEPER_VIT = "ViT, small patches, deeper"
 RESNET, AXIAL_RESNET = "ResNet", "AxialResNet"
-SPEED_TRIAL = "speed"  # the cell that takes the time of all the others, in turn
-TIMED_BATCH = 32  # at a time, of those that are timed
+SPEED_TRIAL = "speed"  # the trial that times all models in turn
+TIMED_BATCH = 32  # batch size of the timed models
 MODELS = (
     VIT_LARGE_PATCHES,
     VIT_SMALL_PATCHES,
@@ -60,7 +60,7 @@ def make_rate_label(name: str) -> str:
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """Accuracies, speeds, and how much slower AxialResNet is than its multiplications say."""
+    """Collect accuracies, speeds and the slowdown of AxialResNet per multiplication."""
     clock = found[SPEED_TRIAL]
     return {
         **{label: found[name].get("accuracy") for label, name in labels.items()},
@@ -70,8 +70,8 @@ def compute_values(
 
 
 def compute_slowdown(found: Mapping[str, TrialMetrics]) -> float | None:
-    """log2 of the time for a multiplication, over that of the ResNet."""
-    pace = []  # multiplications a second
+    """Compute log2 of the time per multiplication relative to the ResNet's."""
+    pace = []  # multiplications per second
     for name in (RESNET, AXIAL_RESNET):
         macs, rate = compute_macs_per_image(found[name]), found[SPEED_TRIAL][make_rate_label(name)]
         if macs is None or rate is None:
@@ -81,16 +81,16 @@ def compute_slowdown(found: Mapping[str, TrialMetrics]) -> float | None:
 
 
 def compute_macs_per_image(numbers: Mapping[str, Any]) -> float | None:
-    """Of an image; a training step takes 6 FLOPs for each."""
+    """Compute MACs per image; a training step takes 6 FLOPs for each."""
     flops, images = numbers.get("flops"), numbers.get("images")
     return flops / images / 6 if flops and images else None
 
 
-# The page of axial attention: what each model costs, and Figure 13.
+# The page: model costs and Figure 13.
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """What each model costs; and what axial attention brings beyond its compute."""
+    """Build the tables of model costs and of gains at equal compute."""
     first = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
     labels = {one["label"]: one["over_seeds"] for one in results["labels"]}
     rows = []
@@ -124,7 +124,7 @@ def format_trial_model(results: Mapping[str, Any], name: str) -> str:
 
 
 def build_equal_compute_note(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Against the ViT of the same compute, which the figure lacks."""
+    """Compare with the ViT of the same compute, which Figure 13 lacks."""
     found = compute_label_gaps(results, [AXIAL_SMALL_PATCHES], DEEPER_VIT)
     if AXIAL_SMALL_PATCHES not in found:
         return []
@@ -138,7 +138,7 @@ def build_equal_compute_note(results: Mapping[str, Any]) -> list[PageBlock]:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 13: left against compute, right against speed; a line for each family."""
+    """Draw Figure 13: accuracy over compute and over speed, a line per family."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     flops = {one["name"]: one.get("flops") for one in results["cells"] if one["seed"] == 0}
@@ -170,7 +170,7 @@ FAMILIES = {
 
 
 def build_family_curves(labels: Mapping[str, Any], places: Mapping[str, float | None]) -> list[Any]:
-    """What diverged is not drawn."""
+    """Build a curve per family; diverged trainings are left out."""
     from patchwords.report.figures.plots import Curve
 
     found = []
@@ -181,22 +181,22 @@ def build_family_curves(labels: Mapping[str, Any], places: Mapping[str, float | 
     return found
 
 
-ROUNDS, SECONDS = 5, 0.25  # in which each model has its turn, so that a slow moment hits them all
+ROUNDS, SECONDS = 5, 0.25  # each model has its turn, so that a slow moment hits all
 
 SMALL_SHAPE = {name: SMALL_VIT_SETTINGS[name] for name in SHAPE_SETTING_NAMES if name != "model"}
 VIT_STEPS = {"steps": 560, "warmup_steps": 56}
-# The smallest ResNets have 2 to 2.4 times the multiplications of ViT with small patches, and take
-# longer for each: they see so many fewer images that all three cost the same.
+# The smallest ResNets have 2 to 2.4 times the MACs of ViT with small patches, and are slower per
+# MAC: they see fewer images, so that all three cost the same.
 RESNET_STEPS = {"steps": 278, "warmup_steps": 28}
 AXIAL_RESNET_STEPS = {"steps": 238, "warmup_steps": 24}
 AXIAL_SETTINGS = {**SMALL_SHAPE, **VIT_STEPS}
-GAP_SETTINGS = {**AXIAL_SETTINGS, "classifier": "gap"}  # Axial-ViT has no place for a class token
+GAP_SETTINGS = {**AXIAL_SETTINGS, "classifier": "gap"}  # Axial-ViT has no class token
 
 MINI_GRID: dict[str, dict[str, Any]] = {
     VIT_LARGE_PATCHES: {**GAP_SETTINGS, "model": "ViT-Ti/8"},
     VIT_SMALL_PATCHES: {**GAP_SETTINGS, "model": "ViT-Ti/4"},
-    # As dear as the 2 x 4 blocks of Axial-ViT, within 1 %. It is not in the figure, and says what
-    # the compute alone would have brought.
+    # Same cost as the 2 x 4 blocks of Axial-ViT, within 1 %. Not in the figure; it shows what the
+    # compute alone brings.
     DEEPER_VIT: {**GAP_SETTINGS, "model": "ViT-Ti/4", "depth": 7},
     AXIAL_LARGE_PATCHES: {**AXIAL_SETTINGS, "model": "Axial-ViT-Ti/8"},
     AXIAL_SMALL_PATCHES: {**AXIAL_SETTINGS, "model": "Axial-ViT-Ti/4"},
@@ -210,14 +210,14 @@ MINI = Scale(
     settings={
         **{name: v for name, v in SMALL_VIT_TRAINING.items() if name not in VIT_STEPS},
         "lr": 1e-3,
-        "validation": 0.0,  # nothing is chosen
+        "validation": 0.0,  # nothing is chosen by validation
         "save_every": 200,
     },
     grid=MINI_GRID,
     seeds=3,
     time="about twelve minutes on two cores",
 )
-# The mean of the patches wants 3e-4 where the class token has 8e-4, and a linear head (App. D.3).
+# GAP needs 3e-4 where the class token has 8e-4, and a linear head (App. D.3).
 GAP_RECIPE = {"head": "linear", "lr": 3e-4}
 FULL_GRID: dict[str, dict[str, Any]] = {
     VIT_LARGE_PATCHES: {"recipe": "vit-b32-jft"},
@@ -241,17 +241,17 @@ FULL = Scale(
 )
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """A training; or the speeds of all models."""
-    if cell.settings[VERB] != "none":
-        return train_and_measure(cell, bench)
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Train a model, or time the inference of all models."""
+    if trial.settings[VERB] != "none":
+        return train_and_measure(trial, context)
     from patchwords.device import choose_device
     from patchwords.studies.paper.analysis import build_timing_workload, measure_inference_speeds
 
-    device = choose_device(bench.device, bench.precision)
+    device = choose_device(context.device, context.precision)
     asked = {
-        one.name: build_timing_workload(one, bench, device, (TIMED_BATCH,))
-        for one in bench.scale.cells(1)
+        one.name: build_timing_workload(one, context, device, (TIMED_BATCH,))
+        for one in context.scale.list_trials(1)
         if one.settings[VERB] != "none"
     }
     found: dict[str, list[float]] = {name: [] for name in asked}
@@ -266,7 +266,7 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 def choose_trials(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
 ) -> dict[str, str]:
-    """All that is trained."""
+    """Label every trial that trains."""
     return {name: name for name, own in grid.items() if own.get(VERB) != "none"}
 
 
@@ -305,14 +305,14 @@ STUDY = Study(
             (),
         ),
     ),
-    measure=measure_trial,
-    judge=evaluate_on_test,
-    choose=choose_trials,
-    read=compute_values,
+    measure_trial=measure_trial,
+    evaluate_trial=evaluate_on_test,
+    choose_trials=choose_trials,
+    compute_values=compute_values,
     units={
         **{make_rate_label(name): DisplayUnit("images/s", "images/s", 1.0, 0) for name in MODELS},
         SLOWDOWN_PER_MAC: DisplayUnit("log2", "doublings", 1.0, 1),
     },
-    draw=draw_study_figures,
-    tables=build_tables,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
 )

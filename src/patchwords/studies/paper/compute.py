@@ -1,4 +1,4 @@
-"""Figure 5 and Table 6: accuracy for the compute that it took to learn."""
+"""Figure 5 and Table 6: accuracy against pre-training compute."""
 
 from __future__ import annotations
 
@@ -38,27 +38,27 @@ from patchwords.studies.study import (
 )
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
-# What is read off accuracies against compute: what a family saves, and where it is ahead.
+# Values that claims compare: how much compute a family saves, and where it is ahead.
 #
-# A family is its frontier: of its trainings those that no cheaper one of it beats, joined by straight
-# lines over the logarithm of the compute. Table 6 is read by the same functions.
+# A family is its frontier: its trainings that no cheaper one of the family beats, joined by straight
+# lines over the logarithm of the compute. Table 6 goes through the same functions.
 
 
 VIT, RESNET, HYBRID = FAMILIES = ("ViT", "ResNet", "hybrid")
-TRAINING_FLOPS = "training flops"  # of a cell's numbers: those of its encoder, where it has one
+TRAINING_FLOPS = "training flops"  # metric of a trial: the FLOPs of its encoder, if it has one
 
 VIT_SAVING = "ResNet's compute over ViT's, equal accuracy"
 HYBRID_SAVING = "ViT's compute over hybrid's, equal accuracy"
 HYBRID_LEAD_LEAST_COMPUTE = "hybrid less ViT, least compute"
 HYBRID_LEAD_MOST_COMPUTE = "hybrid less ViT, most compute"
 VIT_LAST_GAIN = "ViT, most compute less the next"
-FIVE_DATA_SETS = TABLE6_DATA_SETS[1:]  # of which Figure 5 has the average; the others are ImageNet
+FIVE_DATA_SETS = TABLE6_DATA_SETS[1:]  # averaged in Figure 5; the others are ImageNet
 
 ComputePoint = tuple[float, float]  # (FLOPs, accuracy)
 
 
 def parse_family(name: str) -> str:
-    """Of a cell or a model.
+    """Parse the model family of a trial or model name.
 
     >>> parse_family("R50+ViT-B/32, 7 epochs"), parse_family("BiT-R50x1"), parse_family("small ViT, 9")
     ('hybrid', 'ResNet', 'ViT')
@@ -71,7 +71,7 @@ def parse_family(name: str) -> str:
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """Every accuracy, and what they come to; a training that diverged is no point of its family."""
+    """Compute accuracies, savings and gaps; diverged trainings are no points of their family."""
     points: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
     for name in labels.values():
         flops, accuracy = found[name].get(TRAINING_FLOPS), found[name].get("accuracy")
@@ -92,7 +92,7 @@ def compute_family_values(points: Mapping[str, Sequence[ComputePoint]]) -> dict[
 
 
 def compute_frontier(points: Sequence[ComputePoint]) -> tuple[np.ndarray, np.ndarray]:
-    """-> (log2 of the FLOPs, accuracies), both rising."""
+    """Compute the compute frontier: (log2 of FLOPs, accuracies), both rising."""
     best: list[ComputePoint] = []
     for flops, accuracy in sorted(points):
         if not best or accuracy > best[-1][1]:
@@ -102,9 +102,9 @@ def compute_frontier(points: Sequence[ComputePoint]) -> tuple[np.ndarray, np.nda
 
 
 def compute_saving(points: Sequence[ComputePoint], others: Sequence[ComputePoint]) -> float | None:
-    """By how many doublings the others need more compute for the same accuracy.
+    """Compute the doublings of compute that the others need for the same accuracy.
 
-    The mean over all accuracies that both reach; None where there are none.
+    The mean over all accuracies that both reach; None if there are none.
     """
     if not points or not others:
         return None
@@ -120,7 +120,7 @@ def compute_saving(points: Sequence[ComputePoint], others: Sequence[ComputePoint
 def compute_end_gaps(
     points: Sequence[ComputePoint], others: Sequence[ComputePoint]
 ) -> tuple[float | None, float | None]:
-    """How far a family is above another at the least and at the most compute that both have."""
+    """Compute the gap of two families at the least and the most compute that both have."""
     if not points or not others:
         return None, None
     ours, theirs = compute_frontier(points), compute_frontier(others)
@@ -133,7 +133,7 @@ def compute_end_gaps(
 
 
 def compute_last_gain(points: Sequence[ComputePoint]) -> float | None:
-    """How far the dearest training is above the best of the others."""
+    """Compute the gain of the most expensive training over the best of the others."""
     if len(points) < 2:
         return None
     *others, (_, accuracy) = sorted(points)
@@ -141,25 +141,25 @@ def compute_last_gain(points: Sequence[ComputePoint]) -> float | None:
 
 
 def build_table6_point(row: Table6Row) -> ComputePoint:
-    """A training of Table 6: its FLOPs as printed, unless they cannot be right, and the average of
+    """Build the (FLOPs, mean accuracy of five data sets) point of a row of Table 6.
     its accuracies on five data sets."""
     exaflops = row.counted() if row.doubt else row.exaflops
     return EXAFLOP * exaflops, sum(row.accuracies[1:]) / len(FIVE_DATA_SETS) / 100
 
 
 def collect_table6_points() -> dict[str, list[ComputePoint]]:
-    """Family -> its trainings in Table 6."""
+    """Collect the trainings of Table 6 by family."""
     return {
         family: [build_table6_point(row) for row in TABLE6 if parse_family(row.model) == family]
         for family in FAMILIES
     }
 
 
-# The page of `compute`: ratios, what each training cost, and Figure 5 beside the paper's.
+# The page: compute ratios, costs of all trainings, Figure 5 next to the paper's.
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Ratios of compute as ratios; the compute of each training, here and in the paper."""
+    """Build tables of compute ratios and of the compute of each training, ours and the paper's."""
     return [
         PageText("Compute for the same accuracy, with the 95 % interval over the seeds."),
         PageTable(("", "here", "Table 6"), build_ratio_rows(results)),
@@ -183,7 +183,8 @@ def build_ratio_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def format_ratio(over: Mapping[str, float | None]) -> str:
-    """
+    """Format log2 of a ratio as a ratio with its interval.
+
     >>> format_ratio({"mean": 1.0, "low": -0.5, "high": 2.5}), format_ratio({"mean": -1.0, "low": None})
     ('2.00 (0.71 to 5.66)', '0.50')
     """
@@ -214,7 +215,7 @@ def build_table6_rows() -> list[tuple[str, ...]]:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 5, here and as Table 6 has it: a dot for each training."""
+    """Draw Figure 5 for our trainings and for Table 6: a dot per training."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     here: dict[str, list[ComputePoint]] = {family: [] for family in FAMILIES}
@@ -257,7 +258,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def choose_log_ticks(costs: Sequence[float]) -> list[float]:
-    """Round numbers that a short logarithmic axis is marked with.
+    """Choose round tick values for a short logarithmic axis.
 
     >>> choose_log_ticks([0.7, 3.0, 40.0])
     [1.0, 2.0, 5.0, 10.0, 20.0]
@@ -290,9 +291,9 @@ def build_point_curves(points: Mapping[str, Sequence[ComputePoint]], unit: float
 
 
 BATCH = 64
-# Each size for two lengths, the second three times the first, as steps of a batch. The compute of
-# ViTs and hybrids is alike, that of ResNets a fraction, and each family's spreads over about a
-# factor of eight: so that there are accuracies that all of them reach.
+# Each size is trained for two lengths, the second three times the first. ViTs and hybrids have about
+# the same compute, ResNets a fraction, and each family spans a factor of about eight, so that all
+# families reach common accuracies.
 MINI_SIZES: dict[str, tuple[dict[str, Any], tuple[int, int]]] = {
     "small ViT": (SMALL_VIT_SHAPE, (300, 900)),
     "large ViT": (LARGE_VIT_SHAPE, (240, 720)),
@@ -308,7 +309,7 @@ MINI = Scale(
         **{name: value for name, value in SMALL_VIT_TRAINING.items() if "steps" not in name},
         "batch_size": BATCH,
         "lr": 1e-3,
-        "validation": 0.0,  # nothing is chosen
+        "validation": 0.0,  # nothing is chosen by validation
         "save_every": 200,
     },
     grid={
@@ -320,7 +321,7 @@ MINI = Scale(
     time="about twenty minutes on two cores",
 )
 
-# Table 3 has all of Table 6's models but one: for R200x3 its neighbour's row, twice as long.
+# Table 3 has all models of Table 6 except R200x3, which gets its neighbour's row, twice as long.
 RECIPES_NOT_IN_TABLE_3: dict[str, dict[str, Any]] = {
     "BiT-R200x3": {"recipe": "r152x2-jft", "model": "BiT-R200x3", "epochs": 14},
     "BiT-R152x2, 14": {"recipe": "r152x2-jft", "epochs": 14},
@@ -328,7 +329,8 @@ RECIPES_NOT_IN_TABLE_3: dict[str, dict[str, Any]] = {
 
 
 def make_table6_name(row: Table6Row) -> str:
-    """
+    """Format the name of a row of Table 6.
+
     >>> make_table6_name(TABLE6[0])
     'ViT-B/32, 7 epochs'
     """
@@ -336,17 +338,17 @@ def make_table6_name(row: Table6Row) -> str:
 
 
 def choose_table6_recipe(row: Table6Row) -> dict[str, Any]:
-    """The pre-training of a row of Table 6, by Table 3."""
+    """Choose the pre-training recipe of a row of Table 6, from Table 3."""
     for name in (row.model, f"{row.model}, {row.epochs}"):
         if name in RECIPES_NOT_IN_TABLE_3:
             return RECIPES_NOT_IN_TABLE_3[name]
     model = row.model.removeprefix("BiT-").replace("+", "-").replace("/", "").lower()
-    both = row.model in {"ViT-L/16", "R50+ViT-L/16"}  # have a row for each length
+    both = row.model in {"ViT-L/16", "R50+ViT-L/16"}  # these have a row per length
     return {"recipe": f"{model}-jft{f'-{row.epochs}ep' if both else ''}"}
 
 
 def build_image_size_setting(row: Table6Row) -> dict[str, Any]:
-    """384 pixels, of which patches of 14 are no whole number: 392 is the nearest that has."""
+    """Return 384 pixels, or 392 for patches of 14, which do not divide 384."""
     return {"image_size": (392,)} if row.model == "ViT-H/14" else {}
 
 
@@ -369,16 +371,16 @@ FULL = Scale(
 )
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """A training, and what its compute is: that of the pre-training, where there was one.
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Train, and record the compute: that of the pre-training, if there was one.
 
-    Table 6 leaves fine-tuning out.
+    Table 6 does not count fine-tuning.
     """
-    numbers = train_and_measure(cell, bench)
-    if ENCODER not in cell.settings:
+    numbers = train_and_measure(trial, context)
+    if ENCODER not in trial.settings:
         return {**numbers, TRAINING_FLOPS: numbers.get("flops")}
-    encoder = Trial(cell.settings[ENCODER], cell.seed, {}, shared=True)
-    before = read_trial_metrics(bench.place(encoder) / RESULT_FILE) or {}
+    encoder = Trial(trial.settings[ENCODER], trial.seed, {}, shared=True)
+    before = read_trial_metrics(context.trial_folder(encoder) / RESULT_FILE) or {}
     return {**numbers, TRAINING_FLOPS: before.get("flops")}
 
 
@@ -429,15 +431,15 @@ STUDY = Study(
             (),
         ),
     ),
-    measure=measure_trial,
-    judge=evaluate_on_test,
-    read=compute_values,
+    measure_trial=measure_trial,
+    evaluate_trial=evaluate_on_test,
+    compute_values=compute_values,
     units={
         **dict.fromkeys((VIT_SAVING, HYBRID_SAVING), DOUBLINGS_UNIT),
         **dict.fromkeys(
             (HYBRID_LEAD_LEAST_COMPUTE, HYBRID_LEAD_MOST_COMPUTE, VIT_LAST_GAIN), POINTS_UNIT
         ),
     },
-    draw=draw_study_figures,
-    tables=build_tables,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
 )

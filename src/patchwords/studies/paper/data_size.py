@@ -1,4 +1,4 @@
-"""Figures 3 and 4, Table 5: ViT and ResNet by how many images there are to learn from."""
+"""Figures 3 and 4, Table 5: ViT and ResNet against the number of training images."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from patchwords.studies.paper.setups import (
 from patchwords.studies.study import Claim, Contrast, DisplayUnit, Scale, Study, TrialMetrics
 from patchwords.studies.training import train_and_measure
 
-# What is read off the cells of `data-size`: gaps at both ends, and how they change on the way.
+# Values that claims compare: gaps at both ends, and how they change in between.
 
 
 SMALL_VIT_NAME, LARGE_VIT_NAME, RESNET_NAME = "small ViT", "large ViT", "ResNet"
@@ -45,7 +45,7 @@ AccuracyByImages = Mapping[str, Mapping[int, float | None]]  # model -> images -
 
 
 def make_data_size_label(model: str, images: int) -> str:
-    """Of a cell, and of its label.
+    """Format the name of a trial and label.
 
     >>> make_data_size_label("ResNet", 25_000)
     'ResNet, 25,000'
@@ -54,7 +54,8 @@ def make_data_size_label(model: str, images: int) -> str:
 
 
 def parse_data_size_label(name: str) -> tuple[str, int]:
-    """
+    """Parse the name of a trial.
+
     >>> parse_data_size_label("ResNet, 25,000")
     ('ResNet', 25000)
     """
@@ -65,9 +66,9 @@ def parse_data_size_label(name: str) -> tuple[str, int]:
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """Every accuracy, and what lies between the models of one seed.
+    """Compute accuracies and the gaps between models of one seed.
 
-    Where all is judged by few shots, they take the place of test images.
+    If everything is evaluated few-shot, that takes the place of test accuracy.
     """
     tested: dict[str, dict[int, float | None]] = {}
     shown: dict[str, dict[int, float | None]] = {}
@@ -106,30 +107,32 @@ def build_label_table(curves: AccuracyByImages, suffix: str) -> dict[str, float 
     }
 
 
-def subtract_accuracies(curves: AccuracyByImages, one: str, other: str) -> dict[int, float | None]:
-    """Images -> how far the one model is above the other; None where either diverged."""
+def subtract_accuracies(
+    curves: AccuracyByImages, first: str, second: str
+) -> dict[int, float | None]:
+    """Subtract two models per number of images; None where one diverged."""
     gaps: dict[int, float | None] = {}
-    for images, value in curves[one].items():
-        beside = curves[other][images]
+    for images, value in curves[first].items():
+        beside = curves[second][images]
         gaps[images] = None if value is None or beside is None else value - beside
     return gaps
 
 
 def less_fewer(curve: Mapping[int, float | None], many: int, few: int) -> float | None:
-    """What a model has with many images above what it has with few; None where it diverged."""
+    """Subtract the accuracy with few images from that with many; None if one diverged."""
     more, fewer = curve[many], curve[few]
     return None if more is None or fewer is None else more - fewer
 
 
 def fit_gain_per_doubling(gaps: Mapping[int, float | None]) -> float | None:
-    """The slope over the doublings of images, by least squares; None where one is missing."""
+    """Fit the slope per doubling of images by least squares; None if one is missing."""
     values = [value for value in gaps.values() if value is not None]
     if len(values) < len(gaps):
         return None
     return float(np.polyfit(np.log2(list(gaps)), values, 1)[0])
 
 
-# The page of `data-size`: Figure 4 drawn again, and Table 5.
+# The page: Figure 4 and Table 5.
 
 
 # Table 5: accuracy on ImageNet, fine-tuned at 384 pixels, after each of three data sets.
@@ -143,7 +146,7 @@ TABLE_5_DATA_SETS = ("ImageNet, 1.3 million", "ImageNet-21k, 14 million", "JFT, 
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """The paper's numbers for Figure 3, as it has no subsets of one data set."""
+    """Build the paper's numbers for Figure 3, which uses other data sets instead of subsets."""
     rows = [(model, *(f"{value:.2f}" for value in row)) for model, row in TABLE_5.items()]
     for patch in (16, 32):
         small, large = TABLE_5[f"ViT-B/{patch}"], TABLE_5[f"ViT-L/{patch}"]
@@ -158,7 +161,7 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 4 by test images and by few shots, and the gap that the claims are about."""
+    """Draw Figure 4 by test and few-shot accuracy, and the gap of the claims."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     values = {one["label"]: one["values"] for one in results["labels"]}
@@ -167,7 +170,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     panels = []
     for title, suffix in (("Accuracy", ""), ("5-shot linear accuracy", f", {FEWSHOT_LABEL}")):
         if make_data_size_label(RESNET_NAME, sizes[0]) + suffix not in values:
-            continue  # all is judged by few shots
+            continue  # everything is evaluated few-shot
         curves = [
             build_seed_curve(
                 model, {float(n): values[make_data_size_label(model, n) + suffix] for n in sizes}
@@ -191,20 +194,20 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     return draw_panels(panels, caption, "data-size")
 
 
-# With the most images each comes three times, with the fewest 77 times. A third of that, as version
-# 1 had it, is too short: no ViT had learned enough for the number of images to matter.
+# Three epochs of the largest subset, 77 of the smallest. A third of that, as in version 1, is too
+# short: no ViT had learned enough for the number of images to matter.
 MINI_SIZES = (800, 4_000, 20_000)
 IMAGES_SEEN = 61_440
-EVALUATIONS = 3  # at the validation images: the best is kept, as the paper stops early
+EVALUATIONS = 3  # on validation images: the best is kept, as the paper stops early
 MINI_MODELS: dict[str, dict[str, Any]] = {
     "small ViT": SMALL_VIT_SHAPE,
-    "large ViT": MIDDLE_VIT_SHAPE,  # 32 million MACs an image, the ResNet 30
+    "large ViT": MIDDLE_VIT_SHAPE,  # 32 million MACs per image, the ResNet 30
     "ResNet": RESNET_14,
     "hybrid": SMALL_HYBRID,
 }
 STEP_SCHEDULE = build_step_schedule(IMAGES_SEEN, 64)
 FEWSHOT_TOO = "The ViT gains on the ResNet in few-shot accuracy, too"
-# Where a ViT gains nothing from more images, its training was too short to use them.
+# If a ViT gains nothing from more images, its training was too short to use them.
 MORE_HELP = Contrast("the large ViT's gain from the last step to more images", (GROWS,))
 MINI = Scale(
     data=CIFAR10,
@@ -215,7 +218,7 @@ MINI = Scale(
         "lr": 1e-3,
         "validation": 0.02,
         "eval_every": -(-STEP_SCHEDULE["steps"] // EVALUATIONS),
-        "early_stop": EVALUATIONS,  # never before the end; the best of them is kept
+        "early_stop": EVALUATIONS,  # never stops before the end; keeps the best
         "save_every": 200,
     },
     grid={
@@ -249,7 +252,7 @@ FULL = Scale(
     settings={"examples": 7 * JFT.count, "early_stop": 10},
     grid={
         make_data_size_label(model, images): own
-        if images == JFT.count  # less what is held out for early stopping
+        if images == JFT.count  # minus what is held out for early stopping
         else {**own, "train_images": images}
         for model, own in FULL_MODELS.items()
         for images in FULL_SIZES
@@ -323,9 +326,9 @@ STUDY = Study(
             controls=(MORE_HELP,),
         ),
     ),
-    measure=train_and_measure,
-    judge=evaluate_on_test_and_fewshot,
-    read=compute_values,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test_and_fewshot,
+    compute_values=compute_values,
     units={
         **dict.fromkeys(
             (RESNET_LEAD_FEWEST_IMAGES, VIT_LEAD_MOST_IMAGES, GROWS, SMALL_VIT_LEAD_FEWEST_IMAGES),
@@ -333,8 +336,8 @@ STUDY = Study(
         ),
         **dict.fromkeys((VIT_GAIN, VIT_GAIN_FEWSHOT, LARGE_VIT_GAIN), PER_DOUBLING_UNIT),
     },
-    draw=draw_study_figures,
-    tables=build_tables,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
     layout=(
         tuple(FULL_MODELS),
         tuple(

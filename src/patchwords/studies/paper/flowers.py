@@ -52,7 +52,7 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     numbers = dict(train_and_measure(cell, bench))
     if numbers.get("diverged"):
         return numbers
-    folder, steps = RunFolder(bench.run(cell)), numbers["steps"]
+    folder, steps = RunFolder(bench.run_folder(cell)), numbers["steps"]
     return numbers | collect_training_curves(read_metrics(folder.metrics), steps or 1)
 
 
@@ -361,10 +361,10 @@ STUDY = Study(
     paper_quantity="the notes' tables, ViT-B/16 and a ResNet at 224 pixels, all photos",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_trial,
-    judge=evaluate_trial,
-    read=compute_values,
-    draw=draw_study_figures,
-    tables=build_tables,
+    measure_trial=measure_trial,
+    evaluate_trial=evaluate_trial,
+    compute_values=compute_values,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
     layout=(tuple(MINI.grid), COLUMNS),
 )

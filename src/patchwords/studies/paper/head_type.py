@@ -1,4 +1,4 @@
-"""Figure 9: class token or mean of the patches (GAP)? It is a matter of the learning rate."""
+"""Figure 9: class token or mean of the patches (GAP), each at its best learning rate."""
 
 from __future__ import annotations
 
@@ -20,14 +20,12 @@ RATES = (3e-4, 1e-3, 3e-3, 1e-2)
 TOKEN_BEST_RATE = "class token, its best rate"
 GAP_SAME_RATE = "GAP, the class token's rate"
 GAP_BEST_RATE = "GAP, its best rate"
-VALIDATION_PREFIX = (
-    "validation at "  # of a number that was taken on the way: the share of the steps
-)
-EVALUATIONS = 7  # at the validation images during a training: Figure 9 shows seven epochs
+VALIDATION_PREFIX = "validation at "  # prefix of metrics during training: the share of the steps
+EVALUATIONS = 7  # validations per training: Figure 9 shows seven epochs
 
 
 def build_head_grid(rates: Mapping[str, Sequence[float]]) -> dict[str, dict[str, Any]]:
-    """Head -> its rates, as cells."""
+    """Build a trial per head and learning rate."""
     return {
         f"{head}, lr {lr:g}": {"classifier": HEADS[head], "lr": lr}
         for head in HEADS
@@ -40,7 +38,7 @@ MINI = Scale(
     verb="finetune",
     settings={
         **SMALL_VIT_SETTINGS,
-        "validation": 0.05,  # chooses the rate
+        "validation": 0.05,  # to choose the rate
         "eval_every": -(-SMALL_VIT_SETTINGS["steps"] // EVALUATIONS),
         "save_every": 500,
     },
@@ -68,7 +66,7 @@ FULL = Scale(
 def choose_trials(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
 ) -> dict[str, str]:
-    """Each head at its best rate, and GAP at the class token's."""
+    """Choose each head's best rate, and GAP at the class token's rate."""
     best = choose_best_rates(grid, validation, lambda name: str(grid[name]["classifier"]))
     token, gap = (best[head] for head in HEADS.values())
     same = next(
@@ -80,7 +78,7 @@ def choose_trials(
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 9: accuracy over the training, of the chosen cells; and what chose them."""
+    """Draw Figure 9: accuracy during training of the chosen trials, and the rate curves."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     caption = (
@@ -99,23 +97,24 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
     return draw_panels(panels, caption, "head-type")
 
 
-def parse_head_type(cell: str) -> str:
-    """
+def parse_head_type(trial: str) -> str:
+    """Parse the head of a trial.
+
     >>> parse_head_type("class token, lr 0.001")
     'class token'
     """
-    return cell.partition(", lr ")[0]
+    return trial.partition(", lr ")[0]
 
 
-def build_validation_curve(results: Mapping[str, Any], cell: str, label: str) -> Curve:
-    """Validation accuracy of a cell on the way."""
+def build_validation_curve(results: Mapping[str, Any], trial: str, label: str) -> Curve:
+    """Build the validation curve of a trial."""
     found: dict[float, list[float | None]] = {}
     for row in results["cells"]:
-        if row["name"] == cell:
+        if row["name"] == trial:
             for name, value in row.items():
                 if name.startswith(VALIDATION_PREFIX):
                     found.setdefault(float(name.removeprefix(VALIDATION_PREFIX)), []).append(value)
-    return build_seed_curve(f"{label} ({results['grid'][cell]['lr']:g})", found)
+    return build_seed_curve(f"{label} ({results['grid'][trial]['lr']:g})", found)
 
 
 STUDY = Study(
@@ -138,11 +137,11 @@ STUDY = Study(
             "GAP at 3e-4 meets the class token at 8e-4, at which GAP is far below (Figure 9)",
             (GAP_BEST_RATE,),
             (TOKEN_BEST_RATE,),
-            0.01,  # a point: what a reader would see in the figure
+            0.01,  # one point: visible in the figure
         ),
     ),
-    measure=train_and_measure,
-    judge=evaluate_on_test,
-    choose=choose_trials,
-    draw=draw_study_figures,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test,
+    choose_trials=choose_trials,
+    draw_figures=draw_study_figures,
 )

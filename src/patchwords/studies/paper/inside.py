@@ -1,4 +1,4 @@
-"""Figures 6, 7, 10, 11 and 14: how what they show comes about while a ViT learns."""
+"""Figures 6, 7, 10, 11 and 14: how their contents emerge during the training of a ViT."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ ROWS = (
     *(ACCURACY, LOW_FREQUENCIES, BY_DISTANCE, BY_LINES),
     *(NEAREST, FARTHEST, FARTHEST_BEYOND, DEEPER_HALF, ROLLOUT),
 )
-FAR_DISTANCE = 0.75  # of the distance of a head that looks everywhere alike: "far"
-TRAINED_STAGES = {name: share for name, share in STAGES.items() if share}  # those that are trained
+FAR_DISTANCE = 0.75  # relative to a head with uniform attention: "far"
+TRAINED_STAGES = {
+    name: share for name, share in STAGES.items() if share
+}  # without the untrained one
 
 
 def make_stage_label(row: str, stage: str = LAST) -> str:
@@ -36,7 +38,7 @@ def make_stage_label(row: str, stage: str = LAST) -> str:
 
 
 def make_growth_claim(text: str, paper: str, row: str) -> Claim:
-    """That a row is higher after the training than before."""
+    """Make a claim that a row is higher after training than before."""
     return Claim(text, paper, (make_stage_label(row),), (make_stage_label(row, UNTRAINED),))
 
 
@@ -84,8 +86,8 @@ CLAIMS = (
     ),
 )
 
-# No checkpoint of a run is kept on the way. With a constant rate, however, a short run is the
-# beginning of a long one, step by step: each stage is a run of its own.
+# A run keeps no intermediate checkpoints. With a constant rate, however, a short run is the exact
+# beginning of a long one: each stage is a run of its own.
 STEPS, WARMUP = 3500, 350
 MINI = Scale(
     data=CIFAR10,
@@ -123,8 +125,8 @@ FULL = Scale(
     grid=MINI.grid,
     seeds=1,
     time="by --plan",
-    # The paper's linear decay at the last stage; before, its beginning at the peak rate: a run
-    # that decays has lost 1 %, 10 % and 30 % of the rate there.
+    # The paper's linear decay at the last stage; earlier stages have its start at the peak rate: a
+    # decaying run has lost 1 %, 10 % and 30 % of the rate there.
     encoders={
         stage: {
             "recipe": "vit-l16-jft-14ep",
@@ -140,7 +142,7 @@ FULL = Scale(
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """What stands in each row of the table at each stage."""
+    """Collect every row of the table at each stage."""
     values: dict[str, float | None] = {}
     for stage in STAGES:
         column = compute_stage_values(found[stage])
@@ -149,7 +151,7 @@ def compute_values(
 
 
 def compute_stage_values(numbers: TrialMetrics) -> dict[str, float | None]:
-    """Of one stage; nothing where its training diverged."""
+    """Collect the rows of one stage; none if its training diverged."""
     if numbers["accuracy"] is None:
         return {}
     distances = parse_head_distances(numbers)  # [L, K]
@@ -189,9 +191,9 @@ STUDY = Study(
     paper_quantity="pictures only; the figures print no numbers",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_trial,
-    read=compute_values,
-    draw=draw_study_figures,
-    draw_kept=draw_stored_figures,
+    measure_trial=measure_trial,
+    compute_values=compute_values,
+    draw_figures=draw_study_figures,
+    draw_stored_figures=draw_stored_figures,
     layout=(ROWS, tuple(STAGES)),
 )

@@ -1,4 +1,4 @@
-"""The figures of what is inside a ViT: numbers over the training, and pictures at each stage."""
+"""What is inside a ViT: measurements and figures over training, and images per stage."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import torch
 from patchwords.studies.paper.setups import load_encoder_data, load_encoder_model
 from patchwords.studies.study import StudyContext, Trial, TrialMetrics
 
-# What a ViT has learned, as numbers: Figures 6, 7, 10, 11 and 14 of a model at one time.
+# Measurements of one model: Figures 6, 7, 10, 11 and 14 as numbers.
 #
-# Attention distances are told as shares of that of a head which looks at all patches alike.
+# Attention distances are relative to that of uniform attention.
 #
 # Sizes: D filters, C channels, P side of a patch, L layers, K heads, n images.
 
@@ -24,16 +24,16 @@ DISTANCE_IMAGES, ROLLOUT_IMAGES, ACCURACY_IMAGES = (
     128,
     64,
     2000,
-)  # images: of distances as in Appendix D.7, of maps, of accuracy
+)  # images for distances (Appendix D.7), maps, accuracy
 PHOTOS_SHOWN = 4
 BATCH = 32
-ARRAYS_FILE = "inside.npz"  # in the folder of a cell: what its pictures are drawn from
+ARRAYS_FILE = "inside.npz"  # arrays of the figures, in the folder of a trial
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Of the cell's encoder or, where it says so, of the weights that this one began with.
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Measure the trial's encoder or, if the trial says so, its initial weights.
 
-    The arrays that pictures are drawn from are written into the cell's folder.
+    The arrays of the figures are written into the trial's folder.
     """
     from patchwords.data.dataset import subsample_evenly
     from patchwords.evaluation import held_out
@@ -43,24 +43,24 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     from patchwords.interpret.positions import fit_position_structure, position_similarity
     from patchwords.models.init import init_weights
 
-    subject = load_encoder_model(cell, bench)
-    if subject is None:
+    loaded = load_encoder_model(trial, context)
+    if loaded is None:
         return {"accuracy": None}
-    model, preprocess, device = subject.model, subject.preprocess, subject.device
-    if not cell.settings["trained"]:
-        init_weights(model, cell.seed)
-    _, examples = held_out.choose_final_split(load_encoder_data(cell, bench))
-    pixels = read_model_inputs(subject.source, subsample_evenly(examples, DISTANCE_IMAGES))
+    model, preprocess, device = loaded.model, loaded.preprocess, loaded.device
+    if not trial.settings["trained"]:
+        init_weights(model, trial.seed)
+    _, examples = held_out.choose_final_split(load_encoder_data(trial, context))
+    pixels = read_model_inputs(loaded.source, subsample_evenly(examples, DISTANCE_IMAGES))
     images = preprocess.normalise(pixels.to(device.torch_device))
     similarity = position_similarity(model).values[0]
     shares = fit_position_structure(similarity)
     measured = attention_distance(model, images.split(BATCH))
     judged = subsample_evenly(examples, ACCURACY_IMAGES)
     found = held_out.evaluate_classifier(
-        model, judged, preprocess, device, subject.workers_for(judged)
+        model, judged, preprocess, device, loaded.workers_for(judged)
     )
     save_stage_arrays(
-        bench.place(cell), model, similarity, pixels[:PHOTOS_SHOWN], images[:PHOTOS_SHOWN]
+        context.trial_folder(trial), model, similarity, pixels[:PHOTOS_SHOWN], images[:PHOTOS_SHOWN]
     )
     return {
         "accuracy": found["accuracy"],
@@ -76,10 +76,10 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 
 def compute_low_frequency_share(filters: np.ndarray) -> float:
-    """[D, C, P, P] -> the share of their variance in the lower half of frequencies, each way.
+    """[D, C, P, P] -> variance share of the lower half of frequencies in both directions.
 
-    By the discrete cosine transform of every channel, the mean filter taken away, as for principal
-    components. It is a quarter where weights are drawn independently.
+    By the discrete cosine transform of every channel after subtraction of the mean filter, as for
+    principal components. Independent weights have a quarter.
     """
     from scipy.fft import dctn
 
@@ -90,7 +90,7 @@ def compute_low_frequency_share(filters: np.ndarray) -> float:
 
 
 def name_head_distances(distances: np.ndarray) -> dict[str, float]:
-    """[L, K] -> {"layer 1, head 1": ...}, in each layer the nearest head first"""
+    """[L, K] -> {"layer 1, head 1": ...}, heads of a layer sorted by distance."""
     return {
         f"layer {layer}, head {place}": float(value)
         for layer, row in enumerate(np.sort(distances, axis=1), start=1)
@@ -99,7 +99,7 @@ def name_head_distances(distances: np.ndarray) -> dict[str, float]:
 
 
 def parse_head_distances(numbers: Mapping[str, Any]) -> np.ndarray:
-    """What `name_head_distances` was given, each row sorted: [L, K]"""
+    """Parse what `name_head_distances` returned -> [L, K], rows sorted."""
     rows: dict[str, list[float]] = {}
     for name, value in numbers.items():
         if name.startswith("layer "):
@@ -108,10 +108,10 @@ def parse_head_distances(numbers: Mapping[str, Any]) -> np.ndarray:
 
 
 def measure_rollout_gain(model: Any, images: torch.Tensor) -> float:
-    """[n, C, H, W] -> by how much rollout's maps are truer than random ones, a mean over images.
+    """[n, C, H, W] -> how much more faithful rollout is than random maps, mean over images.
 
-    Truer: the answer's probability falls sooner where the most important patches are taken away
-    first, and rises sooner where they are put in first (`inspect.truth`).
+    Faithful: the probability of the prediction falls sooner if the most important patches are deleted
+    first, and rises sooner if they are inserted first (`interpret/faithfulness.py`).
     """
     from patchwords.interpret.faithfulness import RANDOM_MAP, compute_curves_by_map
 
@@ -122,7 +122,7 @@ def measure_rollout_gain(model: Any, images: torch.Tensor) -> float:
 def save_stage_arrays(
     place: Path, model: Any, similarity: np.ndarray, pixels: torch.Tensor, images: torch.Tensor
 ) -> None:
-    """Principal filters, similarities of positions, and rollout from the class token in photos."""
+    """Save principal filters, position similarities and class-token rollout of photos."""
     from patchwords.files import write_atomically
     from patchwords.interpret.attention import extract_query_map
     from patchwords.interpret.filters import principal_filters
@@ -142,15 +142,21 @@ def save_stage_arrays(
     write_atomically(place / ARRAYS_FILE, file.getvalue())
 
 
-# When a training is looked at.
+# Stages of a training.
 
 
-STAGES = {"untrained": 0.0, "1 %": 0.01, "10 %": 0.1, "30 %": 0.3, "100 %": 1.0}  # of its steps
+STAGES = {
+    "untrained": 0.0,
+    "1 %": 0.01,
+    "10 %": 0.1,
+    "30 %": 0.3,
+    "100 %": 1.0,
+}  # share of the steps
 UNTRAINED, LAST = "untrained", "100 %"
 
 
 COMPONENTS_SHOWN = 14  # principal components in a row; Figure 7 has 28
-PANELS = {  # title -> rows of the table, in short
+PANELS = {  # title -> rows of the table, by short name
     "Filters": {"in low frequencies": "filters, in low frequencies"},
     "Position embeddings": {
         "by rows and columns": "positions, by rows and columns",
@@ -175,7 +181,7 @@ PANEL_UNITS = {
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """All rows of the table over the training; Figure 11 at each stage."""
+    """Draw all rows of the table over training, and Figure 11 per stage."""
     from patchwords.report.figures.plots import Panel, draw_panels
     from patchwords.report.format import pluralise
 
@@ -200,12 +206,12 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
         "head that looks at all patches alike. The class token is left out."
     )
     depth = build_depth_panels(results)
-    by_depth = draw_panels(depth, far, "inside-distance") if depth else {}  # none: all diverged
+    by_depth = draw_panels(depth, far, "inside-distance") if depth else {}  # empty: all diverged
     return {**draw_panels(panels, caption, "inside"), **by_depth}
 
 
 def build_stage_curves(values: Mapping[str, Sequence[Any]], rows: Mapping[str, str]) -> list[Any]:
-    """A curve of each row, and a level one of what it was before."""
+    """Build a curve per row, and a level line of the untrained value."""
     from patchwords.report.figures.plots import Curve
 
     x = [100 * share for share in STAGES.values() if share]
@@ -228,9 +234,9 @@ def average_values(values: Sequence[float]) -> float:
 
 
 def build_depth_panels(results: Mapping[str, Any]) -> list[Any]:
-    """Nearest head, mean of the heads and farthest head of every layer; a curve for each stage.
+    """Build curves over layers of the nearest, mean and farthest head, per stage.
 
-    None where every training diverged.
+    Empty if every training diverged.
     """
     from patchwords.report.figures.plots import Curve, Panel
 
@@ -254,7 +260,7 @@ def build_depth_panels(results: Mapping[str, Any]) -> list[Any]:
 
 
 def draw_stored_figures(folder: Path, results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Filters, positions and rollout at each stage of the first seed that has all of them."""
+    """Draw filters, positions and rollout per stage, for the first complete seed."""
     for seed in range(results["seeds"]):
         stages = {
             one["name"]: folder / one["folder"] / ARRAYS_FILE
@@ -278,7 +284,7 @@ StageArrays = Mapping[str, Mapping[str, np.ndarray]]  # stage -> its arrays
 
 
 def draw_stage_filters(kept: StageArrays, seed: int) -> dict[str, bytes]:
-    """Figure 7, left"""
+    """Draw the filters (Figure 7, left) per stage."""
     from patchwords.report.figures.maps import GridTile, draw_image_grid
     from patchwords.report.figures.mosaic import component_to_rgb
 
@@ -297,7 +303,7 @@ def draw_stage_filters(kept: StageArrays, seed: int) -> dict[str, bytes]:
 
 
 def draw_stage_positions(kept: StageArrays, seed: int) -> dict[str, bytes]:
-    """Figure 7, centre"""
+    """Draw the position similarities (Figure 7, centre) per stage."""
     from patchwords.report.figures.maps import GridTile, draw_image_grid
     from patchwords.report.figures.mosaic import apply_colour_map, make_position_mosaic
 
@@ -320,7 +326,7 @@ def draw_stage_positions(kept: StageArrays, seed: int) -> dict[str, bytes]:
 
 
 def draw_stage_rollout(kept: StageArrays, seed: int) -> dict[str, bytes]:
-    """Figures 6 and 14"""
+    """Draw rollout in photos (Figures 6 and 14) per stage."""
     from patchwords.report.figures.maps import GridTile, draw_image_grid, overlay_map
 
     photos = kept[LAST]["photos"].astype(np.float32) / 255  # [n, H, W, 3]

@@ -1,4 +1,4 @@
-"""Section 4.6 and Appendix B.1.2: is there something to be learned from patches without labels?"""
+"""Section 4.6 and Appendix B.1.2: pre-training by masked patch prediction."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from patchwords.studies.study import Claim, Contrast, Scale, Study
 from patchwords.studies.training import evaluate_on_test, train_and_measure
 
 TARGETS = {"mean colour": "mean-colour", "4x4 colours": "small-patch", "pixels": "pixels"}
-RATIOS = {"50 %": 0.5, "15 %": 0.15}  # of the patches are corrupted
+RATIOS = {"50 %": 0.5, "15 %": 0.15}  # share of corrupted patches
 
 SHORT_SCRATCH = "from scratch, as long as fine-tuning"
 LONG_SCRATCH = "from scratch, as long as both"
@@ -39,7 +39,7 @@ PAPER = {  # ViT-B/16, ImageNet: Table 5, and Section 4.6 for masked patches
 
 
 def select_masked(some: str) -> tuple[str, ...]:
-    """The cells with this target, or this share of patches."""
+    """Select the trials with this target, or this share of patches."""
     return tuple(name for name in MASKED_OBJECTIVES if some in name)
 
 
@@ -88,8 +88,8 @@ CLAIMS = (
     ),
 )
 
-# Nobody has labels of ImageNet before they are fine-tuned on: one half of the classes is to be
-# pre-trained on, the other to be fine-tuned on, by a tenth of its images.
+# Pre-training must not use the labels of fine-tuning: one half of the classes is for pre-training,
+# the other for fine-tuning on a tenth of its images.
 PRETRAINING_CLASSES = ("airplane", "bird", "deer", "frog", "ship")
 FINETUNING_CLASSES = ("automobile", "cat", "dog", "horse", "truck")
 FINETUNING_IMAGES = 2_500
@@ -103,8 +103,8 @@ def add_warmup(steps: int) -> dict[str, int]:
     return {"steps": steps, "warmup_steps": steps // 10}
 
 
-# Patches of 8: of the 4x4 pixels of SMALL_VIT's, a down-sized patch of 4x4 would be every pixel.
-# 16 patches cost a quarter, too, and there are seven pre-trainings.
+# Patches of 8: in SMALL_VIT's patches of 4x4 pixels a 4x4 down-sampled target would be every pixel.
+# 16 patches also cost a quarter, and there are seven pre-trainings.
 SHAPE_SETTINGS: dict[str, Any] = {
     **{
         name: SMALL_VIT_SETTINGS[name]
@@ -150,7 +150,7 @@ MINI = Scale(
     time="about a quarter of an hour on two cores",
 )
 
-# The paper's own: every encoder is fine-tuned on ImageNet at 384 pixels, as Table 4 has it.
+# The paper's setting: every encoder is fine-tuned on ImageNet at 384 pixels, as in Table 4.
 VIT_B16 = {"model": "ViT-B/16"}
 TABLE_4_RECIPE: dict[str, Any] = {"recipe": "paper-finetune-imagenet"}
 SCRATCH_RECIPE: dict[str, Any] = {"verb": "pretrain", "recipe": "vit-b16-imagenet", **VIT_B16}
@@ -178,11 +178,11 @@ FULL = Scale(
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """How far every beginning is from the long training from scratch, paired by seed."""
+    """Draw the gap of every initialisation to the long training from scratch, paired by seed."""
     from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
     found = compute_label_gaps(results, [one["label"] for one in results["labels"]], LONG_SCRATCH)
-    nothing = float("nan")  # is not drawn
+    nothing = float("nan")  # not drawn
     paper = [
         100 * (PAPER[name] - PAPER[LONG_SCRATCH]) if name in PAPER else nothing for name in found
     ]
@@ -219,7 +219,7 @@ STUDY = Study(
     "JFT-300M (Section 4.6), labels of ImageNet-21k (Table 5)",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=train_and_measure,
-    judge=evaluate_on_test,
-    draw=draw_study_figures,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test,
+    draw_figures=draw_study_figures,
 )

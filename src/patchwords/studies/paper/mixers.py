@@ -1,6 +1,6 @@
-"""Attention, or something simpler in its place? At equal compute.
+"""Attention or a simpler token mixer, at equal compute.
 
-Not in the paper, which has nothing but attention between the patches: its successors ask it.
+Not in the paper, which has only attention between patches; its successors ask the question.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ POOLING = "pooling"
 MLP = "token MLP"
 IDENTITY = "identity"
 
-# What takes the place of attention tells nothing of it where attention itself is not in use yet.
+# A replacement says nothing about attention if the model does not use attention yet.
 IN_USE = Contrast("attention less no mixing", (ATTENTION,), (IDENTITY,))
 
 VARIED_SETTINGS = ("width", "mlp_width", "heads")
-# The width makes up for what a mixer saves, and the MLP's stays four times it. Multiplications of
-# an image are those of attention's model within 1.5 % (2 % at scale full). Depth is left alone, as
-# it says how far a patch reaches through local mixers, and in small models it comes in coarse
-# steps. Images seen are left alone, as then a cell would answer for its data, too.
+# The width makes up for the compute that a mixer saves, with the MLP at four times the width. MACs
+# per image equal those of the attention model within 1.5 % (2 % at scale full). Depth stays, as it
+# sets the reach of a patch through local mixers and has coarse steps in small models. Images seen
+# stay, as otherwise trials would differ in data as well.
 MINI_GRID: dict[str, dict[str, Any]] = {
     ATTENTION: {"mixer": "attention", "width": 64, "mlp_width": 256, "heads": 2},
-    # 3 x 3 of the 8 x 8 patches, as far as pooling reaches
+    # 3 x 3 of the 8 x 8 patches, the reach of pooling
     LOCAL: {"mixer": "local", "window": 3, "width": 66, "mlp_width": 264, "heads": 2},
     POOLING: {"mixer": "pooling", "width": 84, "mlp_width": 336, "heads": 2},
     MLP: {"mixer": "mlp", "width": 80, "mlp_width": 320, "heads": 2},
@@ -56,11 +56,11 @@ MINI = Scale(
         **{
             name: value for name, value in SMALL_VIT_SETTINGS.items() if name not in VARIED_SETTINGS
         },
-        "classifier": "gap",  # the others have no place for a class token
+        "classifier": "gap",  # the other mixers have no class token
         "steps": 1000,
         "warmup_steps": 100,
         "lr": 1e-3,
-        "validation": 0.0,  # nothing is chosen
+        "validation": 0.0,  # nothing is chosen by validation
         "save_every": 500,
     },
     grid=MINI_GRID,
@@ -70,7 +70,7 @@ MINI = Scale(
 FULL = Scale(
     data=IMAGENET,
     verb="pretrain",
-    # 3e-3, the rate of Table 3, is a class token's; Figure 9 has 3/8 of it for the mean.
+    # Table 3's rate of 3e-3 is for a class token; Figure 9 has 3/8 of it for the mean.
     settings={"recipe": "vit-b16-imagenet", "classifier": "gap", "head": "linear", "lr": 1e-3},
     grid=FULL_GRID,
     seeds=1,
@@ -79,18 +79,18 @@ FULL = Scale(
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """What was made equal, and how nearly; and the differences, paired by seed."""
+    """Build tables of the matched compute and of the paired differences."""
     first = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
     apart = compute_label_gaps(results, list(MINI_GRID), ATTENTION)
     usual = first[ATTENTION].get("flops")
     rows = []
     for name, cell in first.items():
-        own = results["grid"][name]
+        settings = results["grid"][name]
         flops, count = cell.get("flops"), cell.get("parameters")
         rows.append(
             (
                 name,
-                f"{own['width']}",
+                f"{settings['width']}",
                 "-" if count is None else f"{count:,.0f}",
                 "-" if not usual or flops is None else f"{100 * flops / usual:.1f} %",
                 format_gap(apart[name]) if name in apart and name != ATTENTION else "-",
@@ -108,7 +108,7 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """How far each mixer is from attention, paired by seed."""
+    """Draw the gap of each mixer to attention, paired by seed."""
     from patchwords.report.figures.plots import draw_dot_plot
 
     apart = compute_label_gaps(results, list(MINI_GRID), ATTENTION)
@@ -169,8 +169,8 @@ STUDY = Study(
             controls=(IN_USE,),
         ),
     ),
-    measure=train_and_measure,
-    judge=evaluate_on_test,
-    draw=draw_study_figures,
-    tables=build_tables,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
 )

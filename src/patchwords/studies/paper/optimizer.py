@@ -1,4 +1,4 @@
-"""Table 7: is a ResNet pre-trained better by Adam than by SGD?"""
+"""Table 7: ResNets pre-trained with Adam and with SGD."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ ADAM, SGD = "Adam", "SGD"
 ADAM_LEAD = "Adam less SGD"
 ADAM_LEAD_FEWSHOT = f"Adam less SGD, {FEWSHOT_LABEL}"
 
-# Table 7: accuracy in per cent, fine-tuned after JFT. The columns of the models are ours by name.
+# Table 7: accuracy in per cent, fine-tuned after JFT; models by our names.
 TABLE_7_DATA_SETS = ("ImageNet", "CIFAR-10", "CIFAR-100", "Pets", "Flowers", "average")
 TABLE_7 = {
     f"R50x1, {ADAM}": (77.54, 97.67, 86.07, 91.11, 94.26, 89.33),
@@ -44,7 +44,7 @@ TABLE_7 = {
     f"R152x2, {SGD}": (84.37, 99.07, 91.06, 94.79, 99.32, 93.72),
 }
 
-# Weight decay goes with the optimizer: a thousandth is that of BiT's recipes.
+# Weight decay belongs to the optimizer; 0.001 is that of BiT's recipes.
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     ADAM: {"optimizer": "adamw", "weight_decay": SMALL_VIT_TRAINING["weight_decay"]},
     SGD: {"optimizer": "sgd", "weight_decay": 1e-3},
@@ -63,7 +63,7 @@ MINI = Scale(
         },
         **RESNET_14,
         **STEP_SCHEDULE,
-        "validation": 0.04,  # chooses the rate
+        "validation": 0.04,  # to choose the rate
         "eval_every": STEP_SCHEDULE["steps"],
         "save_every": 125,
     },
@@ -78,7 +78,7 @@ MINI = Scale(
     untested={TRANSFERS: FLOOR},
 )
 
-# "SGD with BiT hyper-parameters", which has none for JFT: those of ImageNet-21k.
+# "SGD with BiT hyper-parameters": BiT has none for JFT, so those of ImageNet-21k.
 BIT_RECIPE: dict[str, Any] = {"recipe": "bit-imagenet21k", "epochs": 7}
 ENCODERS: dict[str, dict[str, Any]] = {
     f"R50x1 by {ADAM}": {"recipe": "r50x1-jft"},
@@ -100,7 +100,8 @@ FULL = Scale(
 
 
 def strip_learning_rate(cell: str) -> str:
-    """
+    """Remove the learning rate from a trial's name.
+
     >>> strip_learning_rate("R14x1, SGD, lr 0.1"), strip_learning_rate("R50x1, Adam")
     ('R14x1, SGD', 'R50x1, Adam')
     """
@@ -110,14 +111,14 @@ def strip_learning_rate(cell: str) -> str:
 def choose_trials(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
 ) -> dict[str, str]:
-    """Each optimizer at its best rate."""
+    """Choose the best rate of each optimizer."""
     return choose_best_rates(grid, validation, strip_learning_rate)
 
 
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """The accuracies of the chosen rates, and Adam's lead, the mean over the models."""
+    """Compute accuracies of the chosen rates, and Adam's mean lead over the models."""
     tested = {label: found[name].get("accuracy") for label, name in labels.items()}
     shown = {
         label: found[name].get(FEWSHOT_LABEL, found[name].get("accuracy"))
@@ -146,7 +147,7 @@ def compute_adam_lead(values: Mapping[str, float | None]) -> float | None:
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Which rates were chosen; and all of Table 7."""
+    """Build tables of the chosen rates and of Table 7."""
     rows = [(name, *(f"{value:.2f}" for value in row)) for name, row in TABLE_7.items()]
     for model in ("R50x1", "R152x2"):
         pairs = zip(TABLE_7[f"{model}, {ADAM}"], TABLE_7[f"{model}, {SGD}"], strict=True)
@@ -178,7 +179,8 @@ AT_THE_EDGE = (
 
 
 def is_at_edge(rate: str, of: str) -> bool:
-    """
+    """Whether a rate is at an end of its grid.
+
     >>> is_at_edge("0.3", "0.03, 0.1, 0.3"), is_at_edge("0.1", "0.03, 0.1, 0.3")
     (True, False)
     """
@@ -187,7 +189,7 @@ def is_at_edge(rate: str, of: str) -> bool:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Validation accuracy over the rates, from which each optimizer has its best."""
+    """Draw validation accuracy over the rates, which each optimizer's rate was chosen by."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     curves = list(build_rate_curves(results, strip_learning_rate).values())
@@ -232,11 +234,11 @@ STUDY = Study(
             (),
         ),
     ),
-    measure=train_and_measure,
-    judge=evaluate_on_test_and_fewshot,
-    choose=choose_trials,
-    read=compute_values,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test_and_fewshot,
+    choose_trials=choose_trials,
+    compute_values=compute_values,
     units=dict.fromkeys((ADAM_LEAD, ADAM_LEAD_FEWSHOT), POINTS_UNIT),
-    draw=draw_study_figures,
-    tables=build_tables,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
 )

@@ -1,4 +1,4 @@
-"""Table 8: does it matter how a ViT is told where its patches are, or only that it is told?"""
+"""Table 8: kinds of position embedding, and where they are added."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ PAPER = {  # Table 8: 5-shot linear accuracy on ImageNet
     f"2-D, {EVERY_LAYER_SHARED}": 0.64022,
     f"relative, {STEM}": 0.64032,
 }
-# About a third of what positions bring in Table 8 (2.8 points); its ways differ by 0.3 at most.
+# A third of the gain from positions in Table 8 (2.8 points); its variants differ by 0.3 at most.
 MARGIN = 0.01
 
 
 def above_none(*names: str) -> tuple[Contrast, ...]:
-    """That these positions are in use."""
+    """Make a control: these positions beat no positions."""
     return (Contrast(f"{' and '.join(names)}, less none", names, (f"none, {STEM}",)),)
 
 
@@ -89,7 +89,7 @@ CLAIMS = (
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
-    # Nothing is chosen, so nothing is held out of the training images.
+    # Nothing is chosen, so no validation images are held out.
     settings={**SMALL_VIT_SETTINGS, "lr": 1e-3, "validation": 0.0, "save_every": 500},
     grid=GRID,
     seeds=3,
@@ -108,7 +108,7 @@ FULL = Scale(
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """A line for each cell of Table 8: how far it is from 1-D at the stem, paired by seed."""
+    """Draw the gap of every trial of Table 8 to 1-D at the stem, paired by seed."""
     from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
     usual = f"1-D, {STEM}"
@@ -141,8 +141,8 @@ STUDY = Study(
     paper_quantity="ViT-B/16, 5-shot linear accuracy on ImageNet, per cent",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=train_and_measure,
-    judge=evaluate_on_test,
-    draw=draw_study_figures,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test,
+    draw_figures=draw_study_figures,
     layout=(("none", "1-D", "2-D", "relative"), (STEM, EVERY_LAYER, EVERY_LAYER_SHARED)),
 )

@@ -1,9 +1,9 @@
-"""Section 3.2: how far can interpolated positions be stretched, and does fine-tuning make it good?
+"""Section 3.2: interpolated position embeddings at larger sizes, and what fine-tuning restores.
 
-The study notes say that interpolation loses accuracy when it goes from 256 to 512 and 768 pixels,
-without a number. Here a ViT is asked about photos of up to three times the size that it learned,
-with each interpolation that there is, as it is and fine-tuned at that size. A ViT without position
-embeddings, which has nothing to interpolate, shows what the larger size alone does.
+The study notes say, without a number, that interpolation loses accuracy from 256 to 512 and 768
+pixels. Here a ViT is evaluated on photos of up to three times its training size, with each
+interpolation method, as it is and fine-tuned at that size. A ViT without position embeddings, which
+has nothing to interpolate, shows the effect of the larger size alone.
 """
 
 from __future__ import annotations
@@ -33,15 +33,20 @@ if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve
     from patchwords.weights.pretrained import Pretrained
 
-SIZE_FACTORS = {"1x": 1.0, "1.5x": 1.5, "2x": 2.0, "3x": 3.0}  # of the side of an image
+SIZE_FACTORS = {
+    "1x": 1.0,
+    "1.5x": 1.5,
+    "2x": 2.0,
+    "3x": 3.0,
+}  # relative to the side of the training images
 TRAINING_SIZE = "1x"
 AUTHORS_METHOD, *OTHER_METHODS = (
-    RESIZE_METHODS  # the authors' interpolation, and those of timm and transformers
+    RESIZE_METHODS  # the authors' method, and those of timm and transformers
 )
 WITH_POSITIONS, WITHOUT_POSITIONS = "with positions", "without positions"  # the encoders
 AS_IS, FINETUNED = "as it is", "fine-tuned"
 AS_IS_WITHOUT_POSITIONS = f"{AS_IS}, {WITHOUT_POSITIONS}"
-ROWS = (  # of the table
+ROWS = (
     *(f"{AS_IS}, {method}" for method in RESIZE_METHODS),
     AS_IS_WITHOUT_POSITIONS,
     *(f"{FINETUNED}, {method}" for method in RESIZE_METHODS),
@@ -49,7 +54,7 @@ ROWS = (  # of the table
 
 
 def find_resolution_trial(row: str, factor: str) -> str:
-    """The cell that a place of the table is read from: at 1x all interpolations are one.
+    """Return the trial of a table entry: at 1x all interpolations are the same.
 
     >>> find_resolution_trial("fine-tuned, bicubic", "1x"), find_resolution_trial("fine-tuned, bicubic", "2x")
     ('fine-tuned, 1x', 'fine-tuned, bicubic, 2x')
@@ -62,13 +67,13 @@ def find_resolution_trial(row: str, factor: str) -> str:
     )
 
 
-def parse_resize_method(cell: str) -> str:
-    """How the positions of a cell are resized, if they are."""
-    return next((method for method in OTHER_METHODS if f", {method}, " in cell), AUTHORS_METHOD)
+def parse_resize_method(trial: str) -> str:
+    """Parse how the positions of a trial are resized; None if they are not."""
+    return next((method for method in OTHER_METHODS if f", {method}, " in trial), AUTHORS_METHOD)
 
 
 def build_resolution_grid(side: int) -> dict[str, dict[str, Any]]:
-    """Every place of the table, at these sizes; what is as it is takes no training."""
+    """Build a trial per table entry; those without fine-tuning train nothing."""
     grid: dict[str, dict[str, Any]] = {}
     for row in ROWS:
         for factor, times in SIZE_FACTORS.items():
@@ -82,11 +87,11 @@ def build_resolution_grid(side: int) -> dict[str, dict[str, Any]]:
 
 
 def make_accuracy_lost_label(positions: str) -> str:
-    """The label of what is lost between 1x and 3x."""
+    """Make the label of the accuracy lost between 1x and 3x."""
     return f"lost between 1x and 3x, {positions}"
 
 
-# How positions are interpolated tells nothing of a model that does without them.
+# Interpolation of positions says nothing about a model that does not use them.
 IN_USE = Contrast(
     "at the size of its training, a model with positions less one without",
     (f"{AS_IS}, {AUTHORS_METHOD}, {TRAINING_SIZE}",),
@@ -146,18 +151,18 @@ CLAIMS = (
         tuple(
             f"{FINETUNED}, bicubic, {factor}" for factor in SIZE_FACTORS if factor != TRAINING_SIZE
         ),
-        0.01,  # a point, a third of what the larger size brings the authors
+        0.01,  # one point, a third of the authors' gain from the larger size
         (IN_USE,),
     ),
 )
 
-# A model that is asked about other sizes must know the classes, so it learns photos from scratch.
+# A model evaluated at other sizes must know the classes, so it trains on photos from scratch.
 ENCODER_SETTINGS = {
     **SMALL_VIT_SETTINGS,
     "verb": "finetune",
     "lr": 1e-3,
     "validation": 0.0,
-    "steps": 1000,  # 22 passes
+    "steps": 1000,  # 22 epochs
     "warmup_steps": 100,
     "save_every": 500,
 }
@@ -168,7 +173,7 @@ MINI = Scale(
         **{name: ENCODER_SETTINGS[name] for name in ("optimizer", "schedule", "weight_decay")},
         **{name: ENCODER_SETTINGS[name] for name in ("crop_area", "split_seed")},
         "lr": 3e-4,
-        # 1.3 passes over the photos: at three times the size one takes ten times as long
+        # 1.3 epochs: at three times the size an epoch takes ten times as long
         "batch_size": 32,
         "steps": 120,
         "warmup_steps": 12,
@@ -197,60 +202,60 @@ FULL = Scale(
 )
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Train what is fine-tuned; what is as it is has nothing to choose by."""
-    if is_not_finetuned(cell):
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Train if the trial fine-tunes; otherwise there is nothing to choose by."""
+    if is_not_finetuned(trial):
         return {}
-    if not bench.encoder(cell).is_dir():
-        return {"validation": None, "diverged": 1.0}  # before it
-    return train_and_measure(start_from_resized(cell, bench), bench)
+    if not context.encoder(trial).is_dir():
+        return {"validation": None, "diverged": 1.0}  # in pre-training
+    return train_and_measure(start_from_resized(trial, context), context)
 
 
-def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Accuracy on the test images, at the cell's size."""
-    if is_not_finetuned(cell):
-        return evaluate_without_finetuning(cell, bench)
-    return evaluate_on_test(start_from_resized(cell, bench), bench)
+def evaluate_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Measure accuracy on test images at the trial's size."""
+    if is_not_finetuned(trial):
+        return evaluate_without_finetuning(trial, context)
+    return evaluate_on_test(start_from_resized(trial, context), context)
 
 
-def is_not_finetuned(cell: Trial) -> bool:
-    return bool(cell.settings[VERB] == "none")
+def is_not_finetuned(trial: Trial) -> bool:
+    return bool(trial.settings[VERB] == "none")
 
 
-def start_from_resized(cell: Trial, bench: StudyContext) -> Trial:
-    """The cell as a training from a copy of its encoder, whose positions are resized its way.
+def start_from_resized(trial: Trial, context: StudyContext) -> Trial:
+    """Start the trial from a copy of its encoder with resized positions.
 
-    No flag of a training says how, so it has to be done before.
+    No training flag selects the method, so the positions are resized before.
     """
     from patchwords.weights.store import save_pretrained
 
-    start, found = bench.place(cell) / "start", load_resized_encoder(cell, bench)
+    start, found = context.trial_folder(trial) / "start", load_resized_encoder(trial, context)
     save_pretrained(found.model, start, labels=found.labels, preprocess=found.preprocess)
-    settings = {name: value for name, value in cell.settings.items() if name != ENCODER}
-    return replace(cell, settings={**settings, "weights": str(start)})
+    settings = {name: value for name, value in trial.settings.items() if name != ENCODER}
+    return replace(trial, settings={**settings, "weights": str(start)})
 
 
-def load_resized_encoder(cell: Trial, bench: StudyContext) -> Pretrained:
-    """The encoder for images of the cell's size."""
+def load_resized_encoder(trial: Trial, context: StudyContext) -> Pretrained:
+    """Load the encoder for images of the trial's size."""
     from patchwords.weights.store import from_pretrained
 
-    [side] = cell.settings["image_size"]
+    [side] = trial.settings["image_size"]
     return from_pretrained(
-        bench.encoder(cell), image_size=side, resize=parse_resize_method(cell.name)
+        context.encoder(trial), image_size=side, resize=parse_resize_method(trial.name)
     )
 
 
-def evaluate_without_finetuning(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """The encoder's accuracy on the test images of its own run, at the cell's size."""
+def evaluate_without_finetuning(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Evaluate the encoder on the test images of its run, at the trial's size."""
     from patchwords.data.loader import choose_num_workers
     from patchwords.device import choose_device
     from patchwords.evaluation import held_out
 
-    if not bench.encoder(cell).is_dir():
-        return {"accuracy": None}  # it diverged
-    found = load_resized_encoder(cell, bench)
-    _, examples = held_out.choose_final_split(load_encoder_data(cell, bench))
-    device = choose_device(bench.device, "fp32")  # as a training is judged
+    if not context.encoder(trial).is_dir():
+        return {"accuracy": None}  # the pre-training diverged
+    found = load_resized_encoder(trial, context)
+    _, examples = held_out.choose_final_split(load_encoder_data(trial, context))
+    device = choose_device(context.device, "fp32")  # as a training is evaluated
     workers = choose_num_workers(examples)
     predictions = held_out.predict_examples(
         found.model, examples, found.preprocess, device, workers
@@ -262,7 +267,7 @@ def evaluate_without_finetuning(cell: Trial, bench: StudyContext) -> TrialMetric
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """Every place of the table, and what is lost between its ends."""
+    """Collect every table entry, and the loss between its ends."""
     accuracy = {name: numbers["accuracy"] for name, numbers in found.items()}
     table = {
         f"{row}, {factor}": accuracy[find_resolution_trial(row, factor)]
@@ -281,7 +286,7 @@ def compute_values(
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Accuracy over the size of the images, as it is and fine-tuned."""
+    """Draw accuracy over image size, as it is and fine-tuned."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     caption = (
@@ -302,7 +307,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def build_size_curve(results: Mapping[str, Any], row: str) -> Curve:
-    """A row of the table over the sizes."""
+    """Build the curve of a table row over the sizes."""
     values = {one["label"]: one["values"] for one in results["labels"]}
     places = {times: values[f"{row}, {factor}"] for factor, times in SIZE_FACTORS.items()}
     return build_seed_curve(row.split(", ")[1], places)
@@ -326,9 +331,9 @@ STUDY = Study(
     paper_quantity="it has no such table",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_trial,
-    judge=evaluate_trial,
-    read=compute_values,
-    draw=draw_study_figures,
+    measure_trial=measure_trial,
+    evaluate_trial=evaluate_trial,
+    compute_values=compute_values,
+    draw_figures=draw_study_figures,
     layout=(ROWS, tuple(SIZE_FACTORS)),
 )

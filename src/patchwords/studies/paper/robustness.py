@@ -1,4 +1,4 @@
-"""What is left of a ViT and of a ResNet when images are disturbed: Naseer et al.'s four cases."""
+"""Robustness of a ViT and a ResNet to Naseer et al.'s four perturbations."""
 
 from __future__ import annotations
 
@@ -32,39 +32,39 @@ if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve
 
 
-# Accuracy of a trained model on disturbed images, and how much of it is left.
+# Accuracy of a trained model on perturbed images, and the share that is kept.
 #
-# Accuracies of two models differ before anything is disturbed, and hardly a disturbance brings them
-# below chance. What is compared is therefore the share of a model's lead over chance that is left, as
-# a mean over the levels of a disturbance: 1 where nothing is lost, 0 where chance alone is left.
+# The models differ on clean images already, and perturbations rarely push accuracy below chance. So
+# claims compare the share of a model's lead over chance that is kept, as a mean over the levels of a
+# perturbation: 1 where nothing is lost, 0 at chance.
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Accuracy on held-out images as they are and at each level of the cell's disturbances."""
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Measure held-out accuracy on clean images and at each perturbation level."""
     from patchwords.data.dataset import TRAIN
     from patchwords.evaluation.held_out import choose_final_split
     from patchwords.evaluation.robustness.measure import choose_perturbations, measure_robustness
     from patchwords.evaluation.robustness.perturbation import draw_stratified_subset
     from patchwords.models.vit import ViT
 
-    subject = load_encoder_model(cell, bench)
-    if subject is None:
+    loaded = load_encoder_model(trial, context)
+    if loaded is None:
         return {"accuracy": None}
-    data = load_encoder_data(cell, bench)
+    data = load_encoder_data(trial, context)
     _, held_out = choose_final_split(data)
     judged = held_out.select(
-        draw_stratified_subset(held_out, min(cell.settings["images"], len(held_out)))
+        draw_stratified_subset(held_out, min(trial.settings["images"], len(held_out)))
     )
     rows = measure_robustness(
-        [subject],
+        [loaded],
         judged,
-        choose_perturbations(cell.settings["disturbances"]),
-        seeds=(cell.seed,),
+        choose_perturbations(trial.settings["disturbances"]),
+        seeds=(trial.seed,),
         training=data.splits[TRAIN],
     )
-    vit = subject.model
+    vit = loaded.model
     return {
-        "accuracy": rows[0]["accuracy"],  # each curve begins with the images as they are
+        "accuracy": rows[0]["accuracy"],  # each curve begins with clean images
         **{f"{row['disturbance']} at {row['level']:g}": row["accuracy"] for row in rows},
         **({"own grid": vit.config.grid[0]} if isinstance(vit, ViT) else {}),
         "classes": len(data.classes),
@@ -73,12 +73,12 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 
 def list_level_names(numbers: Mapping[str, Any], name: str) -> list[str]:
-    """The numbers of a disturbance at all levels but the first, at which nothing is done."""
+    """List the metrics of a perturbation at all levels except the first, which changes nothing."""
     return [key for key in numbers if key.startswith(f"{name} at ")][1:]
 
 
 def compute_share_kept(numbers: TrialMetrics, keys: Sequence[str]) -> float | None:
-    """Of the lead over chance, the mean over some levels; None where there was none.
+    """Compute the kept share of the lead over chance, mean over levels; None without a lead.
 
     >>> compute_share_kept({"accuracy": 0.5, "classes": 10, "a": 0.3, "b": 0.1}, ["a", "b"])
     0.25
@@ -93,7 +93,7 @@ def compute_share_kept(numbers: TrialMetrics, keys: Sequence[str]) -> float | No
 
 VIT, RESNET = "ViT", "ResNet"
 MODELS = (VIT, RESNET)
-PERTURBATION_BY_ROW = {  # what was done -> the disturbance
+PERTURBATION_BY_ROW = {  # row -> perturbation
     "patches dropped at random": "occlusion-random",
     "salient patches dropped first": "occlusion-salient",
     "salient patches dropped last": "occlusion-non-salient",
@@ -104,7 +104,7 @@ PERTURBATION_BY_ROW = {  # what was done -> the disturbance
     "patch of noise": "patch-noise",
     "grey patch": "patch-grey",
 }
-PERTURBATION_CASES = {  # case of Naseer et al. -> its disturbances
+PERTURBATION_CASES = {  # case of Naseer et al. -> perturbations
     "occlusion": tuple(
         name for name in PERTURBATION_BY_ROW.values() if name.startswith("occlusion")
     ),
@@ -113,7 +113,7 @@ PERTURBATION_CASES = {  # case of Naseer et al. -> its disturbances
     "adversarial patch": ("patch-adversarial", "patch-noise", "patch-grey"),
 }
 CLEAN_ACCURACY = "accuracy as it is"
-DROPPED_PERCENTAGES = (50, 80, 90)  # percent of the patches, as the text of Sec. 3.1 names them
+DROPPED_PERCENTAGES = (50, 80, 90)  # percent of the patches, as in Sec. 3.1
 
 
 def make_dropped_label(percent: int) -> str:
@@ -147,7 +147,7 @@ PAPER = {  # Naseer et al., Sec. 3.1: top-1 accuracy on ImageNet; DeiT-S, DeiT, 
 
 
 def make_kept_claim(text: str, paper: str, what: str) -> Claim:
-    """That more is left of the ViT than of the ResNet."""
+    """Make a claim that the ViT keeps more of its accuracy than the ResNet."""
     return Claim(
         text, paper, (f"{make_kept_label(what)}, {VIT}",), (f"{make_kept_label(what)}, {RESNET}",)
     )
@@ -215,21 +215,19 @@ GRID: dict[str, dict[str, Any]] = {
     for model in MODELS
     for case, names in PERTURBATION_CASES.items()
 }
-SHARED_TRAINING: dict[
-    str, Any
-] = {  # Nothing is chosen, so nothing is held out of the training images.
+SHARED_TRAINING: dict[str, Any] = {  # Nothing is chosen, so no validation images are held out.
     **SMALL_VIT_TRAINING,
     **{"lr": 1e-3, "validation": 0.0, "save_every": 500, "steps": 2000, "warmup_steps": 200},
 }
 MINI = Scale(
     data=CIFAR10,
     verb="none",
-    settings={"images": 1000},  # of the test images, each class by its share
+    settings={"images": 1000},  # test images, stratified by class
     grid=GRID,
     seeds=3,
     time="about 20 minutes on two cores",
-    # An image costs the ResNet 3.2 times the multiplications, so it sees so many fewer: both take
-    # the same training compute. It has no other settings of its own; none were tuned for either.
+    # An image costs the ResNet 3.2 times the MACs, so it sees fewer images: both have the same
+    # training compute. All other settings are shared; none were tuned for either.
     encoders={
         VIT: {"verb": "finetune", **SMALL_VIT_SETTINGS, **SHARED_TRAINING},
         RESNET: {
@@ -256,7 +254,7 @@ FULL = Scale(
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """What stands in each row of the table, for both models."""
+    """Compute every row of the table for both models."""
     values: dict[str, float | None] = {}
     for model in MODELS:
         numbers = {case: found[f"{model}, {case}"] for case in PERTURBATION_CASES}
@@ -284,7 +282,7 @@ def compute_values(
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Accuracy over the levels, as Naseer et al. draw it: a figure for each case."""
+    """Draw accuracy over the levels, as Naseer et al. do: a figure per case."""
     from patchwords.evaluation.robustness.measure import list_perturbations
     from patchwords.report.figures.plots import Panel, draw_panels
 
@@ -327,17 +325,17 @@ FIGURE_CASES = {
 def build_perturbation_curve(
     results: Mapping[str, Any], model: str, case: str, name: str
 ) -> Curve | None:
-    """None where every seed diverged."""
-    cell, found = f"{model}, {case}", dict[float, list[float | None]]()
+    """Build the curve of a perturbation; None if every seed diverged."""
+    trial, found = f"{model}, {case}", dict[float, list[float | None]]()
     for row in results["cells"]:
-        if row["name"] == cell and row["accuracy"] is not None:
+        if row["name"] == trial and row["accuracy"] is not None:
             for key in (key for key in row if key.startswith(f"{name} at ")):
                 found.setdefault(float(key.removeprefix(f"{name} at ")), []).append(row[key])
     return build_seed_curve(model, found) if found else None
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Whether the two are models of equal compute, and what they took."""
+    """Build the table of both models' compute."""
     rows = []
     for model in MODELS:
         ones = [one for one in results["pretrainings"] if one["name"] == model and "flops" in one]
@@ -381,9 +379,9 @@ STUDY = Study(
     "DeiT-B (90 %) and ResNet-50 (Sec. 3.1)",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_trial,
-    read=compute_values,
-    draw=draw_study_figures,
-    tables=build_tables,
+    measure_trial=measure_trial,
+    compute_values=compute_values,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
     layout=(ROWS, MODELS),
 )

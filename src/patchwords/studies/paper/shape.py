@@ -1,4 +1,4 @@
-"""Figure 8: which dimension of a ViT is worth its compute?"""
+"""Figure 8: which dimension of a ViT is worth its compute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve
 
 
-# What is read off the shapes of one seed: the gain along each dimension, and what predicts it.
+# Values that claims compare: the gain along each dimension, and what predicts accuracy.
 
 
 BASE_TRIAL = "the middle"
@@ -44,12 +44,12 @@ COMPUTE_CORRELATION_LEAD = "r² of accuracy with compute less that with paramete
 
 
 def make_gain_label(line: str) -> str:
-    """The label of what a dimension brings."""
+    """Make the label of a dimension's gain."""
     return f"{line}, per doubling"
 
 
 def parse_dimension(name: str) -> str:
-    """The dimension that a cell has more of.
+    """Parse the dimension that a trial scales.
 
     >>> parse_dimension("depth 16"), parse_dimension("all, twice"), parse_dimension("the middle")
     ('depth', 'all', 'the middle')
@@ -69,7 +69,7 @@ def compute_values(
 
 
 def compute_gain(line: str, found: Mapping[str, TrialMetrics]) -> float | None:
-    """Points per doubling of the compute, from the middle to the dearest cell of a dimension."""
+    """Compute points per doubling of compute, from the middle to a dimension's largest model."""
     of_line = [one for name, one in found.items() if parse_dimension(name) == line]
     alive = [one for one in of_line if one.get("flops") is not None]
     base = found[BASE_TRIAL].get("accuracy")
@@ -92,13 +92,13 @@ def count_compute_doublings(one: TrialMetrics, base: TrialMetrics) -> float:
 
 
 def compute_correlation_lead(found: Mapping[str, TrialMetrics]) -> float | None:
-    """The share of the accuracy's variance that log compute explains, less that of parameters."""
+    """Compute by how much log compute explains accuracy better than log parameters."""
     by_compute, by_size = (correlation(found, name) for name in ("flops", "parameters"))
     return None if by_compute is None or by_size is None else by_compute**2 - by_size**2
 
 
 def correlation(found: Mapping[str, TrialMetrics], name: str) -> float | None:
-    """Of the accuracy with the log of a number; None where a cell diverged."""
+    """Correlate accuracy with the log of a metric; None if a trial diverged."""
     rows = [[one.get("accuracy"), one.get(name)] for one in found.values()]
     whole = np.array([row for row in rows if None not in row], dtype=np.float64)
     if len(whole) < len(rows):
@@ -107,11 +107,11 @@ def correlation(found: Mapping[str, TrialMetrics], name: str) -> float | None:
     return float(np.corrcoef(accuracy, np.log2(number))[0, 1])
 
 
-# The page of `shape`: what each model costs, and Figure 8.
+# The page: model costs and Figure 8.
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Compute and parameters of each shape, as multiples of the middle's."""
+    """Build the table of compute and parameters, relative to the middle."""
     cells = {one["name"]: one for one in results["cells"] if one["seed"] == 0}
     base, rows = cells[BASE_TRIAL], []
     for name, one in cells.items():
@@ -129,7 +129,7 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 8: a line for each dimension, from the middle; and the same over the parameters."""
+    """Draw Figure 8: a line per dimension from the middle, over compute and parameters."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     panels = [
@@ -153,7 +153,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def build_dimension_curve(results: Mapping[str, Any], line: str, key: str) -> Curve:
-    """A dimension's cells over what they cost; a cell that diverged is left out."""
+    """Build the curve of a dimension over its cost; diverged trials are left out."""
     found: dict[float, list[float | None]] = {}
     usual = next(one[key] for one in results["cells"] if one["name"] == BASE_TRIAL and key in one)
     for one in results["cells"]:
@@ -166,14 +166,17 @@ ShapeSettings = dict[str, Any]
 
 
 def make_shape(depth: int, width: int, mlp_width: int, head: int = 32) -> ShapeSettings:
-    """Heads are as wide as ever: more of them are part of a wider model."""
+    """Build the settings of a shape; heads keep their width, so a wider model has more."""
     return {"depth": depth, "width": width, "heads": width // head, "mlp_width": mlp_width}
 
 
-# The middle of Figure 8 has 8 blocks of 1,024, an MLP of 2,048 and patches of 32: here all of that
-# is smaller, and the MLP twice the width as there. Each dimension is raised until the compute is 2
+# The middle of Figure 8 has 8 blocks of width 1,024, an MLP of 2,048 and patches of 32: here all is
+# smaller, with the MLP at twice the width as there. Each dimension is scaled until the compute is 2
 # to 4 times that of the middle.
-MODEL_BY_PATCH_SIZE = {32: "ViT-Ti/8", 16: "ViT-Ti/4"}  # of the paper, at 224 pixels; ours at 32
+MODEL_BY_PATCH_SIZE = {
+    32: "ViT-Ti/8",
+    16: "ViT-Ti/4",
+}  # patch size of the paper, at 224 pixels -> our model, at 32
 MINI = Scale(
     data=CIFAR10,
     verb="finetune",
@@ -184,7 +187,7 @@ MINI = Scale(
         "steps": 1000,
         "warmup_steps": 100,
         "lr": 1e-3,
-        "validation": 0.0,  # nothing is chosen
+        "validation": 0.0,  # nothing is chosen by validation
         "save_every": 500,
     },
     grid={
@@ -211,7 +214,7 @@ def make_full_shape(
     return {"model": f"ViT-B/{patch}", **make_shape(depth, width, mlp_width, head=64)}
 
 
-# Figure 8 prints none of its points but the middle: those here span its axis, 1 to 10.
+# Figure 8 prints only the middle of its points; those here span its axis, 1 to 10.
 FULL = Scale(
     data=JFT,
     verb="pretrain",
@@ -278,13 +281,13 @@ STUDY = Study(
             "compute might be the better predictor (Appendix D.2)",
             (COMPUTE_CORRELATION_LEAD,),
             (),
-            # what does not rise with compute tells nothing of how well compute predicts it
+            # accuracy that does not rise with compute cannot show how well compute predicts it
             controls=(Contrast(WITH_COMPUTE, (WITH_COMPUTE,)),),
         ),
     ),
-    measure=train_and_measure,
-    judge=evaluate_on_test,
-    read=compute_values,
+    measure_trial=train_and_measure,
+    evaluate_trial=evaluate_on_test,
+    compute_values=compute_values,
     units={
         **{
             make_gain_label(line): PER_DOUBLING_UNIT
@@ -293,6 +296,6 @@ STUDY = Study(
         WITH_COMPUTE: DisplayUnit("correlation", "in r", 1.0, 2),
         COMPUTE_CORRELATION_LEAD: DisplayUnit("share of the variance", "in r²", 1.0, 2),
     },
-    draw=draw_study_figures,
-    tables=build_tables,
+    draw_figures=draw_study_figures,
+    build_tables=build_tables,
 )

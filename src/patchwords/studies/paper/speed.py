@@ -1,4 +1,4 @@
-"""Figure 12: images a second, and the most images that fit, against the size of the image."""
+"""Figure 12: inference speed and largest batch against image size."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from patchwords.studies.study import (
     TrialMetrics,
 )
 
-# What the speeds of models at several sizes of the image come to: ratios of pairs, and powers.
+# Values that claims compare: speed ratios of pairs of models, and growth powers.
 
 
 IMAGE_SIZES = (64, 128, 224, 384, 512)  # pixels, of Figure 12
-GROWTH_SPAN = (224, 512)  # between which the growth of the time is taken
-# ViT and the ResNet of about as many multiplications at 224 pixels: 4.4 and 4.1, 17.6 and 16.1 G.
+GROWTH_SPAN = (224, 512)  # sizes between which growth is fitted
+# ViT and a ResNet of similar MACs at 224 pixels: 4.4 and 4.1 G, 17.6 and 16.1 G.
 MODEL_PAIRS = (("ViT-B/32", "BiT-R50x1"), ("ViT-B/16", "BiT-R50x2"))
 
 VIT_POWER, RESNET_POWER = "ViT: power of the side", "ResNet: power of the side"
@@ -33,7 +33,7 @@ VIT_POWER_EXCESS = "ViT: power of the side, less 2"
 
 
 def make_speed_trial_name(model: str, size: int) -> str:
-    """The cell."""
+    """Make the name of a trial."""
     return f"{model}, {size} px"
 
 
@@ -46,8 +46,8 @@ def make_batch_label(vit: str, resnet: str) -> str:
 
 
 def parse_model_names(cells: Iterable[str]) -> list[str]:
-    """In the order of the cells."""
-    return list(dict.fromkeys(cell.rpartition(", ")[0] for cell in cells))
+    """Parse the model names, in grid order."""
+    return list(dict.fromkeys(trial.rpartition(", ")[0] for trial in cells))
 
 
 def is_vit(model: str) -> bool:
@@ -57,7 +57,7 @@ def is_vit(model: str) -> bool:
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """What the claims are about, of one repeat."""
+    """Compute the values that claims compare, for one repeat."""
     models = parse_model_names(labels)
     values: dict[str, float | None] = {}
     for pair in MODEL_PAIRS:
@@ -79,13 +79,13 @@ def compute_values(
 def compute_ratio_in_doublings(
     found: Mapping[str, TrialMetrics], what: str, pair: tuple[str, str], size: int
 ) -> float | None:
-    """log2 of the first's over the second's; None where one of them fits nothing."""
+    """Compute log2 of the ratio of two trials; None if one fits nothing."""
     ours, theirs = (found[make_speed_trial_name(model, size)][what] for model in pair)
     return math.log2(ours / theirs) if ours and theirs else None
 
 
 def fit_growth_power(found: Mapping[str, TrialMetrics], model: str, what: str) -> float | None:
-    """k, where `what` falls as the side to the power of -k: 2 is in proportion to the pixels."""
+    """Fit k where a metric falls as side^-k; k = 2 is proportional to the pixels."""
     first, last = (found[make_speed_trial_name(model, size)] for size in GROWTH_SPAN)
     before, after, short, long = first[what], last[what], first["side"], last["side"]
     if not (before and after and short and long):
@@ -94,17 +94,17 @@ def fit_growth_power(found: Mapping[str, TrialMetrics], model: str, what: str) -
 
 
 def mean_if_complete(values: Iterable[float | None]) -> float | None:
-    """None where one is missing."""
+    """Return the mean; None if a value is missing."""
     found = list(values)
     alive = [value for value in found if value is not None]
     return sum(alive) / len(alive) if alive and len(alive) == len(found) else None
 
 
-# Tables and figure of the speeds of models at several sizes of the image.
+# The page: tables and Figure 12.
 
 
 def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
-    """Speeds, how they fall with the size, the largest batches, and on what all was measured."""
+    """Build tables of speeds, their growth, the largest batches, and the machine."""
     models, means = parse_model_names(results["grid"]), average_repeats(results)
     pixels = tuple(f"{size} px" for size in IMAGE_SIZES)
     return [
@@ -160,7 +160,7 @@ def format_memory_note(means: Mapping[str, TrialMetrics]) -> str:
 
 
 def format_speed(results: Mapping[str, Any], model: str, size: int) -> str:
-    """With the standard deviation of a repeat."""
+    """Format the speed with its standard deviation over repeats."""
     over = compute_seed_statistics(collect_repeat_values(results, model, size, "images/s"))
     digits = 0 if over.mean >= 100 else 1
     beside = "" if over.std is None else f" ± {over.std:.{digits}f}"
@@ -182,16 +182,16 @@ def format_largest_batch(means: Mapping[str, TrialMetrics], model: str, size: in
 def collect_repeat_values(
     results: Mapping[str, Any], model: str, size: int, what: str
 ) -> list[float]:
-    """Of every repeat."""
+    """Collect a metric over the repeats."""
     name = make_speed_trial_name(model, size)
-    return [cell[what] for cell in results["cells"] if cell["name"] == name]
+    return [trial[what] for trial in results["cells"] if trial["name"] == name]
 
 
 def average_repeats(results: Mapping[str, Any]) -> dict[str, dict[str, float | None]]:
-    """Cell -> its numbers, the mean of the repeats."""
+    """Average the metrics of each trial over the repeats."""
     found: dict[str, list[Mapping[str, Any]]] = {}
-    for cell in results["cells"]:
-        found.setdefault(cell["name"], []).append(cell)
+    for trial in results["cells"]:
+        found.setdefault(trial["name"], []).append(trial)
     about = {"name", "seed", "folder"}
     return {
         name: {key: sum(c[key] for c in cells) / len(cells) for key in cells[0].keys() - about}
@@ -200,7 +200,7 @@ def average_repeats(results: Mapping[str, Any]) -> dict[str, dict[str, float | N
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """Figure 12: both panels over the size of the image."""
+    """Draw Figure 12: both panels over image size."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     caption = (
@@ -224,7 +224,7 @@ def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
 
 
 def build_model_curves(results: Mapping[str, Any], what: str) -> Sequence[Any]:
-    """A line for each model; where it does not fit, it is not drawn."""
+    """Build a curve per model; sizes that do not fit are left out."""
     from patchwords.report.figures.plots import Curve
 
     found = []
@@ -237,9 +237,12 @@ def build_model_curves(results: Mapping[str, Any], what: str) -> Sequence[Any]:
     return found
 
 
-SECONDS = 0.6  # for each number of images at a time
-BATCHES = {"cpu": (1, 4, 16, 64), "cuda": (8, 32, 128, 512)}  # the fastest counts, as in Figure 12
-# Of these sizes patches of 14 pixels divide 224 alone: the nearest multiples, 518 as in Table 2.
+SECONDS = 0.6  # per batch size
+BATCHES = {
+    "cpu": (1, 4, 16, 64),
+    "cuda": (8, 32, 128, 512),
+}  # the fastest batch size counts, as in Figure 12
+# Patches of 14 pixels divide only 224: the others are the nearest multiples, 518 as in Table 2.
 SIZES_OF_14 = {64: 70, 128: 126, 224: 224, 384: 378, 512: 518}
 
 MINI_MODELS = ("ViT-S/32", "ViT-S/16", "ViT-B/32", "ViT-B/16", "BiT-R50x1", "BiT-R50x2")
@@ -256,7 +259,7 @@ FULL_MODELS = (  # those of Figure 12
 
 
 def build_speed_grid(models: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """A cell for each model and size of the image."""
+    """Build a trial per model and image size."""
     return {
         make_speed_trial_name(model, size): {
             "model": model,
@@ -268,16 +271,16 @@ def build_speed_grid(models: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def build_speed_scale(models: Iterable[str], time: str) -> Scale:
-    """Repeats in the place of seeds: nothing is learned."""
+    """Build the scale; repeats take the place of seeds, as nothing is trained."""
     return Scale(
         data=None, verb="none", settings={}, grid=build_speed_grid(models), seeds=3, time=time
     )
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """The best speed over the numbers of images at a time; the most that fit, by arithmetic.
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Measure the best speed over batch sizes, and estimate the largest batch that fits.
 
-    Whoever else is at work in the folder waits, so that nothing else is timed meanwhile.
+    Other processes in the folder wait, so that nothing else runs during the measurement.
     """
     import torch
 
@@ -287,10 +290,10 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
     from patchwords.models.cost import count_macs
     from patchwords.studies.paper.analysis import build_timing_workload, measure_inference_speeds
 
-    device = choose_device(bench.device, bench.precision)
-    subject = build_timing_workload(cell, bench, device, BATCHES[device.type])
-    with file_lock(bench.folder / ".clock.lock"):
-        reset_peak_memory(device)  # which gives back what the cell before has left
+    device = choose_device(context.device, context.precision)
+    subject = build_timing_workload(trial, context, device, BATCHES[device.type])
+    with file_lock(context.folder / ".clock.lock"):
+        reset_peak_memory(device)  # frees what the previous trial left
         free = free_memory(device.torch_device)
         rows = measure_inference_speeds(subject, SECONDS)
     best = max(rows, key=lambda row: row.images_per_second or 0.0)
@@ -308,7 +311,7 @@ def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 
 
 def estimate_largest_batch(shape: Any, precision: str, free: int) -> int:
-    """At a time in training with Adam, by which Table 3 trains them all."""
+    """Estimate the largest training batch with Adam, the optimizer of Table 3."""
     from patchwords.planning.memory import OptimizerSpec, ParallelLayout, estimate_memory_footprint
 
     update = OptimizerSpec("adamw", False, "bf16" if precision == "bf16" else "fp32")
@@ -370,10 +373,10 @@ STUDY = Study(
             for vit, resnet in MODEL_PAIRS
         ),
     ),
-    measure=measure_trial,
-    draw=draw_study_figures,
+    measure_trial=measure_trial,
+    draw_figures=draw_study_figures,
     timed=True,
-    read=compute_values,
+    compute_values=compute_values,
     units={
         **{
             of(*pair): DisplayUnit("log2", "doublings")
@@ -384,5 +387,5 @@ STUDY = Study(
             (VIT_POWER, RESNET_POWER, VIT_POWER_EXCESS), DisplayUnit("", "in the power", 1.0, 2)
         ),
     },
-    tables=build_tables,
+    build_tables=build_tables,
 )

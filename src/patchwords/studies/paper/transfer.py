@@ -1,7 +1,7 @@
-"""Tables 2, 5 and 9: what does a pre-trained ViT bring to tasks of a few thousand images?
+"""Tables 2, 5 and 9: fine-tuning a pre-trained ViT on tasks of a few thousand images.
 
-Pre-trained on few images or on many, then fine-tuned as Table 4 has it: SGD at several learning
-rates, of which validation images choose one for each start and task.
+Pre-trained on few or many images, then fine-tuned as in Table 4: SGD at several learning rates;
+validation images choose the rate per start and task.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ RANDOM, FEW, MANY = "random weights", "few images", "many images"  # a start
 PAPER_STARTS = ("the paper's B/16", "the paper's L/16")  # more of them, at full scale
 PHOTOS, DIGITS, CIFAR = "flowers", "digits", "CIFAR-10"  # a task
 RATES = (0.001, 0.003, 0.01, 0.03)  # Table 4
-# Of models so small, trained so briefly, every start has its best at 0.03 or above.
+# For small models with short training, the best rate of every start is 0.03 or above.
 MINI_RATES = (0.003, 0.01, 0.03, 0.1, 0.3)
 
 PAPER = {  # Table 5, ViT-B/16 on Flowers-102: pre-trained on ImageNet, and on ImageNet-21k
@@ -50,7 +50,7 @@ def make_start_labels(start: str) -> tuple[str, ...]:
 
 
 def helped(task: str, name: str) -> Contrast:
-    """What pre-training on many images brings to a task."""
+    """Make a control: pre-training on many images helps this task."""
     return Contrast(name, (f"{MANY}, {task}",), (f"{RANDOM}, {task}",))
 
 
@@ -85,7 +85,7 @@ def build_transfer_grid(
     tasks: Mapping[str, Mapping[str, Any]],
     rates: Sequence[float] = RATES,
 ) -> dict[str, dict[str, Any]]:
-    """Every start on every task at every rate."""
+    """Build a trial per start, task and learning rate."""
     return {
         f"{start}, {task}, lr {lr:g}": {**of_start, **of_task, "lr": lr}
         for start, of_start in starts.items()
@@ -97,7 +97,7 @@ def build_transfer_grid(
 RANDOM_START_SETTINGS = {
     name: SMALL_VIT_SETTINGS[name] for name in (*SHAPE_SETTING_NAMES, "image_size")
 }
-# Table 4's optimizer and schedule; smaller batches, as there are far fewer images.
+# Optimizer and schedule of Table 4; smaller batches, as there are fewer images.
 TABLE_4_SETTINGS = {"optimizer": "sgd", "schedule": "cosine", "weight_decay": 0.0}
 PRETRAINING_SETTINGS = {**SMALL_VIT_SETTINGS, "lr": 1e-3, "validation": 0.0, "save_every": 500}
 MINI = Scale(
@@ -110,7 +110,7 @@ MINI = Scale(
         "batch_size": 64,
         "steps": 120,
         "warmup_steps": 12,
-        "validation": 0.1,  # as Table 4's of Pets and Flowers; chooses the rate
+        "validation": 0.1,  # as for Pets and Flowers in Table 4; to choose the rate
         "eval_every": 120,
         "split_seed": 0,
     },
@@ -118,13 +118,13 @@ MINI = Scale(
         {RANDOM: RANDOM_START_SETTINGS, FEW: {ENCODER: FEW}, MANY: {ENCODER: MANY}},
         {
             PHOTOS: {"crop_area": (0.4, 1.0)},
-            # a mirrored 2 is not a 2, and a part of a digit is none
+            # a mirrored 2 is not a 2, and a part of a digit is no digit
             DIGITS: {"crop_area": (0.7, 1.0), "crop_ratio": (0.9, 1.1), "flip": False},
         },
         MINI_RATES,
     ),
     encoders={
-        # as ImageNet is to ImageNet-21k; as many steps, so that it is the images that count
+        # as ImageNet to ImageNet-21k; equal steps, so that only the images differ
         FEW: {**PRETRAINING_SETTINGS, "steps": 1200, "warmup_steps": 120, "train_images": 5_000},
         MANY: {**PRETRAINING_SETTINGS, "steps": 1200, "warmup_steps": 120},
     },
@@ -132,7 +132,7 @@ MINI = Scale(
     time="about a quarter of an hour on two cores",
 )
 
-# Public checkpoints: AugReg's of ImageNet and of ImageNet-21k, and the paper's of ImageNet-21k.
+# Public checkpoints: AugReg on ImageNet and ImageNet-21k, the paper's on ImageNet-21k.
 VIT_B16, VIT_L16 = {"model": "ViT-B/16"}, {"model": "ViT-L/16"}
 AUGREG_IMAGENET = "B_16-i1k-300ep-lr_0.001-aug_medium2-wd_0.1-do_0.1-sd_0.1"
 FULL_STARTS = {
@@ -146,7 +146,7 @@ FULL_TASKS: dict[str, dict[str, Any]] = {
     DIGITS: {"recipe": "paper-finetune-vtab", "flip": False},
     CIFAR: {"recipe": "paper-finetune-cifar10", "validation": 0.02},
 }
-# Table 4's recipes start from weights alone; the same lengths without them.
+# Table 4's recipes start from weights; training from scratch has the same length.
 SCRATCH_SETTINGS: dict[str, Any] = {
     **{**VIT_B16, **TABLE_4_SETTINGS, "dropout": 0.0, "batch_size": 512, "image_size": (384,)},
     **{"random_crop": 384 / 448, "resize": "crop", "crop_fraction": 384 / 448},
@@ -171,40 +171,43 @@ FULL = Scale(
 )
 
 
-def with_task_data(cell: Trial, bench: StudyContext) -> StudyContext:
-    """The bench with the cell's images: digits need no file, CIFAR-10 is --data, flowers the other.
+def with_task_data(trial: Trial, context: StudyContext) -> StudyContext:
+    """Point the context to the trial's images: digits, --data (CIFAR-10) or --transfer (flowers).
 
-    A cell's name has its task.
+    A trial's name has its task.
     """
-    task = cell.name.split(", ")[1]
-    return replace(bench, transfer={DIGITS: "digits", CIFAR: bench.data}.get(task, bench.transfer))
+    task = trial.name.split(", ")[1]
+    return replace(
+        context, transfer={DIGITS: "digits", CIFAR: context.data}.get(task, context.transfer)
+    )
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    return train_and_measure(cell, with_task_data(cell, bench))
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    return train_and_measure(trial, with_task_data(trial, context))
 
 
-def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    return evaluate_on_test(cell, with_task_data(cell, bench))
+def evaluate_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    return evaluate_on_test(trial, with_task_data(trial, context))
 
 
 def choose_trials(
     grid: TrialGrid, validation: Mapping[str, Sequence[float | None]]
 ) -> dict[str, str]:
-    """Each start on each task at its best rate."""
+    """Choose the best rate of each start on each task."""
     return choose_best_rates(grid, validation, strip_last_part)
 
 
-def strip_last_part(cell: str) -> str:
-    """
+def strip_last_part(trial: str) -> str:
+    """Remove the last part of a trial's name.
+
     >>> strip_last_part("few images, digits, lr 0.01")
     'few images, digits'
     """
-    return cell.rpartition(", ")[0]
+    return trial.rpartition(", ")[0]
 
 
 def draw_study_figures(results: Mapping[str, Any]) -> dict[str, bytes]:
-    """A panel for each task: what the rate was chosen by, of every start."""
+    """Draw validation accuracy over the rates, a panel per task."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     labels = [one["label"].split(", ") for one in results["labels"]]
@@ -255,8 +258,8 @@ STUDY = Study(
     "ImageNet-21k (many), which has 11 times as many images (Table 5)",
     scales={"mini": MINI, "full": FULL},
     claims=CLAIMS,
-    measure=measure_trial,
-    judge=evaluate_trial,
-    choose=choose_trials,
-    draw=draw_study_figures,
+    measure_trial=measure_trial,
+    evaluate_trial=evaluate_trial,
+    choose_trials=choose_trials,
+    draw_figures=draw_study_figures,
 )
