@@ -86,9 +86,10 @@ class Scale:
         return spec
 
     def list_trials(self, seeds: int, share: float = 1.0) -> list[Trial]:
-        """List all trials of the first seed, then of the next: an interrupted study has whole seeds.
+        """List the trials seed by seed, so that an interrupted study has whole seeds.
 
-        `share` scales their steps.
+        Args:
+            share: factor of their steps.
         """
         return [
             Trial(

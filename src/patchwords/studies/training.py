@@ -113,8 +113,8 @@ def train_and_measure(trial: Trial, context: StudyContext) -> TrialMetrics:
 def count_training_flops(config: FinetuneConfig, macs: int, seen: int, images: int) -> float:
     """Count the FLOPs of a training that sees `seen` images.
 
-    If only the head is trained, each multiplication of a forward pass counts 2 in place of 6, for every
-    view that is computed; the cost of the head's own weights is neglected.
+    If only the head is trained, each multiplication of a forward pass counts 2 in place of 6, for
+    every view that is computed; the cost of the head's own weights is neglected.
     """
     if parse_train_layers(config.recipe.train) != 0:
         return compute_training_flops(macs, seen)

@@ -97,7 +97,7 @@ def test_every_severity_gives_an_image_and_the_last_is_worse(
 def test_the_same_seed_gives_the_same_image_and_another_does_not() -> None:
     whole = batch(16, count=3)
     alone = PerturbationBatch(
-        whole.images[1:2], whole.labels[1:2], whole.indices[1:2], whole.subject
+        whole.images[1:2], whole.labels[1:2], whole.indices[1:2], whole.loaded
     )
     for disturbance in CORRUPTION_PERTURBATIONS:
         assert disturbance.change is not None
@@ -117,7 +117,7 @@ def test_one_colour_stays_to_the_level_in_all_that_only_mixes_pixels() -> None:
         for disturbance in mixing:
             assert disturbance.change is not None
             found = disturbance.change(
-                PerturbationBatch(flat, asked.labels, [3, 5], asked.subject), 5.0, 0
+                PerturbationBatch(flat, asked.labels, [3, 5], asked.loaded), 5.0, 0
             )
             assert torch.equal(found, flat), (disturbance.name, level)
 

@@ -65,7 +65,7 @@ def accuracy(
 
 @torch.no_grad()
 def ask(batch: PerturbationBatch, images: torch.Tensor) -> torch.Tensor:
-    return batch.subject.model(batch.subject.preprocess.normalise(images)).argmax(1)  # type: ignore[no-any-return]
+    return batch.loaded.model(batch.loaded.preprocess.normalise(images)).argmax(1)  # type: ignore[no-any-return]
 
 
 @pytest.mark.parametrize("config", [VIT, RESNET], ids=["ViT", "ResNet"])

@@ -1,14 +1,14 @@
-"""Features of a frozen model, computed once: the next evaluation finds them on the disk.
+"""Disk cache of the features of frozen models.
 
     ~/.cache/patchwords/features/
-      3f2a.../         one array, see feature_file
-      .3f2a....lock    held by whoever fills, opens or removes it
+      3f2a.../         one array, see data/feature_store.py
+      .3f2a....lock    held while the array is filled, opened or removed
       .room            held while arrays are removed
 
-What was used longest ago is removed first where the cache would grow beyond its bound; to empty
-it, delete the folder. Locks are the system's, so those of a killed process are gone with it.
-Under torchrun all processes call `represent`, and each computes its blocks of rows.
-Sizes: n images that could be read, R representation.
+The least recently used arrays are removed when the cache would exceed its bound; to empty it,
+delete the folder. Locks end with their process. Under torchrun all processes call `represent`, and
+each computes its blocks of rows.
+Sizes: n readable images, N training images, R representation.
 """
 
 from __future__ import annotations
@@ -44,20 +44,19 @@ from patchwords.models.build import config_to_dict
 from patchwords.version import __version__
 from patchwords.weights.pretrained import digest_tensors
 
-# What features are of: one digest of the weights, the preprocessing and the images.
-#
-# Labels are not part of it: the same images sorted otherwise have the same features.
+# The cache key: a digest of weights, preprocessing and images. Labels are not part of it: the same
+# images in other classes have the same features.
 
 
-CACHE_FORMAT = 1  # raised when the files of the cache, or what is computed, change
-MAX_FULLY_HASHED_BYTES = 256 << 20  # bytes of images that are all read to tell them apart
-NUM_HASHED_IMAGES = 1000  # images that are read of larger data
+CACHE_FORMAT = 1  # raised when files or features change
+MAX_FULLY_HASHED_BYTES = 256 << 20  # bytes of images up to which all are hashed
+NUM_HASHED_IMAGES = 1000  # images hashed in larger data
 
 
 def describe_feature_inputs(
     model: nn.Module, examples: ImageDataset, preprocess: Preprocess, precision: str
 ) -> dict[str, Any]:
-    """All that the features depend on, as plain values; `compute_cache_key` makes a name of it."""
+    """Describe everything that features depend on; `compute_cache_key` digests it."""
     return {
         "format": CACHE_FORMAT,
         "version": __version__,
@@ -71,37 +70,37 @@ def describe_feature_inputs(
 
 
 def compute_cache_key(about: dict[str, Any]) -> str:
-    """32 letters that no other description has."""
+    """Digest a description to 32 letters."""
     text = json.dumps(about, sort_keys=True)
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def digest_weights(model: nn.Module) -> str:
-    """Of all its parameters and buffers."""
+    """Digest all parameters and buffers."""
     return digest_tensors(model.state_dict())
 
 
 def digest_images(examples: ImageDataset) -> str:
-    """Of these images in this order: every name and length, and what is in them.
+    """Digest images in their order: names, lengths and contents.
 
-    Up to 256 MiB all of them are read; of more, 1,000 that stand evenly in the list, as to read
-    everything again would take as long as some models do. Images in shards elsewhere have digests.
+    Contents are all read up to 256 MiB; above that, those of 1,000 evenly spaced images, as reading
+    everything would take as long as some models do. Images in remote shards have digests.
     """
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for key, size in zip(examples.keys, examples.sizes.tolist(), strict=True):
-        found.update(f"{key!r} {size}\n".encode())
+        digest.update(f"{key!r} {size}\n".encode())
     if examples.digests is not None:
-        found.update(np.ascontiguousarray(examples.digests).data)
-        return found.hexdigest()
+        digest.update(np.ascontiguousarray(examples.digests).data)
+        return digest.hexdigest()
     places = np.arange(len(examples))
     if examples.sizes.sum() > MAX_FULLY_HASHED_BYTES and len(places) > NUM_HASHED_IMAGES:
         places = np.linspace(0, len(places) - 1, NUM_HASHED_IMAGES).round().astype(np.int64)
     for place in places.tolist():
         try:
-            found.update(hashlib.blake2b(examples.read(place), digest_size=16).digest())
-        except OSError:  # it is named as bad by whoever decodes it
-            found.update(b"unreadable")
-    return found.hexdigest()
+            digest.update(hashlib.blake2b(examples.read(place), digest_size=16).digest())
+        except OSError:  # decoding names it as bad
+            digest.update(b"unreadable")
+    return digest.hexdigest()
 
 
 DEFAULT_CACHE_BYTES = 16 * GIB
@@ -110,12 +109,12 @@ STORED_DTYPES: dict[str, np.dtype[Any]] = {
     "bf16": np.dtype(np.float16),
 }
 
-FeatureProgress = Callable[[int, int], None]  # images done, images in all
+FeatureProgress = Callable[[int, int], None]  # images done, total
 
 
 @dataclass(frozen=True)
 class FeatureCache:
-    """Arrays of features in a folder, of at most `bound` bytes in all."""
+    """Arrays of features in a folder, of at most `bound` bytes in total."""
 
     folder: Path
     bound: int = DEFAULT_CACHE_BYTES
@@ -129,12 +128,12 @@ class FeatureCache:
         workers: int,
         progress: FeatureProgress | None = None,
     ) -> Features:
-        """As `features.represent`, but from the disk where this was computed before.
+        """Extract features, or read them from disk if they were computed before.
 
-        A pass that was killed goes on where it was. Of two programs that want the same features,
-        the second waits for the first. With bf16 products the features are kept as float16, which
-        has three bits more than bfloat16 and is NumPy's own. Raises ConfigError where the cache
-        cannot be written or is too small.
+        An interrupted pass is resumed. Of two programs that want the same features, the second
+        waits for the first. With bf16 products the features are stored as float16, which has three
+        bits more than bfloat16 and is native to NumPy. Raises ConfigError if the cache cannot be
+        written or is too small.
         """
         about: dict[str, Any] = broadcast_from_main(
             run_on_all_processes(
@@ -152,8 +151,10 @@ class FeatureCache:
                 run_on_main_process(
                     lambda: self.begin(file, infer_feature_width(model, preprocess, device), about)
                 )
-                ask = FeaturePass(model, examples, preprocess, device, workers)
-                run_on_all_processes(lambda: ask.fill(file, progress or (lambda done, total: None)))
+                features_pass = FeaturePass(model, examples, preprocess, device, workers)
+                run_on_all_processes(
+                    lambda: features_pass.fill(file, progress or (lambda done, total: None))
+                )
                 run_on_main_process(lambda: file.finish(about))
             values, bad = run_on_all_processes(file.read)
         unreadable = np.array([index for index, _ in bad], dtype=np.int64)
@@ -163,12 +164,12 @@ class FeatureCache:
     def holds(
         self, model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device
     ) -> bool:
-        """Whether the features of these images are there as a whole."""
+        """Whether the cache has the complete features of these images."""
         about = describe_feature_inputs(model, examples, preprocess, device.precision)
         return FeatureStore(self.folder / compute_cache_key(about)).is_whole
 
     def lock(self, file: FeatureStore, wait: bool = True) -> AbstractContextManager[bool]:
-        """A context that holds the file's lock; with wait=False it says whether it does."""
+        """Hold the array's lock; with wait=False the context gives whether it is held."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -176,7 +177,7 @@ class FeatureCache:
         return file_lock(self.folder / f".{file.folder.name}.lock", wait)
 
     def begin(self, file: FeatureStore, width: int, about: dict[str, Any]) -> None:
-        """With the file's lock held: make room, and an array to fill."""
+        """Make room and create an array to fill; the caller holds its lock."""
         dtype = STORED_DTYPES[about["precision"]]
         need = about["images"] * width * dtype.itemsize
         if need > self.bound:
@@ -189,21 +190,21 @@ class FeatureCache:
             file.begin(about["images"], width, dtype)
 
     def make_room(self, need: int, new: FeatureStore) -> None:
-        """Remove what was used longest ago and nobody holds, until `need` bytes more fit."""
-        found = [path for path in self.folder.iterdir() if path.is_dir() and path != new.folder]
-        sizes = {path: sum(f.stat().st_size for f in path.iterdir()) for path in found}
+        """Remove the least recently used arrays that nothing holds, until `need` bytes fit."""
+        folders = [path for path in self.folder.iterdir() if path.is_dir() and path != new.folder]
+        sizes = {path: sum(f.stat().st_size for f in path.iterdir()) for path in folders}
         total = sum(sizes.values())
-        for path in sorted(found, key=last_used_ns):
+        for path in sorted(folders, key=last_used_ns):
             if total + need <= self.bound:
                 break
-            with self.lock(FeatureStore(path), wait=False) as mine:
-                if mine:
+            with self.lock(FeatureStore(path), wait=False) as acquired:
+                if acquired:
                     FeatureStore(path).remove()
                     total -= sizes[path]
 
 
 def last_used_ns(folder: Path) -> int:
-    """Nanoseconds; of an array that was never finished, when it was begun."""
+    """Return when an array was last used, or created if it was never finished, in ns."""
     about = FeatureStore(folder).about
     return (about if about.is_file() else folder).stat().st_mtime_ns
 
@@ -219,12 +220,12 @@ class FeaturePass:
     workers: int
 
     def fill(self, file: FeatureStore, progress: FeatureProgress) -> None:
-        """This process's blocks of the file, as far as they are not done."""
-        here, count = get_world(), len(self.examples)
-        blocks = [int(b) for b in file.blocks_left() if b % here.size == here.rank]
+        """Fill this process's blocks of the array that are not done."""
+        world, count = get_world(), len(self.examples)
+        blocks = [int(b) for b in file.blocks_left() if b % world.size == world.rank]
         spans = [range(b * BLOCK_ROWS, min((b + 1) * BLOCK_ROWS, count)) for b in blocks]
         places = np.array([place for span in spans for place in span], dtype=np.int64)
-        chosen, ask = (
+        chosen, encode = (
             self.examples.select(places),
             build_batch_encoder(self.model, self.preprocess, self.device),
         )
@@ -241,16 +242,16 @@ class FeaturePass:
                 rows = None
                 if len(batch.indices):
                     images = batch.images.to(self.device.torch_device, non_blocking=True)
-                    values = to_stored_dtype(ask(images).cpu().numpy(), self.device.precision)
+                    values = to_stored_dtype(encode(images).cpu().numpy(), self.device.precision)
                     rows = np.zeros((len(span), values.shape[1]), values.dtype)
                     rows[places[batch.indices.numpy()] - span.start] = values
                 filling.write(block, rows, bad)
-                if here.is_main:
+                if world.is_main:
                     progress(min((total - len(file.blocks_left())) * BLOCK_ROWS, count), count)
 
 
 def to_stored_dtype(values: np.ndarray, precision: str) -> np.ndarray:
-    """float32 [n, R] as it is kept, float16 for bf16; DataError for what that cannot hold."""
+    """Convert float32 [n, R] to the stored type, float16 for bf16; DataError on overflow."""
     with np.errstate(over="ignore"):
         small = values.astype(STORED_DTYPES[precision])
     if np.isinf(small).any() and np.isfinite(values).all():
@@ -262,7 +263,7 @@ def to_stored_dtype(values: np.ndarray, precision: str) -> np.ndarray:
 
 
 def infer_feature_width(model: nn.Module, preprocess: Preprocess, device: Device) -> int:
-    """R, by asking for one black image."""
+    """Infer R from one black image."""
     shape = (1, preprocess.channels, *preprocess.image_size)
     black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
     with eval_mode(model), device.autocast(), torch.inference_mode():
@@ -277,43 +278,43 @@ def extract_uncached_features(
     workers: int,
     progress: FeatureProgress | None = None,
 ) -> Features:
-    """What the cache would give, without one."""
-    tell = progress or (lambda done, total: None)
+    """Extract features without a cache."""
+    report = progress or (lambda done, total: None)
 
-    def told() -> Iterator[ImageBatch]:
+    def iterate_batches() -> Iterator[ImageBatch]:
         batches = load_eval_batches(examples, preprocess, BLOCK_ROWS, workers)
         for number, batch in enumerate(batches):
-            tell(min(number * BLOCK_ROWS, len(examples)), len(examples))
+            report(min(number * BLOCK_ROWS, len(examples)), len(examples))
             yield batch
 
     with eval_mode(model), device.autocast():
-        ask = build_batch_encoder(model, preprocess, device)
-        indices, labels, values, bad = collect_outputs(ask, told(), device.torch_device)
+        encode = build_batch_encoder(model, preprocess, device)
+        indices, labels, values, bad = collect_outputs(
+            encode, iterate_batches(), device.torch_device
+        )
     return Features(indices, labels, to_stored_dtype(values, device.precision), bad)
 
 
-# A frozen model as probes know it: features of what they learn from, and of the judging images.
-#
-# Sizes: N images to learn from, n to judge by, R representation.
+# Features of the training and test images of a probe.
 
 
-FeatureExtractor = Callable[[ImageDataset], Features]  # `build_feature_extractor` gives one
+FeatureExtractor = Callable[[ImageDataset], Features]  # see `build_feature_extractor`
 
 
 @dataclass(frozen=True)
 class ProbeFeatures:
-    """All that a probe asks for."""
+    """Features of the training and test images of a probe."""
 
-    pair: ProbeSplit
+    split: ProbeSplit
     train: Features  # [N, R]
     test: Features  # [n, R]
     skipped: tuple[tuple[str, str], ...]  # (path, reason) of images that cannot be read
 
     def describe(self) -> dict[str, Any]:
-        """Which images these are, for the results."""
+        """Describe the images, for the results."""
         return {
-            "divided": self.pair.origin,
-            "classes": list(self.pair.train.classes),
+            "divided": self.split.origin,
+            "classes": list(self.split.train.classes),
             "train": len(self.train.labels),
             "test": len(self.test.labels),
             "skipped": [{"path": path, "reason": reason} for path, reason in self.skipped],
@@ -321,38 +322,38 @@ class ProbeFeatures:
 
 
 def build_feature_extractor(
-    subject: LoadedModel, cache: FeatureCache | None, progress: FeatureProgress | None = None
+    loaded: LoadedModel, cache: FeatureCache | None, progress: FeatureProgress | None = None
 ) -> FeatureExtractor:
-    """-> what gives the features of examples, from the cache where there is one."""
+    """Build a function that extracts features of examples, cached if there is a cache."""
     if cache is None and get_world().size > 1:
         raise ConfigError(
             "--cache none: several processes put their features together in the cache; leave this "
             "out, or start one process"
         )
 
-    def ask(examples: ImageDataset) -> Features:
-        of = subject.model, examples, subject.preprocess, subject.device
-        workers = subject.workers_for(examples)
+    def extract(examples: ImageDataset) -> Features:
+        inputs = loaded.model, examples, loaded.preprocess, loaded.device
+        workers = loaded.workers_for(examples)
         if cache is None:
-            return extract_uncached_features(*of, workers, progress)
-        return cache.represent(*of, workers, progress)
+            return extract_uncached_features(*inputs, workers, progress)
+        return cache.represent(*inputs, workers, progress)
 
-    return ask
+    return extract
 
 
 def extract_probe_features(
-    ask: FeatureExtractor, pair: ProbeSplit, max_bad: float = 0.01
+    extract: FeatureExtractor, split: ProbeSplit, max_bad: float = 0.01
 ) -> ProbeFeatures:
-    """Features of both parts; raises DataError where more than a share `max_bad` is unreadable."""
-    train, test = ask(pair.train), ask(pair.test)
+    """Extract features of train and test; raise DataError for too many unreadable images."""
+    train, test = extract(split.train), extract(split.test)
     skipped = []
-    for name, part, found in (("train", pair.train, train), ("test", pair.test, test)):
-        bad = [(part.keys[index], reason) for index, reason in found.bad]
+    for name, part, features in (("train", split.train, train), ("test", split.test, test)):
+        bad = [(part.keys[index], reason) for index, reason in features.bad]
         check_bad_image_share(bad, len(part), f"images of {name}", max_bad)
-        if not len(found.labels):
+        if not len(features.labels):
             raise DataError(f"none of the images of {name} can be read")
         skipped += bad
-    return ProbeFeatures(pair, train, test, tuple(skipped))
+    return ProbeFeatures(split, train, test, tuple(skipped))
 
 
 def require_finite_features(features: np.ndarray) -> None:

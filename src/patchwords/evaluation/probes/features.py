@@ -1,6 +1,7 @@
-"""What a frozen model makes of images: the representation that its classifier would see.
+"""Features of a frozen model, and the train and test images of a probe.
 
-Sizes: n images that could be read, B batch, C channels, H W image, R representation.
+Features are the representation that the classifier would see.
+Sizes: n readable images, B batch, C channels, H W image, R representation.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ BATCH_SIZE = 64
 
 @dataclass(frozen=True)
 class Features:
-    """Of the images that could be read, in the order of the examples."""
+    """Features of the readable images, in the order of the examples."""
 
     indices: np.ndarray  # [n] int64, position in the examples
     labels: np.ndarray  # [n] int64, -1 = no label
@@ -47,7 +48,7 @@ class Features:
 def extract_example_features(
     model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> Features:
-    """The representation of every readable image, as the model is in evaluation.
+    """Extract the representation of every readable image in evaluation mode.
 
     It draws no random number, and every module gets its training mode back.
     """
@@ -63,34 +64,32 @@ def extract_example_features(
 def build_batch_encoder(
     model: nn.Module, preprocess: Preprocess, device: Device
 ) -> Callable[[Tensor], Tensor]:
-    """-> a function of uint8 [B, C, H, W] that gives float32 [B, R], what the classifier sees."""
+    """Build a function of uint8 [B, C, H, W] that returns the representation, float32 [B, R]."""
     fast = pack_for_inference(cast(Model, model), device.bf16)
 
-    def ask(images: Tensor) -> Tensor:
+    def encode(images: Tensor) -> Tensor:
         return fast.represent(preprocess.normalise(images)).float()
 
-    return ask
+    return encode
 
 
-# What a probe learns from and what it is judged by: two parts of a data set, without leaks.
-#
-# Where the model is of a run on these very images, its own record decides: a probe that learned from
-# them must not be judged on images that the model itself was trained on. Else the data's own
-# division counts, and data that is not divided is cut, as training would cut it.
+# The split of a probe, without leaks. If the model's run used these images, its record decides: a
+# probe must not be tested on images that the model was trained on. Otherwise the data's own splits
+# count, and data without splits are split as training would.
 
 
-DEFAULT_TEST_SHARE = 0.2  # of data that is not divided: as training has it
-# Shards are called alike in many data sets, and a row in some hundreds is as long as theirs.
+DEFAULT_TEST_SHARE = 0.2  # of data without splits: as in training
+# Shards have the same names in many data sets, and one row in some hundreds has the same length.
 MAX_COINCIDENT_SHARE = 0.02  # of the images
 
 
 @dataclass(frozen=True)
 class ProbeSplit:
-    """Images to learn from and images to judge by, of the same classes."""
+    """Train and test images of a probe, of the same classes."""
 
     train: ImageDataset
     test: ImageDataset
-    origin: str  # who divided them, for a person
+    origin: str  # origin of the split, human-readable
 
 
 def split_for_probe(
@@ -99,15 +98,15 @@ def split_for_probe(
     seed: int = 0,
     share: float = DEFAULT_TEST_SHARE,
 ) -> ProbeSplit:
-    """The two parts of the data.
+    """Split the data into train and test.
 
     Args:
-        recorded: (path, bytes) -> split of the run that the model is of (`read_recorded`); empty
-            where there is none. Images that it has not divided, nor the data, are left aside.
-        seed: of the cut, where nothing is divided; share: of the images that are cut off for test.
+        recorded: (path, bytes) -> split of the model's run (`read_run_splits`), or empty.
+            Images that neither run nor data have split are left out.
+        seed: of the split, if there is none; share: of the images held out for test then.
 
-    Test is validation where there is no test. Raises DataError where a part is empty or has images
-    without a label, there is one class only, or a class of test is not in train.
+    Validation serves as test if there is no test. Raises DataError if a part is empty or has images
+    without a label, if there is a single class, or if a class of test is not in train.
     """
     if is_run_data(data, recorded):
         parts, origin = split_as_recorded(data, recorded), "as the model's own run divided them"
@@ -116,59 +115,62 @@ def split_for_probe(
     else:
         test, validation = (share, 0.0) if ALL in data.splits else (0.0, share)
         cut = split_dataset(data, seed=seed, validation=validation, test=test, most_validation=None)
-        off = TEST if TEST in cut.splits else VALIDATION  # as `split_dataset` calls what it cut off
+        off = TEST if TEST in cut.splits else VALIDATION  # the name that `split_dataset` gave it
         parts = {TRAIN: cut.splits[TRAIN], TEST: cut.splits[off]}
         origin = f"{share:.0%} of each class cut off for test, by seed {seed}"
     judged = next((name for name in (TEST, VALIDATION) if len(parts.get(name, ()))), None)
     if judged is None or not len(parts.get(TRAIN, ())):
-        there = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
+        counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
         raise DataError(
             f"{data.source}: a probe needs images to learn from and others to be judged by; "
-            f"there are {there}"
+            f"there are {counts}"
         )
     if judged == VALIDATION:
         origin += "; there is no test split, so validation is the test"
-    pair = ProbeSplit(parts[TRAIN], parts[judged], origin)
-    require_learnable_split(pair, data.source)
-    return pair
+    probe_split = ProbeSplit(parts[TRAIN], parts[judged], origin)
+    require_learnable_split(probe_split, data.source)
+    return probe_split
 
 
 def is_run_data(data: DatasetSplits, recorded: Mapping[tuple[str, int], str]) -> bool:
-    """Whether the run saw these images: more of them than could be met by coincidence."""
-    met = [
+    """Whether the run saw these images: more of them than by coincidence."""
+    recorded_keys = [
         place in recorded
         for part in data.splits.values()
         for place in zip(part.keys, part.sizes.tolist(), strict=True)
     ]
-    return sum(met) > MAX_COINCIDENT_SHARE * len(met)
+    return sum(recorded_keys) > MAX_COINCIDENT_SHARE * len(recorded_keys)
 
 
 def split_as_recorded(
     data: DatasetSplits, recorded: Mapping[tuple[str, int], str]
 ) -> dict[str, ImageDataset]:
-    """The data's images by the run's record, and by the data's own division where it has none.
+    """Split images as the run recorded, else by the data's own splits.
 
-    What neither has divided stays in `all`, from which nothing is taken.
+    Images that neither has split stay in `all`, which nothing reads.
     """
     everything = concatenate_datasets(list(data.splits.values()))
     declared = [name for name, part in data.splits.items() for _ in range(len(part))]
     places = zip(everything.keys, everything.sizes.tolist(), strict=True)
-    names = [recorded.get(place, own) for place, own in zip(places, declared, strict=True)]
+    names = [
+        recorded.get(place, declared_name)
+        for place, declared_name in zip(places, declared, strict=True)
+    ]
     order = np.array(names)
     return {name: everything.select(np.flatnonzero(order == name)) for name in Counter(names)}
 
 
-def require_learnable_split(pair: ProbeSplit, source: str) -> None:
-    """One line for images without labels, and for classes that cannot be learned."""
-    for name, part in (("train", pair.train), ("test", pair.test)):
-        bare = np.flatnonzero(part.labels < 0)
-        if len(bare):
+def require_learnable_split(split: ProbeSplit, source: str) -> None:
+    """Raise DataError for missing labels, unknown classes or a single class."""
+    for name, part in (("train", split.train), ("test", split.test)):
+        unlabelled = np.flatnonzero(part.labels < 0)
+        if len(unlabelled):
             raise DataError(
-                f"{source}: {len(bare):,} of {len(part):,} images of {name} have no label; the "
-                f"first is {part.keys[int(bare[0])]}"
+                f"{source}: {len(unlabelled):,} of {len(part):,} images of {name} have no label; the "
+                f"first is {part.keys[int(unlabelled[0])]}"
             )
-    learned, judged = pair.train.count_per_class(), pair.test.count_per_class()
-    names = pair.train.classes
+    learned, judged = split.train.count_per_class(), split.test.count_per_class()
+    names = split.train.classes
     unknown = np.flatnonzero(judged * (learned == 0))
     if len(unknown):
         name = names[int(unknown[0])]
@@ -181,6 +183,6 @@ def require_learnable_split(pair: ProbeSplit, source: str) -> None:
         )
 
 
-def limit_train_images(pair: ProbeSplit, positions: np.ndarray) -> ProbeSplit:
-    """The pair with only these images of train."""
-    return replace(pair, train=pair.train.select(positions))
+def limit_train_images(split: ProbeSplit, positions: np.ndarray) -> ProbeSplit:
+    """Keep only these training images."""
+    return replace(split, train=split.train.select(positions))

@@ -1,12 +1,12 @@
-"""Few-shot linear evaluation (Sec. 4.1): least squares on what a frozen model makes of images.
+"""Few-shot linear evaluation (Sec. 4.1): least squares on the features of a frozen model.
 
-A few images of each class are drawn; their features are brought to mean 0 and deviation 1, a
-large constant is appended (so that the bias is hardly shrunk), and a linear map to targets in
-{-1, 1}^K is fitted with an L2 penalty, in closed form and in float64. The paper does not print
-its penalty: 2^10, the constant, the epsilon and the three draws are those of big_vision
-(evaluators/fewshot_lsr.py, configs/common_fewshot.py).
+A few images of each class are drawn; their features are standardised, a large constant is appended
+(so that the bias is hardly shrunk), and a linear map to targets in {-1, 1}^K is fitted with an L2
+penalty, in closed form and in float64. The paper does not print its penalty: 2^10, the constant,
+the epsilon and the three draws are those of big_vision (evaluators/fewshot_lsr.py,
+configs/common_fewshot.py).
 
-Sizes: N drawn images, n images to judge by, D features, K classes.
+Sizes: N drawn images, n test images, D features, K classes.
 """
 
 from __future__ import annotations
@@ -39,16 +39,16 @@ from patchwords.evaluation.statistics import compute_seed_statistics
 DEFAULT_SHOTS = (1, 5, 10, 25)
 FEWSHOT_SEEDS = (0, 1, 2)
 DEFAULT_L2 = 2.0**10
-BIAS_FEATURE = 100.0  # the last feature, for the bias
-STD_EPSILON = 1e-5  # added to the deviation
-MAX_SCORE_ELEMENTS = 2**24  # numbers at a time while judging: 128 MiB, however many the classes
+BIAS_FEATURE = 100.0  # appended feature for the bias
+STD_EPSILON = 1e-5  # added to the standard deviation
+MAX_SCORE_ELEMENTS = 2**24  # numbers per block while scoring: 128 MiB
 
 
 @dataclass(frozen=True)
 class FewShotScore:
-    """The accuracy of one fit."""
+    """Accuracy of one fit."""
 
-    shots: int  # images of each class
+    shots: int  # images per class
     seed: int  # of the draw
     l2: float
     accuracy: float
@@ -56,7 +56,7 @@ class FewShotScore:
 
 @dataclass(frozen=True)
 class RidgeClassifier:
-    """A fitted classifier."""
+    """A fitted ridge classifier."""
 
     classes: np.ndarray  # [K] labels, rising
     mean: np.ndarray  # [D]
@@ -64,7 +64,7 @@ class RidgeClassifier:
     weights: np.ndarray  # [D + 1, K]
 
     def scores(self, features: np.ndarray) -> np.ndarray:
-        """[n, D] -> [n, K], nearer to 1 for the class, to -1 for the others"""
+        """[n, D] -> [n, K], close to 1 for the class and to -1 for the others"""
         return standardise_features(features, self.mean, self.deviation) @ self.weights
 
     def predict(self, features: np.ndarray) -> np.ndarray:
@@ -86,22 +86,22 @@ def evaluate_fewshot(
     seeds: Sequence[int] = FEWSHOT_SEEDS,
     l2s: Sequence[float] = (DEFAULT_L2,),
 ) -> list[FewShotScore]:
-    """Accuracy on the test images for each number of shots, draw and penalty, in this order.
+    """Measure test accuracy for each number of shots, draw and penalty, in this order.
 
     Args:
         train_features: [N, D] of all images that may be drawn; train_labels: int [N].
         test_features: [n, D]; test_labels: int [n].
         seeds: one draw each.
-        l2s: penalties; all of them together cost little more than one.
+        l2s: penalties; a path costs little more than one.
 
-    Raises DataError where a class has fewer images than shots, labels are missing or features are
-    not finite, ConfigError for a penalty that is not positive.
+    Raises DataError if a class has fewer images than shots, labels are missing or features are not
+    finite, ConfigError for a penalty that is not positive.
     """
     draws = draw_all_shots(train_labels, shots, seeds)
     return score_shot_draws(train_features, train_labels, draws, test_features, test_labels, l2s)
 
 
-ShotDraws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of what was drawn
+ShotDraws = Mapping[tuple[int, int], np.ndarray]  # (shots, seed) -> positions of the drawn images
 
 
 def draw_all_shots(
@@ -110,7 +110,7 @@ def draw_all_shots(
     seeds: Sequence[int],
     classes: Sequence[str] | None = None,
 ) -> ShotDraws:
-    """Every draw, before the first fit: raises DataError where a class has too few images."""
+    """Draw all shots before the first fit; raise DataError if a class has too few images."""
     for name, values in (("shots", shots), ("seeds", seeds)):
         if not values or len({*values}) < len(values):
             given = " ".join(map(str, values)) or "none"
@@ -127,7 +127,7 @@ def score_shot_draws(
     test_labels: np.ndarray,
     l2s: Sequence[float] = (DEFAULT_L2,),
 ) -> list[FewShotScore]:
-    """As `evaluate_fewshot`, of draws that were made."""
+    """Score given draws; see `evaluate_fewshot`."""
     if not len(test_labels) or np.min(test_labels) < 0:
         raise DataError("few-shot evaluation needs images to judge by, each with a label")
     require_finite_features(test_features)
@@ -143,11 +143,11 @@ def score_shot_draws(
 def fit_ridge_classifiers(
     features: np.ndarray, labels: np.ndarray, l2s: Sequence[float] = (DEFAULT_L2,)
 ) -> Iterator[RidgeClassifier]:
-    """[N, D] and int [N] -> a classifier for each penalty, from one eigendecomposition.
+    """Fit [N, D], int [N] -> a classifier per penalty, from one eigendecomposition.
 
-    With X the features and Y the targets it is (X'X + l2)^-1 X'Y, or, where there are fewer
-    images than features, the same as X'(XX' + l2)^-1 Y. Y, which has N x K numbers, is never
-    written out: a product with 2 onehot - 1 is twice the sum over each class less the sum of all.
+    With X the features and Y the targets it is (X'X + l2)^-1 X'Y or, with fewer images than
+    features, the equal X'(XX' + l2)^-1 Y. Y, which has N x K numbers, is never written out: a
+    product with 2 onehot - 1 is twice the sum over each class minus the sum of all.
     """
     require_positive_penalties(l2s)
     require_finite_features(features)
@@ -177,7 +177,7 @@ def fit_ridge_classifiers(
 
 
 def require_positive_penalties(l2s: Sequence[float]) -> None:
-    """Raise ConfigError for one that is not positive."""
+    """Raise ConfigError for a penalty that is not positive."""
     if any(not 0 < l2 < np.inf for l2 in l2s):
         raise ConfigError(f"l2 {min(l2s):g}: the penalty must be greater than 0; 1024 is usual")
 
@@ -200,9 +200,9 @@ def measure_fewshot(
     device: Device,
     workers: int,
 ) -> dict[str, Any]:
-    """Accuracy on the held-out images after learning from the drawn ones: a metric of training.
+    """Measure few-shot accuracy on held-out images: a metric during training.
 
-    Images that cannot be read are left out of both.
+    Unreadable images are left out of both parts.
     """
     train, test = (
         extract_example_features(model, examples, preprocess, device, workers)
@@ -215,44 +215,44 @@ def measure_fewshot(
     return {"accuracy": float(right.mean()), "images": len(right)}
 
 
-# Few-shot accuracy of a model on a data set: by images of each class and penalty, over draws.
+# Few-shot accuracy of a model on a data set, per number of shots and penalty, over draws.
 #
-# Only images that are drawn need features, unless all have been computed before. An image that was
-# drawn and cannot be read is left out of the fit, and no other takes its place: so the draws depend
-# on the data alone. Nothing is chosen by the test images: every penalty that was asked for is shown.
+# Only drawn images need features, unless all are cached. A drawn image that cannot be read is left
+# out of the fit without a replacement: so the draws depend on the data alone. Nothing is chosen by
+# the test images: every requested penalty is reported.
 
 
 @dataclass(frozen=True)
 class DrawnShots:
-    """What is drawn from the images to learn from."""
+    """Training images drawn for each number of shots and seed."""
 
-    draws: ShotDraws  # positions in the images to learn from
-    images: int  # that may be drawn
+    draws: ShotDraws  # positions in the training images
+    images: int  # training images to draw from
 
     @property
     def wanted(self) -> np.ndarray:
-        """Positions of the images that are in any draw, rising."""
+        """Positions of the images in any draw, sorted."""
         return np.unique(np.concatenate([*self.draws.values()]))
 
     def among(self, positions: np.ndarray) -> ShotDraws:
-        """The draws as places in a list of positions; what is not in it is left out."""
+        """Map the draws to positions in a list; images that are not in it are left out."""
         place = np.full(self.images, -1, dtype=np.int64)
         place[positions] = np.arange(len(positions))
-        found = {key: place[drawn] for key, drawn in self.draws.items()}
-        return {key: places[places >= 0] for key, places in found.items()}
+        positions_by_draw = {key: place[drawn] for key, drawn in self.draws.items()}
+        return {key: places[places >= 0] for key, places in positions_by_draw.items()}
 
 
 def draw_probe_shots(
-    pair: ProbeSplit, shots: Sequence[int] = DEFAULT_SHOTS, seeds: Sequence[int] = FEWSHOT_SEEDS
+    split: ProbeSplit, shots: Sequence[int] = DEFAULT_SHOTS, seeds: Sequence[int] = FEWSHOT_SEEDS
 ) -> DrawnShots:
-    """A draw for each number of images of a class and each seed; raises DataError for too few."""
-    train = pair.train
+    """Draw images for each number of shots and seed; raise DataError for too few."""
+    train = split.train
     return DrawnShots(draw_all_shots(train.labels, shots, seeds, train.classes), len(train))
 
 
 def extract_drawn_features(
-    ask: FeatureExtractor,
-    pair: ProbeSplit,
+    extract: FeatureExtractor,
+    split: ProbeSplit,
     shots: DrawnShots,
     max_bad: float = 0.01,
     cached: bool = False,
@@ -263,26 +263,26 @@ def extract_drawn_features(
         cached: take the features of all training images, which the cache has.
     """
     positions = np.arange(shots.images) if cached else shots.wanted
-    limited = pair if cached else limit_train_images(pair, positions)
-    frozen = extract_probe_features(ask, limited, max_bad)
+    limited = split if cached else limit_train_images(split, positions)
+    frozen = extract_probe_features(extract, limited, max_bad)
     return frozen, shots.among(positions[frozen.train.indices])
 
 
 def build_fewshot_table(
     frozen: ProbeFeatures, draws: ShotDraws, l2s: Sequence[float] = (DEFAULT_L2,)
 ) -> dict[str, Any]:
-    """A row for each number of shots and penalty, over the seeds -> plain values for a report.
+    """Build a row per number of shots and penalty, over the seeds, as plain values.
 
-    `std` is that of a single draw (n - 1 in the denominator); of one seed there is none.
+    `std` is that of a single draw (n - 1 in the denominator); None with one seed.
     """
     train, test = frozen.train, frozen.test
     scores = score_shot_draws(train.values, train.labels, draws, test.values, test.labels, l2s)
-    found: dict[tuple[int, float], list[FewShotScore]] = {}
+    groups: dict[tuple[int, float], list[FewShotScore]] = {}
     for score in scores:
-        found.setdefault((score.shots, score.l2), []).append(score)
+        groups.setdefault((score.shots, score.l2), []).append(score)
     rows = []
-    for (count, l2), some in found.items():
-        summary = compute_seed_statistics([score.accuracy for score in some])
+    for (count, l2), group in groups.items():
+        summary = compute_seed_statistics([score.accuracy for score in group])
         rows.append({"shots": count, "l2": l2, **asdict(summary)})
     return {
         **frozen.describe(),

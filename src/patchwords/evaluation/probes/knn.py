@@ -1,9 +1,9 @@
-"""k-NN on a frozen model's features, as DINO evaluates (Caron et al. 2021, eval_knn.py).
+"""k-NN on the features of a frozen model, as in DINO (Caron et al. 2021, eval_knn.py).
 
-The k images of train with the largest cosine s to an image vote for their classes with weight
-exp(s / T). The search is exact, in blocks, in float32; nothing is learned, so k is all there is to
-choose: by up to 5,000 images of train, each judged by all the others. Test chooses nothing.
-Sizes: N images that vote, n images to judge, R representation, K classes.
+The k training images with the largest cosine s to an image vote for their classes with weight
+exp(s / T). The search is exact, in blocks, in float32. k is chosen by up to 5,000 training images,
+each classified by all the others; test images choose nothing.
+Sizes: N voting images, n images to classify, R representation, K classes.
 """
 
 from __future__ import annotations
@@ -26,17 +26,15 @@ from patchwords.rng import numpy_generator
 
 DEFAULT_KS = (10, 20, 100)
 DEFAULT_TEMPERATURE = 0.07
-MAX_SELECTION_IMAGES = (
-    5_000  # images of train that k is chosen by: a standard error of 0.7 % at most
-)
-NEIGHBOUR_BLOCK_SIZE = 2**15  # compared at a time
-MAX_SIMILARITY_ELEMENTS = 2**25  # numbers at a time: 128 MiB
+MAX_SELECTION_IMAGES = 5_000  # training images that choose k: a standard error of 0.7 % at most
+NEIGHBOUR_BLOCK_SIZE = 2**15  # images per block
+MAX_SIMILARITY_ELEMENTS = 2**25  # numbers per block: 128 MiB
 MAX_VOTE_ELEMENTS = 2**24
 
 
 @dataclass(frozen=True)
 class NeighbourIndex:
-    """Labelled images, on the device where they are searched."""
+    """Labelled images on the device where they are searched."""
 
     features: np.ndarray  # [N, R]
     labels: np.ndarray  # int [N]
@@ -45,28 +43,28 @@ class NeighbourIndex:
     def nearest(
         self, features: np.ndarray, k: int, own: np.ndarray | None = None
     ) -> tuple[Tensor, Tensor]:
-        """[n, R] -> cosines float32 [n, k], falling, and positions int64 [n, k] in the voters.
+        """[n, R] -> cosines float32 [n, k], falling, and positions int64 [n, k] of the voters.
 
         `own` [n] has the positions of the images themselves, which do not vote for themselves.
         """
-        asked = self.on_device(features)
-        best = torch.full((len(asked), 0), 0.0)
-        places = torch.zeros((len(asked), 0), dtype=torch.int64)
-        mine = None if own is None else torch.from_numpy(own).to(self.device)
+        queries = self.on_device(features)
+        best = torch.full((len(queries), 0), 0.0)
+        places = torch.zeros((len(queries), 0), dtype=torch.int64)
+        query_rows = None if own is None else torch.from_numpy(own).to(self.device)
         best, places = best.to(self.device), places.to(self.device)
         rows = max(1, MAX_SIMILARITY_ELEMENTS // NEIGHBOUR_BLOCK_SIZE)
         for start in range(0, len(self.features), NEIGHBOUR_BLOCK_SIZE):
             voters = self.on_device(self.features[start : start + NEIGHBOUR_BLOCK_SIZE])
             found = []
-            for first in range(0, len(asked), rows):
-                here = slice(first, first + rows)
-                cosines = asked[here] @ voters.T  # [rows, voters]
-                if mine is not None:
-                    mask_self_matches(cosines, mine[here] - start)
+            for first in range(0, len(queries), rows):
+                positions = slice(first, first + rows)
+                cosines = queries[positions] @ voters.T  # [rows, voters]
+                if query_rows is not None:
+                    mask_self_matches(cosines, query_rows[positions] - start)
                 top, at = cosines.topk(min(k, len(voters)), dim=1)
-                # merged with the best of the blocks before
-                top = torch.cat([best[here], top], 1)
-                at = torch.cat([places[here], at + start], 1)
+                # merged with the best of previous blocks
+                top = torch.cat([best[positions], top], 1)
+                at = torch.cat([places[positions], at + start], 1)
                 top, order = top.sort(dim=1, descending=True, stable=True)
                 found.append((top[:, :k], at.gather(1, order)[:, :k]))
             best, places = (torch.cat(parts) for parts in zip(*found, strict=True))
@@ -80,9 +78,9 @@ class NeighbourIndex:
     def vote(
         self, features: np.ndarray, ks: Sequence[int], temperature: float, own: np.ndarray | None
     ) -> dict[int, np.ndarray]:
-        """[n, R] -> for each k the answers, labels [n]; of equal scores the smallest label."""
+        """[n, R] -> for each k the predicted labels [n]; ties go to the smallest label."""
         cosines, places = self.nearest(features, max(ks), own)
-        # the best vote of an image is 1, so that no temperature makes it too large
+        # the largest vote is scaled to 1, so that no temperature overflows
         weights = ((cosines - cosines[:, :1]).double() / temperature).exp()  # [n, k]
         labels = torch.from_numpy(self.labels)[places]  # [n, k]
         classes = int(self.labels.max()) + 1
@@ -99,7 +97,7 @@ class NeighbourIndex:
 
 
 def mask_self_matches(cosines: Tensor, columns: Tensor) -> None:
-    """No image is its own neighbour: [rows, voters] at [rows], where that is inside; in place."""
+    """Mask images as their own neighbours: [rows, voters] at [rows], in place."""
     inside = (columns >= 0) & (columns < cosines.shape[1])
     rows = inside.nonzero()[:, 0]
     cosines[rows, columns[rows]] = -torch.inf
@@ -112,13 +110,13 @@ def evaluate_knn(
     seed: int = 0,
     device: torch.device | str = "cpu",
 ) -> dict[str, Any]:
-    """k-NN accuracy for each k, and the whole report of the k that train chose.
+    """Measure k-NN accuracy for each k, with all metrics for the k that train chose.
 
     Args:
-        ks: none given: 10, 20 and 100, as far as there are images.
-        seed: of the images of train that choose, where there are more than 5,000.
+        ks: default: 10, 20 and 100, up to the number of images.
+        seed: of the training images that choose k, if there are more than 5,000.
 
-    Raises ConfigError for a k that is larger than the images to vote, or a T that is not above 0.
+    Raises ConfigError for a k above the number of voters, or a T that is not above 0.
     """
     train, test = frozen.train, frozen.test
     ks = ks or choose_default_ks(len(train.labels))
@@ -140,7 +138,9 @@ def evaluate_knn(
         chosen_by = float((left_out[k] == train.labels[judges]).mean()) if left_out else None
         accuracy = proportion_with_interval(right, len(test.labels))
         rows.append({"k": k, "train": chosen_by, **accuracy, "images": len(test.labels)})
-    best = max(rows, key=lambda row: (row["train"] or 0.0, -row["k"]))["k"]  # of equals the fewest
+    best = max(rows, key=lambda row: (row["train"] or 0.0, -row["k"]))[
+        "k"
+    ]  # ties go to the smallest k
     return {
         **frozen.describe(),
         "temperature": temperature,
@@ -153,22 +153,22 @@ def evaluate_knn(
             "accuracy": proportion_with_interval(
                 int((answers[best] == test.labels).sum()), len(test.labels)
             ),
-            **per_class_scores(test.labels, answers[best], frozen.pair.train.classes),
+            **per_class_scores(test.labels, answers[best], frozen.split.train.classes),
         },
     }
 
 
 def choose_default_ks(images: int) -> tuple[int, ...]:
-    """10, 20 and 100 neighbours, as far as there are images to vote; else as many as there are."""
+    """Choose 10, 20 and 100 neighbours, up to the number of images; or all images."""
     return tuple(k for k in DEFAULT_KS if k < images) or (images,)
 
 
 def validate_knn_settings(ks: Sequence[int], temperature: float, images: int) -> None:
-    """Raise ConfigError for what cannot be voted by."""
+    """Raise ConfigError for an unusable k or temperature."""
     if not ks or min(ks) < 1 or len({*ks}) < len(ks):
         given = " ".join(map(str, ks))
         raise ConfigError(f"k {given}: give numbers of neighbours, each 1 or more, none twice")
-    most = images - (len(ks) > 1)  # of several one is chosen, for which an image does not vote
+    most = images - (len(ks) > 1)  # choosing k leaves the image itself out
     if max(ks) > most:
         raise ConfigError(
             f"k {max(ks)}: only {most} training images can vote; use {most} or fewer neighbours"
@@ -177,43 +177,43 @@ def validate_knn_settings(ks: Sequence[int], temperature: float, images: int) ->
         raise ConfigError(f"temperature {temperature:g} must be greater than 0; 0.07 is usual")
 
 
-# The training images that are nearest to a photo in a model's features: by the cosine.
+# Nearest training images of photos, by the cosine of features.
 #
-# Sizes: n photos, N images searched, R representation, k nearest.
+# Sizes: n photos, N searched images, R representation, k nearest.
 
 
-MAX_SEARCHED_IMAGES = 20_000  # of more so many are drawn
-NUM_RANDOM_PAIRS = 2_000  # of a median by chance
+MAX_SEARCHED_IMAGES = 20_000  # larger sets are subsampled
+NUM_RANDOM_PAIRS = 2_000  # for the median similarity of random pairs
 
 
 def find_nearest_images(
     features: np.ndarray, searched: np.ndarray, k: int, device: torch.device | str = "cpu"
 ) -> tuple[np.ndarray, np.ndarray]:
-    """[n, R] and [N, R] -> cosines float32 [n, k], falling, and places int64 [n, k] in N.
+    """[n, R], [N, R] -> cosines float32 [n, k], falling, and positions int64 [n, k] in N.
 
-    The search is exact. Of fewer than k images it gives all. Raises DataError for features that
-    are not finite.
+    The search is exact. Returns all images if there are fewer than k. Raises DataError for features
+    that are not finite.
     """
     for values in (features, searched):
         require_finite_features(values)
-    nobody = np.zeros(len(searched), dtype=np.int64)  # no label is asked for
-    cosines, places = NeighbourIndex(searched, nobody, device).nearest(features, k)
+    no_labels = np.zeros(len(searched), dtype=np.int64)  # labels are not used
+    cosines, places = NeighbourIndex(searched, no_labels, device).nearest(features, k)
     return cosines.numpy(), places.numpy()
 
 
 def median_random_similarity(searched: np.ndarray) -> float | None:
-    """[N, R] -> the median cosine of two different images, over 2,000 pairs; None for one image.
+    """[N, R] -> the median cosine of 2,000 random pairs; None for one image.
 
-    Features of many models all lie in one narrow cone: a high cosine alone says little.
+    Features of many models lie in a narrow cone: a high cosine alone says little.
     """
     count = len(searched)
     if count < 2:
         return None
     random = numpy_generator(0, "pairs of images")
-    one = random.integers(0, count, NUM_RANDOM_PAIRS)
-    other = (one + random.integers(1, count, NUM_RANDOM_PAIRS)) % count  # never the same
+    first = random.integers(0, count, NUM_RANDOM_PAIRS)
+    second = (first + random.integers(1, count, NUM_RANDOM_PAIRS)) % count  # never the same image
     return float(
-        np.median((normalise_rows(searched[one]) * normalise_rows(searched[other])).sum(axis=1))
+        np.median((normalise_rows(searched[first]) * normalise_rows(searched[second])).sum(axis=1))
     )
 
 
@@ -227,14 +227,14 @@ def normalise_rows(values: np.ndarray) -> np.ndarray:
 def select_training_images(
     data: DatasetSplits, recorded: Mapping[tuple[str, int], str]
 ) -> tuple[ImageDataset, str]:
-    """What a model may have learned from, of these data, and in words which images that is.
+    """Select the images that a model may have trained on, and describe them.
 
     Args:
-        recorded: (path, bytes) -> split of the run that the model is of (`read_recorded`); empty
-            where there is none. It counts where the run saw these images; else the data's own
-            division does, and data that are not divided are taken whole.
+        recorded: (path, bytes) -> split of the model's run (`read_run_splits`), or empty. It counts
+            if the run saw these images; otherwise the data's own splits do, and data without splits
+            are taken whole.
 
-    Raises DataError where there is no image to train on.
+    Raises DataError if there is no training image.
     """
     parts = data.splits
     origins = {TRAIN: "the training split", ALL: "all of them, as they are not divided"}
@@ -244,12 +244,12 @@ def select_training_images(
     for name, origin in origins.items():
         if len(parts.get(name, ())):
             return parts[name], origin
-    there = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
-    raise DataError(f"{data.source}: has no training images to search; there are {there}")
+    counts = ", ".join(f"{len(part):,} {name}" for name, part in parts.items())
+    raise DataError(f"{data.source}: has no training images to search; there are {counts}")
 
 
 def subsample_examples(examples: ImageDataset, most: int) -> ImageDataset:
-    """All, or so many as are worth the wait; always the same ones."""
+    """Keep at most this many images, always the same ones."""
     if len(examples) <= most:
         return examples
     order = numpy_generator(0, "neighbours").permutation(len(examples))[:most]

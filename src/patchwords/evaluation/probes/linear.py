@@ -1,12 +1,12 @@
-"""Linear probe: softmax regression on a frozen model's features, its penalty chosen on a dev split.
+"""Linear probe: softmax regression on frozen features, its penalty chosen on a dev split.
 
-The loss is the mean cross-entropy plus l2 / 2 times the squared weights, not the biases; it is
-convex, and L-BFGS finds its one minimum. Features are first brought to mean 0 and deviation 1 over
-the images to learn from, so that one path of penalties serves all models. All in float64.
+The loss is the mean cross-entropy plus l2 / 2 times the squared weights, without the biases; it is
+convex, and L-BFGS finds its minimum. Features are first standardised over the training images, so
+that one path of penalties serves all models. All in float64.
 
-A part of train is held back for each seed, every penalty is fitted on the rest, and the one that is
-right most often on what was held back is fitted again, on all of train. Test is read once.
-Sizes: N images to learn from, n to judge by, R representation, K classes.
+A part of train is held out per seed, every penalty is fitted on the rest, and the most accurate
+penalty on the held-out part is fitted again on all of train. Test is read once.
+Sizes: N training images, n test images, R representation, K classes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from patchwords.evaluation.probes.fewshot import STD_EPSILON
 from patchwords.rng import numpy_generator
 
 DEFAULT_L2S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-DEFAULT_DEV_SHARE = 0.1  # of the images of each class, to choose by
-MAX_LBFGS_STEPS = 1000  # of L-BFGS, at most
-GRADIENT_TOLERANCE = 1e-6  # it ends where no part of the gradient is larger
-# Likewise where penalties are only compared: scikit-learn's default, and twice its steps.
+DEFAULT_DEV_SHARE = 0.1  # share of each class held out to choose the penalty
+MAX_LBFGS_STEPS = 1000  # maximum of L-BFGS
+GRADIENT_TOLERANCE = 1e-6  # stops if no component of the gradient is larger
+# The same for comparing penalties: scikit-learn's default, and twice its steps.
 TRIAL_GRADIENT_TOLERANCE, MAX_TRIAL_STEPS = 1e-4, 200
-LBFGS_MEMORY = 10  # steps that L-BFGS remembers, as scikit-learn's and SciPy's do
-MAX_LOGIT_ELEMENTS = 2**22  # numbers at a time: 32 MiB
+LBFGS_MEMORY = 10  # L-BFGS history, as in scikit-learn and SciPy
+MAX_LOGIT_ELEMENTS = 2**22  # numbers per block: 32 MiB
 
 
 @dataclass(frozen=True)
 class SoftmaxClassifier:
-    """A fitted classifier."""
+    """A fitted softmax classifier."""
 
     classes: np.ndarray  # [K] labels, rising
     mean: np.ndarray  # [R]
@@ -50,13 +50,13 @@ class SoftmaxClassifier:
     def probabilities(self, features: np.ndarray) -> np.ndarray:
         """[n, R] -> [n, K]"""
         rows = max(1, MAX_LOGIT_ELEMENTS // max(self.weights.shape))
-        found = []
+        blocks = []
         for start in range(0, len(features), rows):
             x = (features[start : start + rows] - self.mean) / self.deviation
             logits = x @ self.weights[:-1] + self.weights[-1]  # [rows, K]
             odds = np.exp(logits - logits.max(1, keepdims=True))
-            found.append(odds / odds.sum(1, keepdims=True))
-        return np.concatenate(found)
+            blocks.append(odds / odds.sum(1, keepdims=True))
+        return np.concatenate(blocks)
 
     def predict(self, features: np.ndarray) -> np.ndarray:
         """[n, R] -> [n] labels"""
@@ -68,7 +68,7 @@ class SoftmaxRegressionLoss:
     """The loss to minimise, on a device."""
 
     x: Tensor  # float64 [N, R], mean 0 and deviation 1
-    y: Tensor  # int64 [N], places in the classes
+    y: Tensor  # int64 [N], class indices
     classes: int
 
     def loss(self, flat: np.ndarray, l2: float) -> tuple[float, np.ndarray]:
@@ -99,10 +99,10 @@ def fit_regularisation_path(
     gradient: float = GRADIENT_TOLERANCE,
     steps: int | None = None,
 ) -> Iterator[SoftmaxClassifier]:
-    """[N, R] and int [N] -> a classifier for each penalty, from the largest to the smallest.
+    """[N, R], int [N] -> a classifier per penalty, from the largest to the smallest.
 
-    Each starts from the one before. Raises DataError for features that are not finite or a single
-    class.
+    Each fit starts from the previous one. Raises DataError for features that are not finite or a
+    single class.
     """
     from scipy.optimize import minimize
 
@@ -118,24 +118,24 @@ def fit_regularisation_path(
     steps = MAX_LBFGS_STEPS if steps is None else steps
     options = {"maxiter": steps, "gtol": gradient, "ftol": 0.0, "maxcor": LBFGS_MEMORY, "maxls": 50}
     for l2 in sorted(l2s, reverse=True):
-        found = minimize(
+        solution = minimize(
             problem.loss, weights, args=(l2,), jac=True, method="L-BFGS-B", options=options
         )
-        weights = found.x
-        # where rounding leaves no way down before the gradient is so small, it is as low as can be
-        done = found.nit < steps
+        weights = solution.x
+        # stopping earlier for rounding also counts as converged
+        converged = solution.nit < steps
         yield SoftmaxClassifier(
-            classes, mean, deviation, weights.reshape(-1, len(classes)), l2, done
+            classes, mean, deviation, weights.reshape(-1, len(classes)), l2, converged
         )
 
 
 @dataclass(frozen=True)
 class ProbeSettings:
-    """What is tried, and how it is chosen."""
+    """Penalties to try, and the dev split that chooses."""
 
     l2s: tuple[float, ...] = DEFAULT_L2S
     dev: float = DEFAULT_DEV_SHARE
-    seeds: tuple[int, ...] = (0,)  # a dev split each
+    seeds: tuple[int, ...] = (0,)  # one dev split each
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     def __post_init__(self) -> None:
@@ -154,26 +154,26 @@ class ProbeSettings:
 def evaluate_linear_probe(
     frozen: ProbeFeatures, settings: ProbeSettings | None = None
 ) -> dict[str, Any]:
-    """A linear probe as the module says -> plain values for a report.
+    """Fit and evaluate a linear probe -> plain values.
 
-    `path` has the accuracy on dev for each penalty; `test` is what `metrics.summarise` gives.
+    `path` has the dev accuracy of each penalty; `results` are `compute_classification_metrics`.
     """
     settings = settings or ProbeSettings()
     train, labels = frozen.train.values, frozen.train.labels
     path = score_penalties(train, labels, settings)
-    # of equally good ones the largest penalty; a single one has no rival, and no accuracy
+    # ties go to the largest penalty; a single one has no accuracy
     best = max(path, key=lambda row: (row["dev"] or 0.0, row["l2"]))["l2"]
     [final] = fit_regularisation_path(train, labels, [best], settings.device)
-    classes = frozen.pair.train.classes
+    classes = frozen.split.train.classes
     probabilities = np.zeros((len(frozen.test.labels), len(classes)))
     probabilities[:, final.classes] = final.probabilities(frozen.test.values)
-    alone = len(settings.l2s) == 1
+    single = len(settings.l2s) == 1
     return {
         **frozen.describe(),
         "path": path,
         "l2": best,
-        "chosen": not alone,
-        "at_end": not alone and best in {min(settings.l2s), max(settings.l2s)},
+        "chosen": not single,
+        "at_end": not single and best in {min(settings.l2s), max(settings.l2s)},
         "converged": final.converged,
         "results": compute_classification_metrics(frozen.test.labels, probabilities, classes),
     }
@@ -182,9 +182,9 @@ def evaluate_linear_probe(
 def score_penalties(
     features: np.ndarray, labels: np.ndarray, settings: ProbeSettings
 ) -> list[dict[str, Any]]:
-    """A row for each penalty, rising: mean accuracy on the dev splits, and how many there were.
+    """Score each penalty, rising: mean accuracy on the dev splits, and their size.
 
-    A single penalty is not tried: `dev` is then None.
+    A single penalty is not scored: `dev` is then None.
     """
     l2s = sorted(settings.l2s)
     if len(l2s) == 1:
@@ -210,9 +210,9 @@ def score_penalties(
 
 
 def draw_dev_split(labels: np.ndarray, share: float, seed: int) -> np.ndarray:
-    """[N] labels -> positions held back: so much of each class, one of two images at least.
+    """[N] labels -> positions of the dev split: this share of each class, at least one of two.
 
-    Copies of an image may be on both sides: this chooses a penalty, and judges nothing.
+    Copies of an image may be on both sides: the dev split only chooses a penalty.
     """
     room = allocate_class_quotas(np.bincount(labels), share, at_least_one_of=2)
     if not room.sum():

@@ -1,7 +1,8 @@
-"""The blurs of ImageNet-C: Hendrycks & Dietterich, arXiv 1903.12261; imagenet_c/corruptions.py.
+"""ImageNet-C's corruption operations: blurs, noises, digital ones, brightness.
 
-Each takes images in [0, 1] and gives such images. Lengths are in pixels.
-Sizes: B batch, C channels, H W image.
+Hendrycks & Dietterich, arXiv 1903.12261; imagenet_c/corruptions.py. Each takes images in [0, 1] and
+returns such images; some leave [0, 1], and the caller clips them. Lengths are in pixels.
+Sizes: B batch, C channels, H W image, h w result.
 """
 
 from __future__ import annotations
@@ -20,16 +21,14 @@ from torch.nn import functional as F
 
 from patchwords.evaluation.robustness.perturbation import PerImageRandom
 
-# Pixels of a batch by their places, each image with places of its own.
-#
-# Sizes: B batch, C channels, H W image, h w result.
+# Sampling: pixels of a batch by position, each image with its own positions.
 
 
 Places = TypeVar("Places", np.ndarray, Tensor)
 
 
 def gather_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
-    """[B, C, H, W] and int64 [B, h, w] twice, or what broadcasts to it -> [B, C, h, w]"""
+    """Gather pixels: [B, C, H, W], int64 [B, h, w] twice (broadcast) -> [B, C, h, w]."""
     batch, channels, _, width = images.shape
     places = rows * width + columns  # [B, h, w]
     flat = places.flatten(1)[:, None].expand(batch, channels, -1)
@@ -37,9 +36,9 @@ def gather_pixels(images: Tensor, rows: Tensor, columns: Tensor) -> Tensor:
 
 
 def sample_bilinear(images: Tensor, rows: Tensor, columns: Tensor, twice: bool) -> Tensor:
-    """[B, C, H, W] at fractional places, float [B, h, w] twice -> [B, C, h, w], bilinear.
+    """Sample at fractional positions: [B, C, H, W], float [B, h, w] twice -> [B, C, h, w].
 
-    Beyond its border the image is mirrored, its last pixel once or `twice`.
+    The border is mirrored, with its last pixel once or `twice`.
     """
     height, width = images.shape[2:]
     top, left = rows.floor(), columns.floor()
@@ -56,7 +55,7 @@ def sample_bilinear(images: Tensor, rows: Tensor, columns: Tensor, twice: bool) 
 
 
 def mirror_indices(places: Places, length: int, twice: bool = True) -> Places:
-    """Whole places, anywhere -> 0 to length - 1, as if the line went to and fro for ever.
+    """Reflect indices of any size into 0 to length - 1.
 
     >>> mirror_indices(np.arange(-3, 7), 4).tolist(), mirror_indices(np.arange(-3, 7), 4, twice=False).tolist()
     ([2, 1, 0, 0, 1, 2, 3, 3, 2, 1], [3, 2, 1, 0, 1, 2, 3, 2, 1, 0])
@@ -68,10 +67,8 @@ def mirror_indices(places: Places, length: int, twice: bool = True) -> Places:
     return folded * forth + back * ~forth
 
 
-# Smoothing by a normal curve, of any width, in images of any size.
-#
-# A curve may reach farther than the image is large, so each direction is one product with a matrix
-# that has folded back what lies beyond the border. Sizes: B batch, C channels, H W image.
+# Gaussian filters of any width. A kernel may be wider than the image, so each direction is one
+# product with a matrix that has the border mode folded in.
 
 
 BorderMode = Literal["nearest", "reflect"]
@@ -80,10 +77,10 @@ BorderMode = Literal["nearest", "reflect"]
 def gaussian_filter(
     images: Tensor, deviation: float, truncate: float = 4.0, border: BorderMode = "nearest"
 ) -> Tensor:
-    """[..., H, W], as scipy.ndimage.gaussian_filter does it with the same words.
+    """Filter [..., H, W] as scipy.ndimage.gaussian_filter with the same arguments.
 
-    The curve is cut off after `truncate` deviations. Beyond its border the image is taken to go on
-    as its last pixel ("nearest"), or to be mirrored, that pixel twice ("reflect").
+    The kernel ends after `truncate` standard deviations. Border mode: repeat the last pixel
+    ("nearest"), or mirror with it twice ("reflect").
     """
     if deviation == 0:
         return images
@@ -97,7 +94,7 @@ def gaussian_filter(
 def build_smoothing_matrix(
     length: int, deviation: float, truncate: float, border: BorderMode
 ) -> Tensor:
-    """float64 [length, length]: the part of each pixel (column) in each smoothed one (row)."""
+    """Build float64 [length, length]: weight of each pixel (column) in each result (row)."""
     radius = int(truncate * deviation + 0.5)
     offsets = np.arange(-radius, radius + 1)
     weights = np.exp(-0.5 * (offsets / deviation) ** 2)
@@ -111,16 +108,16 @@ def build_smoothing_matrix(
     return torch.from_numpy(matrix)
 
 
-MAX_MOTION_ANGLE = 45.0  # degrees, of motion blur to either side of level
+MAX_MOTION_ANGLE = 45.0  # degrees from horizontal
 
 
 def gaussian_blur(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
-    """Smoothing by a normal curve."""
+    """Blur with a Gaussian."""
     return gaussian_filter(images, deviation)
 
 
 def defocus_blur(images: Tensor, draws: PerImageRandom, radius: float, softness: float) -> Tensor:
-    """Out of focus: every point becomes a disk, whose rim is softened by a normal curve."""
+    """Blur with a disk whose rim is softened by a Gaussian."""
     kernel = make_disk_kernel(radius, softness).to(images)  # [k, k]
     reach = kernel.shape[0] // 2
     planes = images.flatten(0, 1)[:, None]  # [BC, 1, H, W]
@@ -131,7 +128,7 @@ def defocus_blur(images: Tensor, draws: PerImageRandom, radius: float, softness:
 def glass_blur(
     images: Tensor, draws: PerImageRandom, deviation: float, reach: float, rounds: float
 ) -> Tensor:
-    """Frosted glass: smoothed, pixels mixed with their neighbours, and smoothed again."""
+    """Blur, swap pixels with their neighbours, and blur again."""
     reach, rounds = int(reach), int(rounds)
     shape = rounds, 2, *images.shape[2:]
     steps = draws.each(lambda own: torch.randint(-reach, reach, shape, generator=own))
@@ -142,10 +139,10 @@ def glass_blur(
 
 
 def motion_blur(images: Tensor, draws: PerImageRandom, radius: float, deviation: float) -> Tensor:
-    """A camera that moved in one direction, which is drawn: half a normal curve along a line.
+    """Blur along a random direction with half a Gaussian.
 
     As ImageMagick's MotionBlurImage (MagickCore/effect.c), which ImageNet-C calls: 2 radius + 1
-    places one pixel apart, each rounded to whole pixels; the image goes on beyond its edge.
+    positions one pixel apart, each rounded to whole pixels; the border pixel is repeated.
     """
     angles = draws.uniform(-MAX_MOTION_ANGLE, MAX_MOTION_ANGLE).double().deg2rad()  # [B]
     distance = torch.arange(2 * math.ceil(radius) + 1, dtype=torch.float64, device=images.device)
@@ -165,7 +162,7 @@ def motion_blur(images: Tensor, draws: PerImageRandom, radius: float, deviation:
 
 
 def zoom_blur(images: Tensor, draws: PerImageRandom, farthest: float, step: float) -> Tensor:
-    """A camera that moves towards the scene: the mean of the image and of its enlargements."""
+    """Average the image with its enlargements."""
     # NumPy's rounding decides whether the last one is `farthest` or the one before: here, as there.
     factors = np.arange(1, farthest, step).tolist()
     total = images.clone()
@@ -175,7 +172,7 @@ def zoom_blur(images: Tensor, draws: PerImageRandom, farthest: float, step: floa
 
 
 def zoom_into_centre(images: Tensor, factor: float) -> Tensor:
-    """The middle of [B, C, H, W], enlarged bilinearly, corner upon corner, to fill the image."""
+    """Enlarge the centre of [B, C, H, W] bilinearly, corners aligned, to the full size."""
     kept = [math.ceil(side / factor) for side in images.shape[2:]]
     middle = crop_centre(images, kept)
     larger = F.interpolate(
@@ -185,41 +182,41 @@ def zoom_into_centre(images: Tensor, factor: float) -> Tensor:
 
 
 def crop_centre(images: Tensor, size: list[int] | torch.Size) -> Tensor:
-    """[B, C, H, W] -> [B, C, *size]"""
+    """Crop the centre: [B, C, H, W] -> [B, C, *size]."""
     top, left = ((side - kept) // 2 for side, kept in zip(images.shape[2:], size, strict=True))
     return images[:, :, top : top + size[0], left : left + size[1]]
 
 
 def mix_nearby_pixels(images: Tensor, steps: Tensor, reach: int) -> Tensor:
-    """Each pixel of [B, C, H, W] takes the value of one near it, from the last pixel to the first.
+    """Replace each pixel of [B, C, H, W] by one near it, from the last pixel to the first.
 
-    ImageNet-C's code means to swap the two, but swaps views of one array, so that one of them is
-    lost; its images were made so. A value taken from a pixel whose turn has been is the value that
-    this one took before: the chain is followed back to where it started.
+    ImageNet-C's code intends to swap the two, but swaps views of one array, so that one of them is
+    lost; its images were made so. A value taken from a pixel that was already replaced is the value
+    that this one took before: the chain is followed to its start.
 
     Args:
         steps: int64 [B, 2, H, W], rows down and columns to the right, in [-reach, reach).
     """
     height, width = images.shape[2:]
     count = height * width
-    here = torch.arange(count, device=images.device).view(height, width)
-    turn = torch.zeros_like(here, dtype=torch.bool)  # whether a pixel has one: not at the rim
+    index = torch.arange(count, device=images.device).view(height, width)
+    turn = torch.zeros_like(index, dtype=torch.bool)  # whether a pixel has one: not at the rim
     turn[reach + 1 : height - reach + 1, reach + 1 : width - reach + 1] = True
-    there = torch.where(turn, here + steps[:, 0] * width + steps[:, 1], here)  # [B, H, W]
+    target = torch.where(turn, index + steps[:, 0] * width + steps[:, 1], index)  # [B, H, W]
     # Places below `count` are values after the turns, those from `count` on before them. A later
     # pixel has had its turn, or has none and keeps its value.
-    source = torch.where(there > here, there, there + count).flatten(1)  # [B, HW]
-    before = (here.flatten() + count).expand(len(source), -1)
+    source = torch.where(target > index, target, target + count).flatten(1)  # [B, HW]
+    before = (index.flatten() + count).expand(len(source), -1)
     links = torch.cat([source, before], 1)  # [B, 2 HW]
     while bool((links[:, :count] < count).any()):
-        links = links.gather(1, links)  # twice as far along the chain
+        links = links.gather(1, links)  # doubles the steps along the chain
     origin = (links[:, :count] - count).view(-1, height, width)
     return gather_pixels(images, origin // width, origin % width)
 
 
 @lru_cache(maxsize=16)
 def make_disk_kernel(radius: float, softness: float) -> Tensor:
-    """float32 [k, k], sum 1: a disk smoothed by 3x3 or, above a radius of 8, 5x5 weights."""
+    """Make float32 [k, k] of sum 1: a disk smoothed with 3x3 or, above radius 8, 5x5 weights."""
     reach, side = (8, 3) if radius <= 8 else (int(radius), 5)
     line = torch.arange(-reach, reach + 1, dtype=torch.float64)
     inside = (line[:, None] ** 2 + line**2 <= radius**2).double()
@@ -233,15 +230,11 @@ def make_disk_kernel(radius: float, softness: float) -> Tensor:
     return kernel[kept, kept].float()
 
 
-# ImageNet-C's digital corruptions, and brightness, which it counts as weather.
-#
-# Hendrycks & Dietterich, arXiv 1903.12261; imagenet_c/corruptions.py. Each takes images in
-# [0, 1] and gives such images, which may leave [0, 1]: what calls them cuts that off.
-# Sizes: B batch, C channels, H W image.
+# Digital corruptions, and brightness, which ImageNet-C counts as weather.
 
 
 def shift_brightness(images: Tensor, draws: PerImageRandom, more: float) -> Tensor:
-    """More light: the value of HSV, which is the largest channel, rises; hue and saturation stay.
+    """Raise the HSV value, which is the largest channel; hue and saturation stay.
 
     At a given hue and saturation all channels are proportional to the value, and black is grey.
     """
@@ -251,7 +244,7 @@ def shift_brightness(images: Tensor, draws: PerImageRandom, more: float) -> Tens
 
 
 def reduce_contrast(images: Tensor, draws: PerImageRandom, kept: float) -> Tensor:
-    """Nearer to the mean of each channel of the image."""
+    """Move pixels towards the mean of their channel."""
     means = images.mean((2, 3), keepdim=True)  # [B, C, 1, 1]
     return (images - means) * kept + means
 
@@ -259,9 +252,9 @@ def reduce_contrast(images: Tensor, draws: PerImageRandom, kept: float) -> Tenso
 def elastic_transform(
     images: Tensor, draws: PerImageRandom, strength: float, deviation: float, shift: float
 ) -> Tensor:
-    """Stretched: three points are moved by up to `shift` pixels, then every pixel for itself.
+    """Move three corners by up to `shift` pixels, then every pixel by smoothed noise.
 
-    The movements of the pixels are uniform noise, smoothed, times the strength.
+    The displacements of pixels are uniform noise, smoothed, times the strength.
     """
     height, width = images.shape[2:]
     rows = torch.arange(height, dtype=torch.float64, device=images.device)[:, None]
@@ -280,10 +273,10 @@ def elastic_transform(
 
 
 def solve_inverse_affine(moves: Tensor, height: int, width: int) -> Tensor:
-    """float64 [B, 3, 2]: (x, y, 1) of a pixel times this is where it comes from.
+    """Solve for float64 [B, 3, 2] that maps (x, y, 1) of a pixel to its source.
 
     Args:
-        moves: [B, 3, 2], of the x and y of three corners of a square about the middle.
+        moves: [B, 3, 2], of the x and y of three corners of a square about the centre.
     """
     half = min(height, width) // 3
     middle = torch.tensor([width // 2, height // 2], dtype=moves.dtype, device=moves.device)
@@ -294,7 +287,7 @@ def solve_inverse_affine(moves: Tensor, height: int, width: int) -> Tensor:
 
 
 def pixelate(images: Tensor, draws: PerImageRandom, kept: float) -> Tensor:
-    """Made smaller, to this share of the sides, and as large as before."""
+    """Downscale to this share of the sides, and upscale again."""
 
     def change(image: Image.Image) -> Image.Image:
         box = Image.Resampling.BOX
@@ -305,7 +298,7 @@ def pixelate(images: Tensor, draws: PerImageRandom, kept: float) -> Tensor:
 
 
 def jpeg_compression(images: Tensor, draws: PerImageRandom, quality: float) -> Tensor:
-    """Written and read as JPEG of this quality."""
+    """Compress as JPEG of this quality."""
 
     def change(image: Image.Image) -> Image.Image:
         file = io.BytesIO()
@@ -316,7 +309,7 @@ def jpeg_compression(images: Tensor, draws: PerImageRandom, quality: float) -> T
 
 
 def apply_with_pillow(images: Tensor, change: Callable[[Image.Image], Image.Image]) -> Tensor:
-    """Each image of [B, C, H, W], C = 3 or 1, as Pillow changes it."""
+    """Apply a Pillow operation to each image of [B, C, H, W], C = 3 or 1."""
     levels = (images.clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).cpu()  # [B, H, W, C]
     arrays = [array.squeeze(-1) if array.shape[-1] == 1 else array for array in levels.numpy()]
     changed = np.stack([np.asarray(change(Image.fromarray(array))) for array in arrays])
@@ -324,19 +317,16 @@ def apply_with_pillow(images: Tensor, change: Callable[[Image.Image], Image.Imag
     return pixels.to(images) / 255
 
 
-# The noises of ImageNet-C: Hendrycks & Dietterich, arXiv 1903.12261; imagenet_c/corruptions.py.
-#
-# Each takes images in [0, 1] and gives such images, which may leave [0, 1]: what calls them cuts
-# that off. Sizes: B batch, C channels, H W image.
+# Noises.
 
 
 def gaussian_noise(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
-    """What a sensor adds in low light: normal, in each channel by itself."""
+    """Add sensor noise: normal, independent per channel."""
     return images + deviation * _normal(images, draws)
 
 
 def shot_noise(images: Tensor, draws: PerImageRandom, photons: float) -> Tensor:
-    """Light comes in grains: a Poisson count, where white is so many photons on average."""
+    """Replace values by Poisson counts; white has `photons` on average."""
     rates = (images * photons).cpu()
     counts = [
         torch.poisson(rate, generator=generator)
@@ -346,13 +336,13 @@ def shot_noise(images: Tensor, draws: PerImageRandom, photons: float) -> Tensor:
 
 
 def impulse_noise(images: Tensor, draws: PerImageRandom, amount: float) -> Tensor:
-    """Salt and pepper: this share of the values becomes 0 or 1, each as often."""
+    """Set this share of the values to 0 or 1, each equally often."""
     chance = draws.uniform(0, 1, 2, *images.shape[1:])  # [B, 2, C, H, W]: whether, and which
     return torch.where(chance[:, 0] < amount, (chance[:, 1] < 0.5).to(images.dtype), images)
 
 
 def speckle_noise(images: Tensor, draws: PerImageRandom, deviation: float) -> Tensor:
-    """Normal noise that is larger where the image is brighter."""
+    """Add normal noise in proportion to the value."""
     return images + images * deviation * _normal(images, draws)
 
 

@@ -1,12 +1,12 @@
-"""The table of common corruptions: the kinds of ImageNet-C that need no pictures.
+"""Common corruptions: the kinds of ImageNet-C that need no image files.
 
 Hendrycks & Dietterich, "Benchmarking Neural Network Robustness to Common Corruptions and
 Perturbations" (arXiv 1903.12261): the noise, blur and digital families, brightness of the weather
 family, and two of the extra kinds. Frost, fog and snow are left out, as are the extra kinds
-spatter and saturate: frost needs photographs, and the others of the weather are made of drawn
-clouds, flakes and drops, whose details no description fixes.
+spatter and saturate: frost needs photographs, and the other weather kinds consist of drawn clouds,
+flakes and drops, whose details no description fixes.
 
-The numbers are those of the authors' ImageNet-C/create_c/: make_cifar_c.py for 32 pixels,
+The parameters are those of the authors' ImageNet-C/create_c/: make_cifar_c.py for 32 pixels,
 make_tinyimagenet_c.py for 64, make_imagenet_c.py for 224. Lengths are in pixels.
 """
 
@@ -44,20 +44,20 @@ from patchwords.evaluation.robustness.perturbation import (
     PerturbationFn,
 )
 
-EXTRA_FAMILY = "extra"  # kinds that ImageNet-C keeps for validation: they are in no mean
+EXTRA_FAMILY = "extra"  # kinds that ImageNet-C keeps for validation: excluded from means
 
-SeverityNumbers = tuple[tuple[float, ...], ...]  # what the function is given at severities 1 to 5
+SeverityNumbers = tuple[tuple[float, ...], ...]  # parameters at severities 1 to 5
 
 
 @dataclass(frozen=True)
 class CommonCorruption:
-    """One kind, with its numbers for the three sizes of image that its authors made."""
+    """One kind, with its parameters for the authors' three image sizes."""
 
     family: str
     kind: str
     title: str
     corrupt: Callable[..., Tensor]  # (images in [0, 1], draws, *numbers) -> images
-    seeds: bool  # whether it is random
+    seeds: bool  # whether the corruption is random
     at_32: SeverityNumbers
     at_64: SeverityNumbers
     at_224: SeverityNumbers
@@ -67,13 +67,13 @@ class CommonCorruption:
         return f"{self.family}-{self.kind}"
 
     def numbers(self, size: tuple[int, int]) -> SeverityNumbers:
-        """Those of the size that is nearest in proportion, by the shorter side."""
+        """Parameters for the image size nearest in ratio, by the shorter side."""
         tables = {32: self.at_32, 64: self.at_64, 224: self.at_224}
         return tables[min(tables, key=lambda side: abs(math.log(min(size) / side)))]
 
 
 def one_per_severity(*values: float) -> SeverityNumbers:
-    """One number at each severity."""
+    """Wrap one parameter per severity."""
     return tuple((value,) for value in values)
 
 
@@ -240,14 +240,10 @@ COMMON_CORRUPTIONS = (
 )
 
 
-# Common corruptions at five severities, and their mean error.
-#
-# Images are corrupted as the model gets them, by ImageNet-C's numbers for the nearest size: lengths
-# are in pixels and are not scaled, so that an image of 384 pixels is blurred relatively less than
-# one of 224. The authors' images were rounded down, and for ImageNet-C saved as JPEG; here they are
-# rounded to the nearest level.
-#
-# Sizes: B batch, C channels, H W image.
+# Images are corrupted at the model's size, with ImageNet-C's parameters for the nearest size: lengths
+# are in pixels and not scaled, so an image of 384 pixels is blurred relatively less than one of 224.
+# The authors' images were rounded down, and for ImageNet-C saved as JPEG; here they are rounded to
+# the nearest level.
 
 
 SEVERITIES = (1.0, 2.0, 3.0, 4.0, 5.0)
@@ -257,7 +253,7 @@ STANDARD_CORRUPTION_NAMES = tuple(
 
 
 def make_corruption_fn(corruption: CommonCorruption) -> PerturbationFn:
-    """The change that a severity of 1 to 5 stands for."""
+    """Make the change of a severity from 1 to 5."""
 
     def change(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
         """-> uint8 [B, C, H, W]"""
@@ -271,10 +267,10 @@ def make_corruption_fn(corruption: CommonCorruption) -> PerturbationFn:
 
 
 def summarise_corruptions(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """{model: {"mean_error", "families", "relative_error"}} of the rows of `measure_robustness`.
+    """Summarise rows of `measure_robustness` per model: mean, family and relative errors.
 
-    `mean_error` is the mean over the kinds (the extra ones apart), of each over its severities and
-    seeds; `families` are such means of each family. `relative_error` compares with the first
+    `mean_error` is the mean over the kinds (without the extra ones), of each over its severities
+    and seeds; `families` are such means of each family. `relative_error` compares with the first
     model: the mean over the kinds of the ratio of errors, which is the mCE of ImageNet-C (Sec. 4.1)
     with that model in AlexNet's place; None where it makes no error. Empty without such rows.
     """
@@ -298,7 +294,7 @@ def summarise_corruptions(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[s
 
 
 def mean_error_by_family(errors: Mapping[str, float]) -> dict[str, float]:
-    """{kind: error} -> {family: the mean}"""
+    """Average {kind: error} per family."""
     families = defaultdict(list)
     for corruption in COMMON_CORRUPTIONS:
         if corruption.name in errors:
@@ -309,7 +305,7 @@ def mean_error_by_family(errors: Mapping[str, float]) -> dict[str, float]:
 def mean_relative_error(
     errors: Mapping[str, float], reference: Mapping[str, float]
 ) -> float | None:
-    """The mean over the kinds of the ratio of the errors."""
+    """Average the ratio of errors over the kinds."""
     if min(reference.values()) == 0:
         return None
     return float(np.mean([error / reference[kind] for kind, error in errors.items()]))

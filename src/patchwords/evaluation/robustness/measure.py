@@ -1,7 +1,7 @@
-"""Accuracy of models side by side on the same images, disturbed in several ways.
+"""Accuracy of several models on the same images under perturbations.
 
-Every image is decoded once for each model; a batch then goes through all disturbances, levels and
-seeds, so memory holds one batch, however many the images.
+Every image is decoded once per model; a batch then goes through all perturbations, levels and
+seeds, so memory holds a single batch.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ ROBUSTNESS_SEEDS = (0, 1, 2)
 
 @dataclass(frozen=True)
 class PerturbationCondition:
-    """One place on one curve."""
+    """One point of one curve: perturbation, level, seed."""
 
     disturbance: str
     level: float
-    seed: int | None  # None: nothing was drawn
-    prepared_on: str | None  # the subject that the change was learned on
+    seed: int | None  # None: no randomness
+    prepared_on: str | None  # the model that the change was learned on
     change: PerturbationFn | None  # None: the clean images
 
     def apply(self, batch: PerturbationBatch) -> Tensor:
-        """-> [B, C, H, W] of 0..255"""
+        """Apply the change -> [B, C, H, W] of 0..255."""
         if self.change is None:
             return batch.images
         return self.change(batch, self.level, self.seed or 0)
 
 
 def measure_robustness(
-    subjects: Sequence[LoadedModel],
+    models: Sequence[LoadedModel],
     examples: ImageDataset,
     disturbances: Sequence[Perturbation],
     seeds: Sequence[int] = ROBUSTNESS_SEEDS,
@@ -62,48 +62,45 @@ def measure_robustness(
     max_bad: float = 0.01,
     progress: NamedProgress = lambda what, done, total: None,
 ) -> list[dict[str, Any]]:
-    """-> rows {model, disturbance, level, seed, prepared_on, accuracy, images}.
+    """Measure accuracy -> rows {model, disturbance, level, seed, prepared_on, accuracy, images}.
 
     Args:
-        examples: labelled images that no subject was trained on; a label's name must be one of
-            each subject's labels.
-        training: images that disturbances which must be learned may learn from.
+        examples: labelled images that no model was trained on; a label's name must be one of each
+            model's labels.
+        training: images for perturbations that are learned.
 
-    For each curve (a subject and a disturbance, and on whom it was learned): the clean images
-    first, then each level with each seed.
-    `seed` is None where a disturbance has nothing random. Under torchrun each process takes its
-    share of the images, and all give the same rows.
-    Raises ConfigError for a subject named twice and for a disturbance that lacks training images,
-    DataError where too many images cannot be read, or one has no label.
+    Per curve (a model, a perturbation, and the model it was learned on): the clean images first,
+    then each level with each seed. `seed` is None for a perturbation without randomness. Under
+    torchrun each process takes its share of the images, and all return the same rows. Raises
+    ConfigError for a model named twice and for a perturbation that lacks training images, DataError
+    if too many images cannot be read, or one has no label.
     """
-    refuse_duplicate_models([subject.name for subject in subjects])
+    refuse_duplicate_models([loaded.name for loaded in models])
     if not len(examples) or int(examples.labels.min()) < 0:
         raise DataError("robustness needs images to judge by, each with a label")
-    known = [
-        map_to_model_labels(examples, subject.source.labels, subject.name) for subject in subjects
-    ]
+    known = [map_to_model_labels(examples, loaded.source.labels, loaded.name) for loaded in models]
     prepared = run_on_all_processes(
-        lambda: prepare_perturbations(subjects, disturbances, seeds, training, progress)
+        lambda: prepare_perturbations(models, disturbances, seeds, training, progress)
     )
     rows = []
-    for subject, labelled in zip(subjects, known, strict=True):
-        conditions = list_conditions(subject, disturbances, seeds, prepared)
-        rows += measure_model_robustness(subject, labelled, conditions, max_bad, progress)
+    for loaded, labelled in zip(models, known, strict=True):
+        conditions = list_conditions(loaded, disturbances, seeds, prepared)
+        rows += measure_model_robustness(loaded, labelled, conditions, max_bad, progress)
     return rows
 
 
-# (disturbance, subject, seed) -> what was learned
+# (perturbation, model, seed) -> learned change
 PreparedPerturbations = dict[tuple[str, str, int | None], PerturbationFn]
 
 
 def prepare_perturbations(
-    subjects: Sequence[LoadedModel],
+    models: Sequence[LoadedModel],
     disturbances: Sequence[Perturbation],
     seeds: Sequence[int],
     training: ImageDataset | None,
     progress: NamedProgress,
 ) -> PreparedPerturbations:
-    """Learn what has to be learned, on the training images, as each subject names them."""
+    """Learn the perturbations that need it, on training images with each model's labels."""
     prepared: PreparedPerturbations = {}
     for disturbance in disturbances:
         if disturbance.prepare is None:
@@ -113,73 +110,73 @@ def prepare_perturbations(
                 f"{disturbance.name} is learned on training images, and there are none: give DATA "
                 "that has some, or leave it out by --only"
             )
-        for subject in subjects:
-            labelled = map_to_model_labels(training, subject.source.labels, subject.name)
+        for loaded in models:
+            labelled = map_to_model_labels(training, loaded.source.labels, loaded.name)
             for seed in select_seeds(disturbance, seeds):
-                with eval_mode(subject.model):
-                    change = disturbance.prepare(subject, labelled, seed or 0, progress)
-                prepared[disturbance.name, subject.name, seed] = change
+                with eval_mode(loaded.model):
+                    change = disturbance.prepare(loaded, labelled, seed or 0, progress)
+                prepared[disturbance.name, loaded.name, seed] = change
     return prepared
 
 
 def select_seeds(disturbance: Perturbation, seeds: Sequence[int]) -> Sequence[int | None]:
-    """The seeds that make a difference."""
+    """Return the seeds that change the perturbation."""
     return seeds if disturbance.seeds else (None,)
 
 
 def list_conditions(
-    subject: LoadedModel,
+    loaded: LoadedModel,
     disturbances: Sequence[Perturbation],
     seeds: Sequence[int],
     prepared: PreparedPerturbations,
 ) -> list[PerturbationCondition]:
-    """All that a subject is asked, curve by curve, the clean images first."""
-    found = []
+    """List the conditions of a model, curve by curve, clean images first."""
+    conditions = []
     for disturbance in disturbances:
         name = disturbance.name
-        for maker in list_preparing_models(disturbance, subject, prepared):
-            found.append(PerturbationCondition(name, disturbance.clean, None, maker, None))
-            for level in disturbance.levels_of(subject):
+        for maker in list_preparing_models(disturbance, loaded, prepared):
+            conditions.append(PerturbationCondition(name, disturbance.clean, None, maker, None))
+            for level in disturbance.levels_of(loaded):
                 for seed in select_seeds(disturbance, seeds):
                     change = disturbance.change if maker is None else prepared[name, maker, seed]
-                    found.append(PerturbationCondition(name, level, seed, maker, change))
-    return found
+                    conditions.append(PerturbationCondition(name, level, seed, maker, change))
+    return conditions
 
 
 def list_preparing_models(
-    disturbance: Perturbation, subject: LoadedModel, prepared: PreparedPerturbations
+    disturbance: Perturbation, loaded: LoadedModel, prepared: PreparedPerturbations
 ) -> list[str] | list[None]:
-    """On whom the changes that this subject meets were learned: its own, and others' if asked."""
+    """List the models whose learned perturbation this model meets."""
     if disturbance.prepare is None:
         return [None]
     if not disturbance.transfers:
-        return [subject.name]
+        return [loaded.name]
     return [*dict.fromkeys(maker for made, maker, _ in prepared if made == disturbance.name)]
 
 
 def measure_model_robustness(
-    subject: LoadedModel,
+    loaded: LoadedModel,
     examples: ImageDataset,
     conditions: Sequence[PerturbationCondition],
     max_bad: float,
     progress: NamedProgress,
 ) -> list[dict[str, Any]]:
-    """A row for each condition, summed over the shares of all processes."""
+    """Measure all conditions of a model -> a row each, reduced over all processes."""
     share = get_process_indices(examples)
     mine = examples.select(share)
 
     def ask() -> tuple[Tensor, int, list[tuple[int, str]]]:
         right = torch.zeros(len(conditions), dtype=torch.int64)
         done, bad = 0, []
-        workers = subject.workers_for(mine)
-        with eval_mode(subject.model), torch.no_grad():
-            for decoded in load_eval_batches(mine, subject.preprocess, BATCH_SIZE, workers):
+        workers = loaded.workers_for(mine)
+        with eval_mode(loaded.model), torch.no_grad():
+            for decoded in load_eval_batches(mine, loaded.preprocess, BATCH_SIZE, workers):
                 bad += [(share[index], reason) for index, reason in decoded.bad]
                 if len(decoded.indices):
-                    batch = build_perturbation_batch(decoded, share, subject)
+                    batch = build_perturbation_batch(decoded, share, loaded)
                     right += count_correct_by_condition(batch, conditions)
                     done += len(batch.indices)
-                progress(subject.name, done + len(bad), len(mine))
+                progress(loaded.name, done + len(bad), len(mine))
         return right, done, bad
 
     right, done, bad = run_on_all_processes(ask)
@@ -190,7 +187,7 @@ def measure_model_robustness(
         raise DataError("none of the images can be read; patchwords doctor says why")
     return [
         {
-            "model": subject.name,
+            "model": loaded.name,
             "disturbance": condition.disturbance,
             "level": condition.level,
             "seed": condition.seed,
@@ -203,18 +200,18 @@ def measure_model_robustness(
 
 
 def build_perturbation_batch(
-    decoded: Decoded, share: range, subject: LoadedModel
+    decoded: Decoded, share: range, loaded: LoadedModel
 ) -> PerturbationBatch:
-    """What the loader gives, on the subject's device, with places in all the examples."""
-    device = subject.device.torch_device
+    """Move a loader batch to the model's device, with positions in all examples."""
+    device = loaded.device.torch_device
     places = [share[index] for index in decoded.indices.tolist()]
-    return PerturbationBatch(decoded.images.to(device), decoded.targets.to(device), places, subject)
+    return PerturbationBatch(decoded.images.to(device), decoded.targets.to(device), places, loaded)
 
 
 def count_correct_by_condition(
     batch: PerturbationBatch, conditions: Sequence[PerturbationCondition]
 ) -> Tensor:
-    """int64 [conditions], images whose likeliest class is their label; the clean ones once."""
+    """Count correct predictions per condition -> int64 [conditions]; clean images once."""
     counts: list[int] = []
     clean: int | None = None
     for condition in conditions:
@@ -228,21 +225,21 @@ def count_correct_by_condition(
 
 
 def count_correct_predictions(batch: PerturbationBatch, images: Tensor) -> int:
-    """Of [B, C, H, W] of 0..255, as the subject sees them, in the subject's precision."""
-    subject = batch.subject
-    with subject.device.autocast():
-        logits = subject.model(subject.preprocess.normalise(images))  # [B, classes]
+    """Count correct predictions of [B, C, H, W] of 0..255, in the model's precision."""
+    loaded = batch.loaded
+    with loaded.device.autocast():
+        logits = loaded.model(loaded.preprocess.normalise(images))  # [B, classes]
     return int((logits.argmax(-1) == batch.labels).sum())
 
 
-# Rows over seeds become points: mean and spread at each level.
+# Summary over seeds: mean and spread at each level.
 
 
 def summarise_robustness(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of `measure_robustness` -> points, in the order of the rows.
+    """Summarise rows of `measure_robustness` over seeds, in the order of the rows.
 
     A point is {model, disturbance, prepared_on, level, mean, std, lowest, highest, seeds, images};
-    `std` is None where there is one seed, or none.
+    `std` is None with one seed or without randomness.
     """
     values: dict[tuple[Any, ...], list[float]] = {}
     images: dict[tuple[Any, ...], int] = {}
@@ -251,15 +248,15 @@ def summarise_robustness(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
         values.setdefault(place, []).append(row["accuracy"])
         images[place] = row["images"]
     points = []
-    for place, found in values.items():
-        over = compute_seed_statistics(found)
+    for place, groups in values.items():
+        over = compute_seed_statistics(groups)
         points.append(
             {
                 **dict(zip(("model", "disturbance", "prepared_on", "level"), place, strict=True)),
                 "mean": over.mean,
                 "std": over.std,
-                "lowest": min(found),
-                "highest": max(found),
+                "lowest": min(groups),
+                "highest": max(groups),
                 "seeds": over.n,
                 "images": images[place],
             }
@@ -267,14 +264,14 @@ def summarise_robustness(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, An
     return points
 
 
-# The disturbances by name, in the order in which they are measured and drawn.
+# The table of perturbations, in the order of measurement and figures.
 
 
 def list_perturbations(
     grid: int | None = None, saliency: LoadedModel | None = None
 ) -> dict[str, Perturbation]:
-    """By name; `grid` and `saliency` are those of `build_occlusions`."""
-    found = (
+    """List all perturbations by name; for `grid` and `saliency` see `build_occlusions`."""
+    perturbations = (
         *build_occlusions(grid, saliency),
         TILE_PERMUTATION,
         *TEXTURE_PERTURBATIONS,
@@ -282,7 +279,7 @@ def list_perturbations(
         *ATTACK_PERTURBATIONS,
         *PATCH_PERTURBATIONS,
     )
-    return {disturbance.name: disturbance for disturbance in found}
+    return {disturbance.name: disturbance for disturbance in perturbations}
 
 
 PERTURBATIONS = list_perturbations()
@@ -293,16 +290,16 @@ PERTURBATION_FAMILIES = tuple(dict.fromkeys(found.family for found in PERTURBATI
 def choose_perturbations(
     names: Sequence[str] = (), grid: int | None = None, saliency: LoadedModel | None = None
 ) -> list[Perturbation]:
-    """Those of these names and families, in the table's order.
+    """Choose perturbations by name or family, in the table's order.
 
-    None named: those that are usual; "all": every one, the costly ones too. Raises ConfigError
-    for a name that nothing has.
+    Default: the usual ones; "all": every one, including the expensive ones. Raises ConfigError for
+    an unknown name.
     """
     known = [ALL_PERTURBATIONS, *PERTURBATION_FAMILIES, *PERTURBATIONS]
     for name in names:
         if name not in known:
             raise ConfigError(f"unknown disturbance {name!r}{did_you_mean(name, known)}")
-    found = list_perturbations(grid, saliency).values()
+    chosen = list_perturbations(grid, saliency).values()
     if not names:
-        return [each for each in found if each.usual]
-    return [each for each in found if {each.name, each.family, ALL_PERTURBATIONS} & {*names}]
+        return [each for each in chosen if each.usual]
+    return [each for each in chosen if {each.name, each.family, ALL_PERTURBATIONS} & {*names}]

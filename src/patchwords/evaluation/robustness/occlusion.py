@@ -1,8 +1,8 @@
 """Occlusion by dropped patches: PatchDrop of Naseer et al. (arXiv 2105.10497, Sec. 3.1).
 
-An image is cut into a grid, and a share of the patches becomes black: 0 in pixels, before they are
-normalised, as in the authors' code (evaluate.py). What is dropped at one level is dropped at every
-higher one. Unlike there, each image has an order of its own; and the salient patches are those of
+An image is cut into a grid, and a share of the patches becomes black: 0 in pixels, before
+normalisation, as in the authors' code (evaluate.py). What is dropped at one level is dropped at
+every higher one. Unlike there, each image has its own order; and the salient patches are those of
 `compute_saliency`, by number of patches, where the authors drop a share of DINO's attention.
 
 Sizes: B batch, C channels, H W image, g x g patches.
@@ -27,10 +27,8 @@ from patchwords.evaluation.robustness.perturbation import (
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
 
-# Where a model looks: the map by which patches are ordered before some are dropped.
-#
-# Naseer et al. (arXiv 2105.10497, Sec. 3.1) take the attention of DINO. Without it the map is the
-# model's own: attention in the last block, where there are heads, else the gradient.
+# Saliency: the map that orders patches. Naseer et al. (arXiv 2105.10497, Sec. 3.1) take the attention
+# of DINO; here it is the model's own: attention of the last block if it has heads, else the gradient.
 #
 # Sizes: B batch, C channels, H W image, h w grid of patches, K heads, T tokens.
 
@@ -38,25 +36,25 @@ from patchwords.rng import numpy_generator
 LUMA_WEIGHTS = (0.299, 0.587, 0.114)  # ITU-R BT.601, as Pillow's convert("L")
 
 
-def compute_saliency(images: Tensor, subject: LoadedModel) -> Tensor:
-    """[B, C, H, W] of 0..255, any size -> float32 [B, H, W]; larger is more salient.
+def compute_saliency(images: Tensor, loaded: LoadedModel) -> Tensor:
+    """Compute saliency: [B, C, H, W] of 0..255, any size -> float32 [B, H, W].
 
-    The images are brought to the subject's size and channels. With heads it is the attention of
-    the last block, averaged over them: what the class token gives to each patch or, without a
-    class token, what a patch receives on average. Else see `gradient_times_input`.
+    The images are resized to the model's size and channels. For models with heads it is the
+    attention of the last block, averaged over heads: from the class token to each patch or, without
+    a class token, to each patch on average. Otherwise see `gradient_times_input`.
     """
-    given = fit_to_model_input(images.float(), subject)
-    model = subject.model
+    fitted = fit_to_model_input(images.float(), loaded)
+    model = loaded.model
     if isinstance(model, ViT) and model.config.mixer_traits.has_heads:
-        found = last_layer_attention(model, subject.preprocess.normalise(given))
+        saliency = last_layer_attention(model, loaded.preprocess.normalise(fitted))
     else:
-        found = gradient_times_input(given, subject)
-    return interpolate(found[:, None], tuple(images.shape[-2:]), mode="nearest")[:, 0]
+        saliency = gradient_times_input(fitted, loaded)
+    return interpolate(saliency[:, None], tuple(images.shape[-2:]), mode="nearest")[:, 0]
 
 
-def fit_to_model_input(images: Tensor, subject: LoadedModel) -> Tensor:
-    """float32 [B, C, H, W] -> as many channels, and pixels, as the subject sees"""
-    preprocess = subject.preprocess
+def fit_to_model_input(images: Tensor, loaded: LoadedModel) -> Tensor:
+    """Resize and convert to the model's size and channels -> float32 [B, C, H, W]."""
+    preprocess = loaded.preprocess
     if images.shape[1] == 3 and preprocess.channels == 1:
         weights = torch.tensor(LUMA_WEIGHTS, device=images.device)[:, None, None]
         images = (images * weights).sum(1, keepdim=True)
@@ -67,7 +65,7 @@ def fit_to_model_input(images: Tensor, subject: LoadedModel) -> Tensor:
 
 
 def last_layer_attention(model: ViT, images: Tensor) -> Tensor:
-    """[B, C, H, W], normalised -> [B, h, w]"""
+    """[B, C, H, W], normalised -> [B, h, w], attention of the last block"""
     grid = model.grid(images)
     [(_, weights)] = model.attention(images, [model.config.layers - 1])  # [B, K, T, T]
     prefix = model.config.num_prefix_tokens
@@ -76,22 +74,22 @@ def last_layer_attention(model: ViT, images: Tensor) -> Tensor:
     return received.unflatten(1, grid)
 
 
-def gradient_times_input(images: Tensor, subject: LoadedModel) -> Tensor:
+def gradient_times_input(images: Tensor, loaded: LoadedModel) -> Tensor:
     """[B, C, H, W] of 0..255 -> [B, H, W], gradient times input.
 
-    By the first-order expansion it is how much the likeliest class's logit falls where a pixel is
-    made black (0), and it is signed.
+    To first order, how much the logit of the predicted class falls when a pixel becomes black (0);
+    signed.
     """
     with torch.enable_grad():
         given = images.detach().clone().requires_grad_()
-        logits = subject.model(subject.preprocess.normalise(given))  # [B, classes]
+        logits = loaded.model(loaded.preprocess.normalise(fitted))  # [B, classes]
         [gradient] = torch.autograd.grad(logits.amax(-1).sum(), given)
     return (gradient * images).sum(1)
 
 
-DEFAULT_GRID = 14  # patches to a side: those of 16 pixels in an image of 224
-MIN_PATCH_PIXELS = 8  # pixels of a patch; where the grid's would be smaller ...
-SMALL_IMAGE_PATCH_PIXELS = 4  # ... they are of so many pixels, as in models for small images
+DEFAULT_GRID = 14  # patches per side: those of 16 pixels in an image of 224
+MIN_PATCH_PIXELS = 8  # pixels of a patch; if the grid's would be smaller ...
+SMALL_IMAGE_PATCH_PIXELS = 4  # ... this many, as in models for small images
 OCCLUSION_LEVELS = tuple(range(10, 101, 10))  # percent of the patches
 
 PatchOrder = Callable[
@@ -102,19 +100,19 @@ PatchOrder = Callable[
 def build_occlusions(
     grid: int | None = None, source: LoadedModel | None = None
 ) -> tuple[Perturbation, ...]:
-    """Random, salient and non-salient patches dropped.
+    """Build the perturbations that drop random, salient and non-salient patches.
 
     Args:
-        grid: patches to a side; none given: `choose_occlusion_grid` of each subject's images.
-        source: whose saliency orders the patches of all subjects; none given: each its own.
+        grid: patches per side; default: `choose_occlusion_grid` of each model's images.
+        source: model whose saliency orders the patches for all; default: each model its own.
     """
     shared = f" (by {source.name})" if source else ""
 
     def salient(batch: PerturbationBatch, patches: int, seed: int) -> Tensor:
-        return order_by_saliency(batch, patches, source or batch.subject)
+        return order_by_saliency(batch, patches, source or batch.loaded)
 
     def non_salient(batch: PerturbationBatch, patches: int, seed: int) -> Tensor:
-        return order_by_saliency(batch, patches, source or batch.subject).flip(1)
+        return order_by_saliency(batch, patches, source or batch.loaded).flip(1)
 
     kinds: tuple[tuple[str, str, str, PatchOrder, bool], ...] = (
         ("random", "Random patches dropped", PUBLISHED_RANDOM_OCCLUSION, order_randomly, True),
@@ -151,7 +149,7 @@ def build_occlusions(
 def make_patch_drop(
     order: PatchOrder, grid: int | None
 ) -> Callable[[PerturbationBatch, float, int], Tensor]:
-    """The change that drops patches in an order."""
+    """Make the change that drops patches in an order."""
 
     def change(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
         height, width = batch.images.shape[-2:]
@@ -167,7 +165,7 @@ def make_patch_drop(
 
 
 def choose_occlusion_grid(size: tuple[int, int]) -> int:
-    """Patches to a side: 14, as in the paper, and fewer in images too small for that."""
+    """Choose patches per side: 14, as in the paper, or fewer for small images."""
     return (
         DEFAULT_GRID
         if min(size) >= DEFAULT_GRID * MIN_PATCH_PIXELS
@@ -176,11 +174,11 @@ def choose_occlusion_grid(size: tuple[int, int]) -> int:
 
 
 def drop_patches(images: Tensor, order: Tensor, level: float) -> Tensor:
-    """The first `level` percent (rounded down) of the patches in the order become 0.
+    """Set the first `level` percent (rounded down) of the ordered patches to 0.
 
     Args:
         images: [B, C, H, W].
-        order: int64 [B, g * g], patches by number, row after row, the first to be dropped first.
+        order: int64 [B, g * g], patch numbers, row by row; the first is dropped first.
     """
     patches = order.shape[1]
     gone = torch.zeros_like(order, dtype=torch.bool)  # [B, g * g]
@@ -190,7 +188,7 @@ def drop_patches(images: Tensor, order: Tensor, level: float) -> Tensor:
 
 
 def order_randomly(batch: PerturbationBatch, grid: int, seed: int) -> Tensor:
-    """int64 [B, g * g], an order for each image, drawn from the seed and the image's place."""
+    """Order the patches randomly, by seed and image -> int64 [B, g * g]."""
     orders = [
         torch.from_numpy(numpy_generator(seed, "occlusion", index).permutation(grid * grid))
         for index in batch.indices
@@ -199,7 +197,7 @@ def order_randomly(batch: PerturbationBatch, grid: int, seed: int) -> Tensor:
 
 
 def order_by_saliency(batch: PerturbationBatch, grid: int, source: LoadedModel) -> Tensor:
-    """int64 [B, g * g], the most salient patch first."""
+    """Order the patches by saliency -> int64 [B, g * g], the most salient first."""
 
     def rank() -> Tensor:
         means = mean_per_cell(compute_saliency(batch.images, source), grid)

@@ -1,6 +1,6 @@
-"""What is done to images before a model is asked: one kind of change, at several levels.
+"""Perturbations: one kind of change to images, at several levels.
 
-Sizes: B batch, C channels, H W image.
+Sizes: B batch, C channels, H W image, g x g cells.
 """
 
 from __future__ import annotations
@@ -22,101 +22,98 @@ from patchwords.rng import numpy_generator, torch_generator
 
 @dataclass(frozen=True)
 class PerturbationBatch:
-    """Images as a subject's preprocessing leaves them, on the subject's device."""
+    """Preprocessed images on the model's device, with labels and positions."""
 
-    images: Tensor  # uint8 [B, C, H, W], 0..255, not to be written to
-    labels: Tensor  # int64 [B], positions in the subject's labels
-    indices: list[int]  # [B], positions in all the examples: where noise is drawn from
-    subject: LoadedModel
+    images: Tensor  # uint8 [B, C, H, W], 0..255, read-only
+    labels: Tensor  # int64 [B], positions in the model's labels
+    indices: list[int]  # [B], positions in all examples: the key of random draws
+    loaded: LoadedModel
     found: dict[str, Tensor] = field(default_factory=dict)
 
     def once(self, name: str, find: Callable[[], Tensor]) -> Tensor:
-        """What `find` gives, computed at the first call by this name and kept for the others.
+        """Compute `find()` at the first call with this name; later calls return the cached result.
 
-        For what all levels and seeds of a batch share, such as a map of saliency.
+        For what all levels and seeds of a batch share, such as a saliency map.
         """
         if name not in self.found:
             self.found[name] = find()
         return self.found[name]
 
 
-# (batch, level, seed) -> uint8 or float32 [B, C, H, W] of 0..255. Gradients are off, and batches
-# may be cut anywhere: what is random is drawn by noise.py from the seed and `batch.indices`.
+# (batch, level, seed) -> uint8 or float32 [B, C, H, W] of 0..255. Gradients are off, and batches may
+# be cut anywhere: random draws depend on the seed and `batch.indices` alone (rng.py).
 PerturbationFn = Callable[[PerturbationBatch, float, int], Tensor]
 
-NamedProgress = Callable[[str, int, int], None]  # what is being done, how much of it, of how much
+NamedProgress = Callable[[str, int, int], None]  # (activity, done, total)
 
-# (subject, training images, seed, progress) -> the change, where it is first to be learned
+# (model, training images, seed, progress) -> a learned change
 PreparePerturbation = Callable[[LoadedModel, ImageDataset, int, NamedProgress], PerturbationFn]
 
 
 @dataclass(frozen=True)
 class Perturbation:
-    """One kind of change; either `change` or `prepare` is given."""
+    """One kind of change; defines either `change` or `prepare`."""
 
     name: str  # as on the command line: "occlusion-random"
-    family: str  # several are asked for at once by it: "occlusion"
-    title: str  # of its diagram
-    x_label: str  # what a level is, with its unit
+    family: str  # selects several at once: "occlusion"
+    title: str  # of the figure
+    x_label: str  # meaning of a level, with its unit
     levels: tuple[float, ...]  # without `clean`
-    published: str  # what has been measured elsewhere, and where: one sentence for the caption
+    published: str  # published numbers: one sentence for the caption
     change: PerturbationFn | None = None
-    prepare: PreparePerturbation | None = (
-        None  # once for each subject, and for each seed where `seeds`
-    )
-    seeds: bool = False  # whether a seed changes anything
-    clean: float = 0.0  # the level of no change
-    log_x: bool = False  # whether levels are drawn on a logarithmic axis
-    transfers: bool = False  # what was prepared on one subject is tried on the others, too
-    usual: bool = True  # whether it is measured where none is named: the costly ones are not
-    # in place of `levels`, where they depend on the subject (its image size, its grid)
+    prepare: PreparePerturbation | None = None  # once per model, and per seed if `seeds`
+    seeds: bool = False  # whether the change is random
+    clean: float = 0.0  # level without change
+    log_x: bool = False  # logarithmic axis of levels
+    transfers: bool = False  # what was learned on one model is applied to the others as well
+    usual: bool = True  # measured by default; expensive ones are not
+    # replaces `levels` where they depend on the model (image size, grid)
     levels_for: Callable[[LoadedModel], tuple[float, ...]] | None = None
 
-    def levels_of(self, subject: LoadedModel) -> tuple[float, ...]:
-        """The levels that this subject's images allow, rising, without `clean`."""
-        return self.levels if self.levels_for is None else self.levels_for(subject)
+    def levels_of(self, loaded: LoadedModel) -> tuple[float, ...]:
+        """Return the levels for this model's images, rising, without `clean`."""
+        return self.levels if self.levels_for is None else self.levels_for(loaded)
 
 
-# Randomness that belongs to an image: a function of the seed, a name and the image's place.
-#
-# So an image is disturbed alike whatever batch, process or order it comes in. Numbers are drawn on
-# the CPU, so that a GPU disturbs as a CPU does. Sizes: B batch.
+# Random draws per image: a function of the seed, a name and the image's position. So an image is
+# perturbed the same in any batch, process or order. Numbers are drawn on the CPU, so that a GPU
+# gives the same perturbation.
 
 
 @dataclass(frozen=True)
 class PerImageRandom:
-    """Where the images of a batch draw from."""
+    """Random generators of the images of a batch."""
 
     seed: int
-    name: str  # of what is drawn: two names are independent of one another
+    name: str  # different names give independent draws
     indices: Sequence[int]  # [B], places in all the examples
-    device: torch.device | str = "cpu"  # where the numbers are wanted
+    device: torch.device | str = "cpu"  # device of the results
 
     def generators(self) -> Iterator[torch.Generator]:
-        """One for each image, each at its beginning."""
+        """Return one generator per image, at its start."""
         for index in self.indices:
             yield torch_generator(self.seed, self.name, index)
 
     def each(self, draw: Callable[[torch.Generator], Tensor]) -> Tensor:
-        """[B, ...], what `draw` makes of each image's generator"""
+        """[B, ...], `draw` applied to each image's generator"""
         return torch.stack([draw(generator) for generator in self.generators()]).to(self.device)
 
     def uniform(self, low: float, high: float, *shape: int) -> Tensor:
-        """float32 [B, *shape], from low to high"""
+        """float32 [B, *shape], uniform from low to high"""
         return low + (high - low) * self.each(lambda own: torch.rand(shape, generator=own))
 
 
-# Which images robustness is measured on: those that none of the models was trained on.
+# The images to evaluate on: those that no model was trained on.
 
 
 @dataclass(frozen=True)
 class RobustnessImages:
-    """The images to judge by, and those that a disturbance may be learned on."""
+    """Images to evaluate on, and images that a perturbation may be learned on."""
 
     split: str
     judged: ImageDataset
     training: ImageDataset | None
-    notes: tuple[str, ...]  # for a person
+    notes: tuple[str, ...]  # human-readable
 
 
 def choose_robustness_images(
@@ -126,13 +123,13 @@ def choose_robustness_images(
     *,
     training: bool = False,
 ) -> RobustnessImages:
-    """Held-out images of the data, as all the models' runs divided them.
+    """Choose held-out images that no model's run was trained on.
 
     Args:
-        recorded: of each model the splits.csv of its run, empty where there is none.
-        most: keep a subset of so many, as many of each class as is its share; always the same.
-        training: also give the images that all of it may learn from: the training images of the
-            data or, where there are none, half of the held-out ones, which are then not judged by.
+        recorded: splits.csv of each model's run; empty without a run.
+        most: keep a stratified subset of this size; always the same one.
+        training: also return images to learn perturbations on: the training images of the data or,
+            without any, half of the held-out ones, which are then not evaluated on.
     """
     if most is not None and most < 1:
         raise ConfigError(f"--images {most}: it is a number of images, 1 or more")
@@ -142,7 +139,7 @@ def choose_robustness_images(
     if training:
         try:
             learned_on = select_held_out(data, known, TRAIN).examples
-        except DataError:  # the data are held-out images only
+        except DataError:  # the data have held-out images only
             half = draw_stratified_subset(judged, len(judged) // 2)
             learned_on = judged.select(half)
             judged = judged.select(np.setdiff1d(np.arange(len(judged)), half))
@@ -158,7 +155,7 @@ def choose_robustness_images(
 
 
 def draw_stratified_subset(examples: ImageDataset, count: int) -> np.ndarray:
-    """int64 [count], positions, rising: of each class its share, the same at every call.
+    """Draw a stratified subset -> int64 [count], sorted positions; the same at every call.
 
     Images without a label count as a class.
     """
@@ -173,22 +170,20 @@ def draw_stratified_subset(examples: ImageDataset, count: int) -> np.ndarray:
     return np.sort(np.concatenate(places))
 
 
-# Cells of an image: a grid of near-equal rectangles, and squares of some pixels.
-#
-# Sizes: B batch, H W image, g x g cells.
+# Cells of an image: a grid of near-equal rectangles, and squares of a fixed size.
 
 
 def grid_cells(size: tuple[int, int], grid: int, device: torch.device | str = "cpu") -> Tensor:
-    """int64 [H, W], the cell of every pixel of a g x g grid, row after row.
+    """Number the cells of a g x g grid -> int64 [H, W], the cell of every pixel, row by row.
 
-    Sides that g does not divide give cells that differ by one pixel at most.
+    If g does not divide a side, cells differ by one pixel at most.
     """
     rows, columns = (assign_parts(length, grid, device) for length in size)  # [H], [W]
     return rows[:, None] * grid + columns
 
 
 def mean_per_cell(values: Tensor, grid: int) -> Tensor:
-    """[B, H, W] -> [B, g * g], the mean over the pixels of each cell of `grid_cells`"""
+    """[B, H, W] -> [B, g * g], the mean over each cell of `grid_cells`"""
     across = []
     for length in values.shape[1:]:
         parts = torch.arange(grid, device=values.device)[:, None] == assign_parts(
@@ -200,11 +195,11 @@ def mean_per_cell(values: Tensor, grid: int) -> Tensor:
 
 
 def assign_parts(length: int, parts: int, device: torch.device | str) -> Tensor:
-    """int64 [length], of which part each place is"""
+    """int64 [length], the part of each position"""
     return torch.arange(length, device=device) * parts // length
 
 
 def square_cells(size: tuple[int, int], side: int) -> Tensor:
-    """int64 [H, W], the cell of every pixel, of squares of `side` pixels; the last are cut off."""
+    """Number squares of `side` pixels -> int64 [H, W]; squares at the end are smaller."""
     rows, columns = (torch.arange(length) // side for length in size)
     return rows[:, None] * (-(-size[1] // side)) + columns

@@ -1,10 +1,10 @@
-"""Permutation of patches: the image is cut into g x g tiles, which are shuffled.
+"""Shuffled tiles, and texture removal by smoothing or by shuffling pixels.
 
-Naseer et al. (arXiv 2105.10497, Sec. 3.3). What a model keeps at a finer grid it does not owe to
-the arrangement of the parts. Unlike the authors' code, which draws one order for a batch, each
-image has its own.
+Tiles: the image is cut into g x g tiles, which are permuted (Naseer et al., arXiv 2105.10497, Sec.
+3.3). Accuracy kept at a finer grid does not rest on the arrangement of the parts. Unlike the
+authors' code, which draws one order for a batch, each image has its own.
 
-Sizes: B batch, C channels, H W image, g x g tiles of th x tw pixels.
+Sizes: B batch, C channels, H W image, g x g tiles of th x tw pixels, r radius of a window.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from patchwords.evaluation.robustness.perturbation import (
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
 
-TILES_PER_SIDE = (2, 4, 7, 8, 14, 16, 28)  # tiles to a side, where they divide the image
+TILES_PER_SIDE = (2, 4, 7, 8, 14, 16, 28)  # tiles per side, if they divide the image
 
 
-def list_tile_grids(subject: LoadedModel) -> tuple[float, ...]:
-    """Tiles to a side that divide the image: the usual ones, the ViT's own grid and twice as fine.
+def list_tile_grids(loaded: LoadedModel) -> tuple[float, ...]:
+    """List tiles per side that divide the image: usual ones, the ViT's own grid, twice as fine.
 
-    A number that does not divide the image is left out: to resize the image for it would change
-    more than the order.
+    Numbers that do not divide the image are left out: resizing the image would change more than the
+    order.
     """
-    size = subject.preprocess.image_size
+    size = loaded.preprocess.image_size
     wanted = set(TILES_PER_SIDE)
-    if isinstance(subject.model, ViT):
-        rows, _ = subject.model.config.grid_of(size)
+    if isinstance(loaded.model, ViT):
+        rows, _ = loaded.model.config.grid_of(size)
         wanted |= {rows, 2 * rows}
     return tuple(float(side) for side in sorted(wanted - {1}) if not any(n % side for n in size))
 
 
 def shuffle_tiles_randomly(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
-    """uint8 [B, C, H, W], the tiles of each image in an order of its own."""
+    """Shuffle the tiles of each image of uint8 [B, C, H, W] in its own order."""
     side = int(level)
     orders = [
         torch.from_numpy(numpy_generator(seed, "permutation", side, index).permutation(side**2))
@@ -80,33 +80,30 @@ TILE_PERMUTATION = Perturbation(
 )
 
 
-# Texture removed without downloads: two stand-ins, neither of which is Stylized-ImageNet.
+# Texture removal without downloads: two stand-ins for Stylized-ImageNet.
 #
 # Naseer et al. (arXiv 2105.10497, Sec. 3.2) use images in the style of paintings (Geirhos et al.,
-# arXiv 1811.12231). Here shapes stay and fine detail goes, in two ways: smoothing that spares edges,
-# and pixels shuffled within small squares, which keeps all colours and no texture finer than they
-# are.
-#
-# Sizes: B batch, C channels, H W image, r radius of a window.
+# arXiv 1811.12231). Here fine detail is removed and shapes stay, in two ways: edge-preserving
+# smoothing, and pixels shuffled within small squares, which keeps all colours and no finer texture.
 
 
 SMOOTHING_CONTRASTS = (10.0, 20.0, 40.0, 80.0, 160.0)  # of 255
 SQUARE_SIDES = (2, 4, 8, 16, 32)  # pixels
-MIN_SQUARES_PER_SIDE = 4  # squares to a side of the image, for shapes to be left
+MIN_SQUARES_PER_SIDE = 4  # squares per side of the image, so that shapes remain
 
 
 def smooth_texture(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
-    """float32 [B, C, H, W], detail of less contrast than the level smoothed away."""
+    """Smooth away detail of less contrast than the level -> float32 [B, C, H, W]."""
     return guided_filter(batch.images.float(), choose_smoothing_radius(batch.images), level**2)
 
 
 def choose_smoothing_radius(images: Tensor) -> int:
-    """Of the windows of smoothing: 8 pixels in an image of 224, and in proportion."""
+    """Choose the window radius: 8 pixels in an image of 224, and in proportion."""
     return max(1, round(min(images.shape[-2:]) / 28))
 
 
 def guided_filter(images: Tensor, radius: int, epsilon: float) -> Tensor:
-    """float [B, C, H, W] -> the same: each channel guided by itself.
+    """Filter float [B, C, H, W], each channel guided by itself.
 
     He et al., "Guided Image Filtering" (ECCV 2010), Eqs. 4-8 with I = p. In a window of (2r + 1)^2
     pixels the result is a I + b with a = var / (var + epsilon): flat where the variance is far
@@ -120,7 +117,7 @@ def guided_filter(images: Tensor, radius: int, epsilon: float) -> Tensor:
 
 
 def window_mean(images: Tensor, radius: int) -> Tensor:
-    """[B, C, H, W] -> the same: over windows of (2r + 1)^2, cut off at the border"""
+    """Average [B, C, H, W] over windows of (2r + 1)^2, cut off at the border."""
     side = 2 * radius + 1
     sums, counts = (
         avg_pool2d(pad(x, (radius,) * 4), side, stride=1)
@@ -129,14 +126,14 @@ def window_mean(images: Tensor, radius: int) -> Tensor:
     return sums / counts
 
 
-def list_square_sides(subject: LoadedModel) -> tuple[float, ...]:
-    """Sides of squares that leave four or more of them to a side of the image."""
-    shortest = min(subject.preprocess.image_size)
+def list_square_sides(loaded: LoadedModel) -> tuple[float, ...]:
+    """List sides of squares that leave at least four of them per side of the image."""
+    shortest = min(loaded.preprocess.image_size)
     return tuple(float(side) for side in SQUARE_SIDES if side * MIN_SQUARES_PER_SIDE <= shortest)
 
 
 def shuffle_within_squares(batch: PerturbationBatch, level: float, seed: int) -> Tensor:
-    """uint8 [B, C, H, W], the pixels of each square of `level` pixels in another order.
+    """Shuffle the pixels within squares of `level` pixels -> uint8 [B, C, H, W].
 
     The channels of a pixel stay together.
     """

@@ -1,6 +1,6 @@
-"""Every setting of a sweep over learning rates: those of fine-tuning, and the grid.
+"""Settings of learning-rate sweeps and of VTAB-1k: those of fine-tuning, and more.
 
-Nothing here imports torch: help must be quick.
+Imports no torch, as help must be quick.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class SweepGrid:
 
 @dataclass(frozen=True)
 class SweepConfig(FinetuneConfig):
-    """All settings of a sweep; `sweep_plan.decide` replaces the `None`s that the runs share."""
+    """All settings of a sweep; `plan_sweep` resolves those that are None."""
 
     verb: ClassVar[str] = "sweep"
 
@@ -76,7 +76,7 @@ def _check_learning_rates(rates: tuple[float, ...]) -> None:
     for rate in rates:
         if not 0 < rate < float("inf"):
             raise ConfigError(f"--lrs {rate:g}: a learning rate is a number above 0")
-    names = {f"{rate:g}" for rate in rates}  # of their folders
+    names = {f"{rate:g}" for rate in rates}  # names of run folders
     if len(names) < len(rates):
         raise ConfigError("--lrs names a rate twice")
     if len(rates) < 2:
@@ -85,9 +85,7 @@ def _check_learning_rates(rates: tuple[float, ...]) -> None:
         )
 
 
-# Every setting of a VTAB-1k run: those of fine-tuning, which the paper fixes, and which tasks.
-#
-# Nothing here imports torch: help must be quick.
+# VTAB-1k: settings of fine-tuning, which the paper fixes, and the tasks.
 
 
 VTAB_RECIPE = "paper-finetune-vtab"

@@ -1,4 +1,4 @@
-"""Several runs in one folder, one after the other: what is done stays, what was cut off goes on."""
+"""Several runs in one folder: finished runs are kept, interrupted ones resumed."""
 
 from __future__ import annotations
 
@@ -33,16 +33,16 @@ from patchwords.training.run import train_model
 from patchwords.training.settings import FinetuneConfigT
 from patchwords.training.training_run import TrainingRun
 
-# (run folder, the images that it was judged by) -> whatever; writes the report of a finished run
+# (run folder, test images): writes the report of a finished run
 ReportWriter = Callable[[Path, ImageDataset], object]
 
 
 def open_series(
     config: FinetuneConfig, asked: FinetuneConfig, output: Path, about: Mapping[str, str]
 ) -> RunFolder:
-    """The folder claimed, and in it what the series is; `about` is its data.
+    """Claim the folder and write or match its manifest; `about` describes the data.
 
-    Raises ConfigError where something else is in the way, or the data are not those it began with.
+    Raises ConfigError if the folder holds something else, or other data.
     """
     folder = RunFolder(output)
     if config.resume:
@@ -56,11 +56,11 @@ def open_series(
 
 
 def require_same_data(folder: RunFolder, about: Mapping[str, str]) -> None:
-    """Raise ConfigError where the images are not those that the series began with."""
+    """Raise ConfigError if the images are not those that the series started with."""
     try:
         began = json.loads(folder.environment.read_text(encoding="utf-8"))["data"]["fingerprint"]
     except (OSError, ValueError, KeyError, TypeError):
-        return  # lost; each run knows its own
+        return  # lost the race; each run knows its own
     if began != about["fingerprint"]:
         raise ConfigError(
             f"--resume: {about['source']} is not as it was when {folder.path} began; put the "
@@ -69,7 +69,7 @@ def require_same_data(folder: RunFolder, about: Mapping[str, str]) -> None:
 
 
 def build_run_config(config: FinetuneConfig, output: Path) -> FinetuneConfig:
-    """The settings of one run of the series: those that fine-tuning knows."""
+    """Build the settings of one run of the series."""
     known = {
         field.name: getattr(config, field.name) for field in dataclasses.fields(FinetuneConfig)
     }
@@ -77,12 +77,12 @@ def build_run_config(config: FinetuneConfig, output: Path) -> FinetuneConfig:
 
 
 def train_or_resume(config: FinetuneConfig, display: Display) -> TrainingRun:
-    """Train from the start, or exactly go on with what lies in the run's folder already."""
+    """Train a run, resuming it exactly if it was started."""
     return train_model(resume_if_started(config), display, measure_fewshot)
 
 
 def resume_if_started(config: FinetuneConfigT) -> FinetuneConfigT:
-    """The settings, or, where their run has begun, those that exactly go on with it."""
+    """Return the settings, or those that resume the run exactly if it was started."""
     assert config.output is not None
     folder = RunFolder(Path(config.output))
     if broadcast_from_main(folder.config.is_file()):
@@ -97,13 +97,13 @@ def resume_if_started(config: FinetuneConfigT) -> FinetuneConfigT:
 
 
 def is_run_finished(folder: RunFolder, report: ReportWriter | None) -> bool:
-    """Whether the run has been judged and reported on."""
+    """Whether the run has been evaluated and has a report."""
     page = report is None or (folder.path / "report.html").is_file()
     return bool(broadcast_from_main(folder.evaluation.is_file() and page))
 
 
 def evaluate_and_report(job: TrainingRun, report: ReportWriter | None) -> None:
-    """Judge a run that has ended training by its test images, once, and report; by the main one."""
+    """Evaluate a finished training on test, once, and write its report (main process)."""
 
     def judge() -> None:
         if not job.folder.evaluation.is_file():
@@ -115,14 +115,14 @@ def evaluate_and_report(job: TrainingRun, report: ReportWriter | None) -> None:
 
 
 def read_evaluation(folder: RunFolder) -> dict[str, Any]:
-    """evaluation.json of a finished run."""
-    found: dict[str, Any] = json.loads(folder.evaluation.read_text(encoding="utf-8"))
-    return found
+    """Read evaluation.json of a finished run."""
+    evaluation: dict[str, Any] = json.loads(folder.evaluation.read_text(encoding="utf-8"))
+    return evaluation
 
 
 @contextmanager
 def add_resume_hint(config: FinetuneConfig, output: Path) -> Iterator[None]:
-    """Inside, whatever stops a run says how to go on with the whole series."""
+    """Add to any interruption inside how to resume the whole series."""
     words = ["patchwords", config.verb, config.data, "--output", str(output), "--resume"]
     command = format_launch_prefix(get_world()) + shlex.join(words)
     try:

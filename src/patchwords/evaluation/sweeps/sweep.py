@@ -1,9 +1,8 @@
-"""The learning rate by the paper's protocol (Table 4, Appendix B.1.1).
+"""Learning-rate sweeps by the paper's protocol (Table 4, Appendix B.1.1).
 
-Each rate of a grid is trained on the training images but for a dev split, and judged by that. The
-best one is then trained on all training images, and the test images are read, once, by this final
-run. A sweep that was stopped goes on: rates that are done are not trained again, and the run that
-was cut off goes on from its checkpoint, exactly.
+Each rate of a grid is trained without a dev split, and evaluated on it. The best rate is then
+trained on all training images, and this final run reads the test images, once. An interrupted sweep
+resumes: finished rates are kept, and the interrupted run continues from its checkpoint, exactly.
 """
 
 from __future__ import annotations
@@ -52,34 +51,34 @@ from patchwords.training.plan import ResolvedSetting
 from patchwords.training.recipes import fill_recipe_settings, find_recipe
 from patchwords.training.settings import share_config_across_processes
 
-# What a sweep will do, decided before it starts: Table 4's grid and dev split, and the runs.
+# The plan of a sweep: Table 4's grid and dev split, and the runs.
 #
 # Table 4 and Appendix B.1.1 have three protocols: for Pets and Flowers, for CIFAR, for ImageNet.
-# Other data take that of the first of these that is at least as large, by the sizes at which
-# `recipes.py` changes from one row of Table 4 to the next, too.
+# Other data take the first of these that is at least as large, with the size limits of the
+# fine-tuning recipes.
 
 
-# (largest training set, share that is held out to choose by, recipe with the grid)
+# (largest training set, share of the dev split, recipe with the grid)
 TABLE_4_PROTOCOLS = (
     (20_000, 0.10, "paper-finetune-pets"),
     (500_000, 0.02, "paper-finetune-cifar10"),
     (math.inf, 0.01, "paper-finetune-imagenet"),
 )
-TABLE_4_BASE_LR = 0.01  # the rate that the recipe for any data starts from; it stands in every grid
+TABLE_4_BASE_LR = 0.01  # base rate of the recipe for any data; it is in every grid
 
 
 def plan_sweep(config: SweepConfig) -> tuple[SweepConfig, DatasetSplits, list[ResolvedSetting]]:
-    """The config with all that its runs share, the data as the first runs see them, the reasons.
+    """Resolve the settings that all runs share; return config, data and reasons.
 
-    Settings that are there already stay, so that a sweep that goes on decides nothing anew.
-    Raises ConfigError and DataError where the protocol cannot be followed.
+    Settings that are given stay, so that a resumed sweep decides nothing again. Raises ConfigError
+    and DataError if the protocol cannot be followed.
     """
     data = load_dataset_splits(config)
     require_sweep_splits(data)
     images = len(data.splits[TRAIN]) + len(data.splits[VALIDATION])
     dev, why_dev = choose_dev_share(config, images)
     recipe = config.recipe
-    if config.grid.lrs is not None:  # a learning rate belongs to its optimizer
+    if config.grid.lrs is not None:  # learning rates are specific to an optimizer
         recipe = replace(recipe, lr=config.grid.lrs[0])
     origin = load_starting_weights(config)
     filled, _ = fill_recipe_settings(
@@ -101,7 +100,7 @@ def plan_sweep(config: SweepConfig) -> tuple[SweepConfig, DatasetSplits, list[Re
         ),
     ]
     settings = config.data_settings
-    if settings.split_seed is None:  # the final runs have other seeds, but no other test images
+    if settings.split_seed is None:  # final runs have other seeds, but the same test images
         settings = replace(settings, split_seed=config.seed)
     decided = replace(
         config,
@@ -113,7 +112,7 @@ def plan_sweep(config: SweepConfig) -> tuple[SweepConfig, DatasetSplits, list[Re
 
 
 def require_sweep_splits(data: DatasetSplits) -> None:
-    """The images that chose the rate cannot judge it, too."""
+    """Raise DataError if the images that choose the rate would also test it."""
     if not len(data.splits.get(TEST, ())):
         raise DataError(
             f"{data.source}: a sweep needs test images, as those that chose the learning rate "
@@ -127,7 +126,7 @@ def require_sweep_splits(data: DatasetSplits) -> None:
 
 
 def choose_dev_share(config: SweepConfig, images: int) -> tuple[float, str]:
-    """The share of the training images that the rate is chosen by, and why."""
+    """Choose the share of training images for the dev split, with the reason."""
     if config.grid.dev is not None:
         return config.grid.dev, "asked for, where DATA has no validation split of its own"
     for_images, whose = images, f"{images:,} training images"
@@ -139,16 +138,16 @@ def choose_dev_share(config: SweepConfig, images: int) -> tuple[float, str]:
 
 
 def find_protocol(images: int) -> tuple[float, float, str]:
-    """The row of PROTOCOLS for a training set of this size."""
+    """Find the row of PROTOCOLS for a training set of this size."""
     return next(row for row in TABLE_4_PROTOCOLS if images <= row[0])
 
 
 def choose_sweep_rates(
     config: SweepConfig, images: int, lr: float
 ) -> tuple[tuple[float, ...], str]:
-    """Learning rates in rising order, and why; `lr` is what a single run would take.
+    """Choose the learning rates, rising, with the reason; `lr` is that of a single run.
 
-    Where the recipe changes its learning rate for a smaller batch, the grid changes with it.
+    If the recipe scales its learning rate for a smaller batch, the grid scales with it.
     """
     if config.grid.lrs is not None:
         return tuple(sorted(config.grid.lrs)), "asked for"
@@ -171,7 +170,7 @@ def choose_sweep_rates(
 
 
 def build_sweep_trial_config(config: SweepConfig, lr: float, folder: Path) -> FinetuneConfig:
-    """A run that is judged by the dev split, and reads no test image."""
+    """Build a run that is evaluated on the dev split and reads no test image."""
     assert config.grid.dev is not None
     run = build_run_config(config, folder)
     return replace(
@@ -184,7 +183,7 @@ def build_sweep_trial_config(config: SweepConfig, lr: float, folder: Path) -> Fi
 def build_sweep_final_config(
     config: SweepConfig, lr: float, seed: int, folder: Path
 ) -> FinetuneConfig:
-    """A run on all training images, DATA's own validation images among them."""
+    """Build a run on all training images, including DATA's own validation images."""
     run = build_run_config(config, folder)
     return replace(
         run,
@@ -196,18 +195,18 @@ def build_sweep_final_config(
 
 @dataclass(frozen=True)
 class SweepTrial:
-    """One learning rate, and what became of it on the dev split."""
+    """One learning rate and its result on the dev split."""
 
     lr: float
-    folder: str  # in that of the sweep
-    accuracy: float | None  # None: training diverged
+    folder: str  # within the sweep's folder
+    accuracy: float | None  # None: diverged
     loss: float | None
-    images: int  # of the dev split that could be read
-    why: str | None = None  # it has no accuracy
+    images: int  # readable images of the dev split
+    why: str | None = None  # reason for a missing accuracy
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95 % (Wilson) of the accuracy."""
+        """95 % Wilson interval of the accuracy."""
         assert self.accuracy is not None
         found = proportion_with_interval(round(self.accuracy * self.images), self.images)
         return found["low"], found["high"]
@@ -215,7 +214,7 @@ class SweepTrial:
 
 @dataclass(frozen=True)
 class FinalRun:
-    """A run with the chosen rate, on all training images, and its evaluation by the test images."""
+    """A run with the chosen rate on all training images, and its test evaluation."""
 
     seed: int
     folder: str
@@ -228,29 +227,29 @@ class FinalRun:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a sweep found, and where it lies."""
+    """Results of a sweep, and its folder."""
 
     folder: Path
     cells: list[SweepTrial]  # by rising rate
     chosen: SweepTrial
-    remarks: list[str]  # on the choice, for a person
+    remarks: list[str]  # on the choice, human-readable
     finals: list[FinalRun]
 
     @property
     def spread(self) -> SeedStatistics:
-        """Of the test accuracy over the seeds."""
+        """Statistics of the test accuracy over seeds."""
         return compute_seed_statistics([final.accuracy for final in self.finals])
 
 
 def sweep_learning_rates(
     config: SweepConfig, display: Display, report: ReportWriter | None = None
 ) -> SweepResult:
-    """Train the grid, choose, train the final runs and judge them by the test images.
+    """Train the grid, choose a rate, train the final runs and evaluate them on test.
 
     Under torchrun every process calls it, and all train every run together. The folder gets
-    sweep.json, lr-RATE/ for each rate, and final/ (of several seeds final/seed-N/): run folders.
-    Raises ConfigError and DataError before anything is written, Diverged where every rate did,
-    Interrupted with the command to go on.
+    sweep.json, lr-RATE/ for each rate, and final/ (with several seeds final/seed-N/): run folders.
+    Raises ConfigError and DataError before anything is written, Diverged if every rate did,
+    Interrupted with the command to resume.
     """
     with share_config_across_processes(config) as asked:
         asked.check()
@@ -276,20 +275,20 @@ def sweep_learning_rates(
 
 
 def check_sweep_output(config: SweepConfig) -> None:
-    """Raise ConfigError before the data are opened, which may take a while."""
+    """Raise ConfigError before opening the data, which may take a while."""
     if config.output is not None:
         folder = RunFolder(Path(config.output))
         check_run_folder_available(folder, resume=config.resume, overwrite=config.overwrite)
 
 
 def describe_data_splits(data: DatasetSplits) -> str:
-    """How the runs divide the images, for a person."""
+    """Describe the splits of the runs."""
     parts = ", ".join(f"{len(examples):,} {name}" for name, examples in data.splits.items())
     return f"{data.source}: {len(data.classes)} classes; {parts} images at first"
 
 
 def train_sweep_grid(config: SweepConfig, folder: RunFolder, display: Display) -> list[SweepTrial]:
-    """Every rate that sweep.json does not have yet; -> all of them."""
+    """Train every rate that sweep.json does not have yet; return all trials."""
     assert config.grid.lrs is not None
     record = folder.path / "sweep.json"
     done = {
@@ -308,7 +307,7 @@ def train_sweep_grid(config: SweepConfig, folder: RunFolder, display: Display) -
 
 
 def read_sweep_trials(record: Path) -> list[SweepTrial]:
-    """What sweep.json has, if it was written yet."""
+    """Read the trials of sweep.json, if it exists."""
     if not record.is_file():
         return []
     return [SweepTrial(**cell) for cell in json.loads(record.read_text(encoding="utf-8"))["cells"]]
@@ -317,7 +316,7 @@ def read_sweep_trials(record: Path) -> list[SweepTrial]:
 def train_sweep_trial(
     config: SweepConfig, lr: float, folder: RunFolder, display: Display
 ) -> SweepTrial:
-    """One rate on its dev split, by the weights that the run ends with."""
+    """Train one rate, and evaluate its final weights on the dev split."""
     name = f"lr-{lr:g}"
     try:
         job = train_or_resume(build_sweep_trial_config(config, lr, folder.path / name), display)
@@ -330,7 +329,7 @@ def train_sweep_trial(
 
 
 def read_last_evaluation(folder: RunFolder) -> dict[str, Any] | None:
-    """The row of metrics.jsonl that the last step ended with."""
+    """Read the last evaluation of metrics.jsonl."""
     rows = [row for row in read_metrics(folder.metrics) if row["kind"] == "evaluation"]
     return rows[-1] if rows and rows[-1]["split"] == VALIDATION else None
 
@@ -346,9 +345,9 @@ def format_sweep_trial(cell: SweepTrial) -> str:
 
 
 def choose_best_trial(cells: Sequence[SweepTrial]) -> tuple[SweepTrial, list[str]]:
-    """The most accurate rate, of equal ones the smallest; and what a person should know of that.
+    """Choose the most accurate rate, the smallest on ties; with remarks for the user.
 
-    Raises Diverged where no rate has an accuracy.
+    Raises Diverged if no rate has an accuracy.
     """
     alive = [cell for cell in cells if cell.accuracy is not None]
     if not alive:
@@ -374,7 +373,7 @@ def choose_best_trial(cells: Sequence[SweepTrial]) -> tuple[SweepTrial, list[str
 def train_final_runs(
     config: SweepConfig, lr: float, folder: RunFolder, display: Display, report: ReportWriter | None
 ) -> list[FinalRun]:
-    """The runs on all training images; only they read the test images."""
+    """Train on all training images; only these runs read the test images."""
     finals = []
     for seed in range(config.seed, config.seed + config.grid.seeds):
         name = "final" if config.grid.seeds == 1 else f"final/seed-{seed}"

@@ -1,4 +1,4 @@
-"""VTAB-1k: 19 tasks of 1,000 training images each, one protocol for all (Section 4.1, D.10).
+"""VTAB-1k: 19 tasks of 1,000 training images each, with one protocol (Section 4.1, D.10).
 
 The score is the plain mean of the tasks' top-1 accuracies, as in Table 9.
 """
@@ -40,10 +40,8 @@ from patchwords.training.logs.run_record import choose_output_folder
 from patchwords.training.recipes import find_recipe
 from patchwords.training.settings import share_config_across_processes
 
-# Where the data of VTAB-1k's tasks lie on the disk, and whether they are whole.
-#
-# ROOT holds a source of images for each task by the task's name, with splits: `train` and, if they
-# are kept apart, `validation` (800 and 200 images, all of which are trained on) and `test`.
+# Data of the tasks: ROOT holds a source of images per task, by the task's name, with splits: `train`
+# and, if separate, `validation` (800 and 200 images, all of them trained on) and `test`.
 #
 # | under ROOT | is |
 # |---|---|
@@ -57,7 +55,7 @@ TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")
 
 @dataclass(frozen=True)
 class VtabTaskData:
-    """What a task's data hold."""
+    """Size and classes of a task's data."""
 
     train: int
     classes: int
@@ -65,7 +63,7 @@ class VtabTaskData:
 
 
 def find_vtab_sources(config: VtabConfig) -> tuple[dict[VtabTask, str], list[str]]:
-    """Where the data of each task lie, and the tasks without; in the order of Table 9."""
+    """Find the data of each task, and list tasks without data; in the order of Table 9."""
     root = Path(config.data)
     if not root.is_dir():
         raise ConfigError(f"{root}: ROOT is a folder with a folder for each task; there is none")
@@ -89,7 +87,7 @@ def find_vtab_sources(config: VtabConfig) -> tuple[dict[VtabTask, str], list[str
 
 
 def find_task_source(root: Path, name: str) -> str | None:
-    """What `open_data` takes for a task; None where there is nothing by its name."""
+    """Find the source of a task; None if there is none."""
     labels = root / name / "labels.csv"
     if labels.is_file():
         return str(labels)
@@ -100,7 +98,7 @@ def find_task_source(root: Path, name: str) -> str | None:
 
 
 def inspect_task_data(task: VtabTask, source: str, config: VtabConfig) -> VtabTaskData:
-    """Open the data of a task; raises DataError where a split lacks, by the task's name."""
+    """Open the data of a task; raise DataError if a split is missing."""
     settings = config.data_settings
     data = open_data(
         source,
@@ -125,18 +123,18 @@ def _describe_splits(data: DatasetSplits) -> str:
 
 
 def join_fingerprints(counts: Mapping[VtabTask, VtabTaskData]) -> str:
-    """Of the data of all tasks."""
+    """Join the fingerprints of all tasks."""
     return " ".join(f"{task.name}:{found.fingerprint}" for task, found in counts.items())
 
 
 @dataclass(frozen=True)
 class VtabScore:
-    """A task, done."""
+    """Result of one task."""
 
     task: VtabTask
     source: str
     counts: VtabTaskData
-    folder: str  # in that of the series
+    folder: str  # within the series' folder
     evaluation: dict[str, Any]
 
     @property
@@ -145,7 +143,7 @@ class VtabScore:
 
     @property
     def differences(self) -> list[str]:
-        """By what the data are not VTAB-1k's, for a person."""
+        """Describe how the data differ from VTAB-1k's."""
         found = (
             ("training images", self.counts.train, VTAB_TRAIN_IMAGES),
             ("classes", self.counts.classes, self.task.classes),
@@ -156,7 +154,7 @@ class VtabScore:
 
 @dataclass(frozen=True)
 class VtabResult:
-    """All tasks that were done, and what is not as the paper has it."""
+    """Results of all tasks, and departures from the paper."""
 
     folder: Path
     scores: list[VtabScore]
@@ -165,15 +163,15 @@ class VtabResult:
 
     @property
     def groups(self) -> list[VtabGroup]:
-        """Those that have a task, in the order of Table 9."""
+        """Groups that have a task, in the order of Table 9."""
         return [group for group in VTAB_GROUPS if any(s.task.group == group for s in self.scores)]
 
     def mean(self, group: VtabGroup | None = None) -> float:
-        """Of the accuracies of a group's tasks that were done, or of all."""
+        """Average accuracy over the tasks of a group, or over all."""
         return _mean([s.accuracy for s in self.chosen(group)])
 
     def published(self, model: int, group: VtabGroup | None = None) -> float:
-        """The paper's mean over the same tasks, as a share; `model` is a place in TABLE_9."""
+        """The paper's mean over the same tasks; `model` is an index in TABLE_9."""
         return _mean([s.task.table_9[model] / 100 for s in self.chosen(group)])
 
     def chosen(self, group: VtabGroup | None = None) -> list[VtabScore]:
@@ -183,10 +181,10 @@ class VtabResult:
 def evaluate_vtab(
     config: VtabConfig, display: Display, report: ReportWriter | None = None
 ) -> VtabResult:
-    """Fine-tune on each task whose data is there, and judge by its test images.
+    """Fine-tune on each task that has data, and evaluate on its test images.
 
-    Under torchrun every process calls it. The folder gets a run folder for each task. Raises
-    ConfigError and DataError before anything is trained, Interrupted with the command to go on.
+    Under torchrun every process calls it. The folder gets a run folder per task. Raises ConfigError
+    and DataError before anything is trained, Interrupted with the command to resume.
     """
     with share_config_across_processes(config) as asked:
         asked.check()
@@ -218,7 +216,7 @@ def evaluate_vtab(
 
 
 def scale_vtab_warmup(config: VtabConfig) -> VtabConfig:
-    """Where the steps are fewer than the paper's, the warm-up keeps its share of them."""
+    """Scale the warm-up if there are fewer steps than in the paper."""
     recipe = config.recipe
     if recipe.recipe != VTAB_RECIPE or recipe.steps is None or recipe.warmup_steps is not None:
         return config
@@ -235,7 +233,7 @@ def train_and_evaluate_task(
     display: Display,
     report: ReportWriter | None,
 ) -> dict[str, Any]:
-    """Train on the task, or go on, unless that is done; -> its evaluation."""
+    """Train on the task, or resume, unless it is finished; return its evaluation."""
     run = RunFolder(folder.path / task.name)
     if not is_run_finished(run, report):
         evaluate_and_report(
@@ -245,14 +243,14 @@ def train_and_evaluate_task(
 
 
 def build_task_config(config: VtabConfig, source: str, folder: Path) -> FinetuneConfig:
-    """A run on all training images of a task; of some classes there may be none (SUN397)."""
+    """Build a run on all training images of a task; some classes may have none (SUN397)."""
     run = replace(build_run_config(config, folder), data=source)
     settings = replace(run.data_settings, validation=0.0, join_validation=True, unseen_classes=True)
     return replace(run, data_settings=settings)
 
 
 def list_departures(stored: Mapping[str, Any]) -> list[str]:
-    """Settings of a run that are not the paper's, each as `steps 100 (paper: 2,500)`."""
+    """List settings that are not the paper's, each as `steps 100 (paper: 2,500)`."""
     row = find_recipe(VTAB_RECIPE)
     size = {"steps": row.steps, "batch_size": row.batch_size, "lr": row.lr}
     plain = flatten_config(FinetuneConfig())
@@ -267,7 +265,7 @@ def list_departures(stored: Mapping[str, Any]) -> list[str]:
 
 
 def _format_setting(value: Any) -> str:
-    """A value for a person; a square's side counts as both of its sides.
+    """Format a value; the side of a square counts as both of its sides.
 
     >>> _format_setting((384,)) == _format_setting([384, 384]), _format_setting(2500), _format_setting(0.01)
     (True, '2,500', '0.01')

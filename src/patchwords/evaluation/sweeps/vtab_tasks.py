@@ -1,12 +1,12 @@
-"""The 19 tasks of VTAB-1k as a table: what is told apart, and where the images come from.
+"""The 19 tasks of VTAB-1k: classes, splits, and sources of the images.
 
 Source of classes, labels, TFDS names and splits: google-research/task_adaptation, the benchmark's
-own code (task_adaptation/data/*.py, the counts from the tests beside them; which tasks belong to
+own code (task_adaptation/data/*.py, the counts from the tests next to them; which tasks belong to
 it: scripts/run_all_tasks.sh). Splits are slices in the order of TFDS: train800, val200 and test.
-The measure of all tasks is top-1 accuracy. Groups: Table 9 of the ViT paper.
+All tasks are measured by top-1 accuracy. Groups: Table 9 of the ViT paper.
 
-Hub data sets hold whole splits in an order of their own, so that 1,000 images drawn from them are
-not the benchmark's own 1,000.
+Hub data sets hold whole splits in an order of their own, so 1,000 images drawn from them are not
+the benchmark's own 1,000.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from typing import Literal, NamedTuple
 
 VtabGroup = Literal["natural", "specialized", "structured"]
 VTAB_GROUPS: tuple[VtabGroup, ...] = ("natural", "specialized", "structured")
-VTAB_TRAIN_IMAGES = 1_000  # 800 and, for the choice of settings, 200
+VTAB_TRAIN_IMAGES = 1_000  # 800 and 200 for choosing settings
 TRAIN800_SLICE = "train[:800]"
 
 
 class VtabTask(NamedTuple):
-    """One data set with one question."""
+    """One data set with one classification task."""
 
-    name: str  # of its folder
+    name: str  # folder name
     group: VtabGroup
     classes: int
     test: int  # images
-    label: str  # what an image's class is
+    label: str  # meaning of the class
     tfds: str
-    val200: str  # slice of TFDS; train800 is the first 800 images of train everywhere
+    val200: str  # TFDS slice; train800 is always the first 800 images of train
     test_split: str
     hub: str | None  # on the Hugging Face hub; None: no whole copy known
     table_9: tuple[float, float, float]  # per cent, in the order of TABLE_9

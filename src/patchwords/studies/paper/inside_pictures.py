@@ -110,8 +110,8 @@ def parse_head_distances(numbers: Mapping[str, Any]) -> np.ndarray:
 def measure_rollout_gain(model: Any, images: torch.Tensor) -> float:
     """[n, C, H, W] -> how much more faithful rollout is than random maps, mean over images.
 
-    Faithful: the probability of the prediction falls sooner if the most important patches are deleted
-    first, and rises sooner if they are inserted first (`interpret/faithfulness.py`).
+    Faithful: the probability of the prediction falls sooner if the most important patches are
+    deleted first, and rises sooner if they are inserted first (`interpret/faithfulness.py`).
     """
     from patchwords.interpret.faithfulness import RANDOM_MAP, compute_curves_by_map
 
