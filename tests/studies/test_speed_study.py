@@ -247,7 +247,7 @@ def test_the_whole_command_needs_no_data(
     words_of = {claim["text"]: claim["verdict"] for claim in results["claims"]}
     assert list(words_of.values()) == ["agrees"] * 6
     page = (tmp_path / "o" / "page.md").read_text()
-    assert "30 cells x 2 repeats." in page
+    assert "30 trials x 2 repeats." in page
     assert "Nothing was trained." in page
     capsys.readouterr()
     assert main(words) == 0  # what is done stays

@@ -121,14 +121,14 @@ def test_what_a_scale_cannot_test_is_said_whatever_was_measured() -> None:
 
 def test_the_rule_in_words() -> None:
     assert (
-        format_claim_rule(BETTER, ACCURACY_UNIT) == "a and c less b: the 95 % interval lies above 0"
+        format_claim_rule(BETTER, ACCURACY_UNIT) == "a and c minus b: the 95 % interval is above 0"
     )
     assert (
         format_claim_rule(ALIKE, ACCURACY_UNIT)
-        == "a less b: the 95 % interval lies within 2 points of 0"
+        == "a minus b: the 95 % interval is within 2 points of 0"
     )
     parts = replace(CONTROLLED, parts=(Contrast("b", ("a",), ("b",)),))
     assert format_claim_rule(parts, ACCURACY_UNIT) == (
-        "a and c less b: the 95 % interval lies above 0, in each part, too; control: c less d, "
+        "a and c minus b: the 95 % interval is above 0, in each part as well; control: c less d, "
         "above 0"
     )

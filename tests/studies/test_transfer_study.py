@@ -45,7 +45,7 @@ def test_what_diverged_once_is_out_and_of_equal_rates_the_smallest_is_taken() ->
     assert set(found.values()) == {f"{label}, lr 1" for label in found}
 
 
-@pytest.mark.parametrize("stage", ["measure", "judge"])
+@pytest.mark.parametrize("stage", ["measure_trial", "evaluate_trial"])
 def test_a_cell_gets_the_images_of_its_task(stage: str, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: dict[str, str | None] = {}
 
@@ -53,7 +53,7 @@ def test_a_cell_gets_the_images_of_its_task(stage: str, monkeypatch: pytest.Monk
         seen[cell.name.split(", ")[1]] = select_trial_data(cell, bench)
         return {}
 
-    function = {"measure": "train_and_measure", "judge": "evaluate_on_test"}[stage]
+    function = {"measure_trial": "train_and_measure", "evaluate_trial": "evaluate_on_test"}[stage]
     monkeypatch.setattr(transfer, function, at)
     bench = StudyContext(Path("study"), FULL, "the data", "the other data")
     for cell in FULL.list_trials(1):
