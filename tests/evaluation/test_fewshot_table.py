@@ -42,7 +42,7 @@ def test_only_what_is_drawn_is_asked_for_and_all_of_it_gives_the_same() -> None:
     drawn = {int(i) for seed in SEEDS for i in draw_shots(PAIR.train.labels, 4, seed)}
     assert ask.counts == [len(drawn), 47]
     assert len(drawn) < 120
-    whole = build_fewshot_table(*extract_drawn_features(ask, PAIR, shots, whole=True), L2S)
+    whole = build_fewshot_table(*extract_drawn_features(ask, PAIR, shots, cached=True), L2S)
     assert ask.counts[2:] == [150, 47]
     assert whole["scores"] == result["scores"]
     train, test = ask(PAIR.train), ask(PAIR.test)
@@ -81,8 +81,8 @@ def test_an_unreadable_image_is_left_out_and_not_replaced() -> None:
     pair = replace(PAIR, train=torn(PAIR.train, [first]))
     shots = draw_probe_shots(pair, (4,), (0,))
     tables = []
-    for whole in (False, True):
-        frozen, draws = extract_drawn_features(Asked(), pair, shots, max_bad=0.5, whole=whole)
+    for cached in (False, True):
+        frozen, draws = extract_drawn_features(Asked(), pair, shots, max_bad=0.5, cached=cached)
         assert len(draws[4, 0]) == 39
         assert frozen.skipped[0][0] == PAIR.train.keys[first]
         tables.append(build_fewshot_table(frozen, draws)["scores"])
