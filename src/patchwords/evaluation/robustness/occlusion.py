@@ -81,9 +81,9 @@ def gradient_times_input(images: Tensor, loaded: LoadedModel) -> Tensor:
     signed.
     """
     with torch.enable_grad():
-        given = images.detach().clone().requires_grad_()
-        logits = loaded.model(loaded.preprocess.normalise(fitted))  # [B, classes]
-        [gradient] = torch.autograd.grad(logits.amax(-1).sum(), given)
+        pixels = images.detach().clone().requires_grad_()
+        logits = loaded.model(loaded.preprocess.normalise(pixels))  # [B, classes]
+        [gradient] = torch.autograd.grad(logits.amax(-1).sum(), pixels)
     return (gradient * images).sum(1)
 
 
