@@ -205,7 +205,7 @@ def test_of_fewer_images_all_are_shown(place: Path, ask: Ask, drawn: list[Any]) 
     words = "--nearest", place / "data", "--nearest-k", 20, "--cache", "none"
     found, _ = ask(place / "vit", place / "photos", *words)
     assert (found["nearest"]["asked"], found["nearest"]["k"]) == (20, 7)
-    assert "the 7 images (20 were asked for)" in figure.format_nearest_caption(*drawn)
+    assert "the 7 images (20 were requested)" in figure.format_nearest_caption(*drawn)
 
 
 @pytest.mark.usefixtures("drawn")

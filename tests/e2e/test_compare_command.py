@@ -163,4 +163,4 @@ def test_a_report_of_an_evaluation_without_intervals(own_run: Path) -> None:
     page = (own_run / "report.html").read_text()
     assert "95 % interval of recall" in page
     assert "95 % interval of F1" not in page
-    assert "not complete" not in page
+    assert "is incomplete" not in page

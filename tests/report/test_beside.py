@@ -42,7 +42,9 @@ def test_two_runs_are_told_apart_by_their_images(runs: list[Path]) -> None:
     answer(runs[0], "r" * 20 + "rrrrrrrrrw")
     answer(runs[1], "r" * 20 + "wwwwwwwwwr")
     text = page(runs)
-    assert "on the 30 images that both judged: both right on 20, only &lt;scratch&gt; on 1," in text
+    assert (
+        "on the 30 images that both evaluated: both right on 20, only &lt;scratch&gt; on 1," in text
+    )
     assert "only this run on 9, neither on 0. The difference is +26.67 points for this run" in text
     assert "this run is ahead, by more than chance gives equal models in 95 of 100" in text
     assert "exact p 0.021, mid-p 0.012." in text  # 2 (1 + 10) / 2^10, 2 (1 + 10 / 2) / 2^10
@@ -88,7 +90,7 @@ def test_images_of_one_alone_are_counted(runs: list[Path]) -> None:
     answer(runs[0], "rrrrw")
     answer(runs[1], "rw")
     text = page(runs)
-    assert "on the 2 images that both judged: both right on 1," in text
+    assert "on the 2 images that both evaluated: both right on 1," in text
     assert "left out: 0 of &lt;scratch&gt; and 3 of this run." in text
 
 
@@ -113,9 +115,11 @@ def test_runs_on_other_images_have_the_interval_of_those(runs: list[Path]) -> No
     with_accuracy(runs[1], 48, 80)
     other_images(runs[1])
     text = page(runs)
-    assert "no image was judged by both, so the accuracies are taken for those of diff" in text
+    assert (
+        "no image was evaluated by both, so the runs are compared as if on different images" in text
+    )
     assert "+20.00 points for this run (95 % interval +5.24 to +33.39)" in text
-    assert "this run is ahead by more than chance; on the same images" in text
+    assert "this run is ahead by more than chance; the same images" in text
     assert "McNemar" not in text
 
 
@@ -125,12 +129,12 @@ def test_a_run_that_is_behind_on_other_images_and_one_that_may_be(runs: list[Pat
     with_accuracy(runs[1], 56, 70)
     assert "&lt;scratch&gt; is ahead by more than chance" in page(runs)
     with_accuracy(runs[1], 49, 80)
-    assert "which may be chance; on the same" in page(runs)
+    assert "which may be chance; the same" in page(runs)
 
 
 def test_without_the_answers_the_images_are_not_known(runs: list[Path]) -> None:
     (runs[1] / "predictions.csv").unlink()
-    assert "which images were judged is not known, so the accuracies" in page(runs)
+    assert "the evaluated images are not recorded, so the runs" in page(runs)
 
 
 def test_runs_that_cannot_be_compared_say_why(runs: list[Path]) -> None:
@@ -156,7 +160,7 @@ def test_images_without_a_label_are_left_aside(runs: list[Path]) -> None:
     for run in runs:
         path = run / "predictions.csv"
         path.write_text(path.read_text() + "cat/x.jpg,,dog,0.9,,0,0\n")
-    assert "on the 5 images that both judged" in page(runs)
+    assert "on the 5 images that both evaluated" in page(runs)
 
 
 def test_alone_there_is_no_such_part(runs: list[Path]) -> None:

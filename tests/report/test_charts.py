@@ -33,8 +33,8 @@ NBSP = "\N{NO-BREAK SPACE}"
 
 def test_a_frame_maps_the_corners_of_the_data_to_those_of_the_drawing() -> None:
     frame = ChartFrame(x=(0, 10), y=(1, 3), width=100, height=50, left=7, right=3, top=5, bottom=11)
-    assert (frame.across(0), frame.across(10)) == (7, 97)
-    assert (frame.down(1), frame.down(3)) == (39, 5)
+    assert (frame.x_pixel(0), frame.x_pixel(10)) == (7, 97)
+    assert (frame.y_pixel(1), frame.y_pixel(3)) == (39, 5)
 
 
 @pytest.mark.parametrize(

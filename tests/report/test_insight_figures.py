@@ -86,7 +86,7 @@ def test_tiles_stand_where_their_patch_does() -> None:
 def test_distance(n: int) -> None:
     distances = AttentionDistances((0, 2, 5), RANDOM.uniform(10, 90, size=(n, 3, 4)), 71.0)
     found = words(draw_attention_distance(distances, (96, 160)), "distance")
-    assert "a head that looks everywhere alike" in found
+    assert "uniform attention" in found
     assert f"{'1 image' if n == 1 else '5 images'} of 96x160 pixels" in found
     assert ("standard error" in found) == (n > 1)
 
@@ -123,7 +123,7 @@ def gaze() -> PhotoAttention:
 @pytest.mark.parametrize(("prefix", "said"), [(0, "no class token"), (1, "from the class token")])
 def test_maps(prefix: int, said: str) -> None:
     found = words(draw_attention_maps([gaze(), gaze()], prefix), "maps")
-    for text in ("2 photos", said, "$a.jpg", "roses 81%", "most 0.3", "last layer", "rollout"):
+    for text in ("2 photos", said, "$a.jpg", "roses 81%", "max 0.3", "last layer", "rollout"):
         assert text in found
 
 

@@ -68,7 +68,7 @@ def test_it_says_what_was_hidden_and_how_much_was_right(folder: Path) -> None:
     text = page(folder).replace("\N{NO-BREAK SPACE}", " ")
     for words in (
         "45.7",
-        "Always the commonest colour: 31.2 %",
+        "Always the most frequent colour: 31.2 %",
         "24 of 49 patches",
         "cells of the hidden patches",
         "1,541 images in no classes",
@@ -77,7 +77,7 @@ def test_it_says_what_was_hidden_and_how_much_was_right(folder: Path) -> None:
         "ViT-S/16",
     ):
         assert words in text, words
-    assert "not complete" not in text
+    assert "is incomplete" not in text
     assert "Confusion" not in text
     assert 'href="#patches"' in text
 
@@ -86,7 +86,7 @@ def test_pictures_are_inside_with_words_for_those_who_do_not_see_them(folder: Pa
     text = page(folder)
     assert text.count("data:image/png;base64,") == 6
     assert text.count('class="tiny"') == 3  # hard pixels for the small ones alone
-    assert 'alt="plain.png: what the encoder was given"' in text
+    assert 'alt="plain.png: the prediction"' in text
     assert "<script>" not in text
     assert write_report(folder).read_text() == text
 
@@ -101,7 +101,7 @@ def test_lost_pictures_and_results_are_told(folder: Path) -> None:
     (folder / "masked" / "0-given.png").unlink()
     assert page(folder).count("data:image/png;base64,") == 3
     (folder / "masked" / "1-image.png").unlink()
-    assert "The pictures in masked/ are not there." in page(folder)
+    assert "The pictures in masked/ are missing." in page(folder)
     (folder / "masked.json").write_text('{"images": 3}')
     text = page(folder)
     assert "masked.json cannot be read (it has no accuracy" in text

@@ -43,27 +43,27 @@ def test_it_is_drawn_as_png_and_svg() -> None:
 def test_the_caption_says_what_was_searched() -> None:
     said = format_nearest_caption([company(0.91, 0.83)], SEARCHED)
     assert said.startswith(
-        "1 photo, on the left, and beside each the 2 images of flowers/ (the training split) whose "
-        "features are nearest to its own, among 1,203 images: label and cosine above each"
+        "1 photo (left), each with the 2 images of flowers/ (the training split) that are nearest in "
+        "the model's features, among 1,203 images: label and cosine above each"
     )
-    assert "Two of those images drawn by chance are at 0.712 (median)." in said
-    assert "the figure shows neither why, nor that the photo is of their class" in said
-    for words in ("asked for", "drawn of", "cannot be read", "At 1.000"):
+    assert "Two random images have a cosine of 0.712 (median)." in said
+    assert "the figure does not show why, that the photo is of their class" in said
+    for words in ("requested", "subset", "cannot be read", "1.000 is"):
         assert words not in said
 
 
 def test_the_caption_says_what_is_less_than_was_asked() -> None:
     some = replace(SEARCHED, images=990, skipped=10, of=5000, asked=6, by_chance=None)
     said = format_nearest_caption([company(0.91, 0.83)], some)
-    assert "the 2 images (6 were asked for) of flowers/" in said
-    assert "among 990 images, drawn of 5,000 (10 more cannot be read): label" in said
-    assert "by chance" not in said
+    assert "the 2 images (6 were requested) of flowers/" in said
+    assert "among 990 images, a random subset of 5,000 (10 more cannot be read): label" in said
+    assert "random images" not in said
     # those that cannot be read are no draw
-    assert "drawn of" not in format_nearest_caption([company(0.9, 0.8)], replace(some, of=1000))
+    assert "subset" not in format_nearest_caption([company(0.9, 0.8)], replace(some, of=1000))
 
 
 def test_the_photo_itself_is_told() -> None:
-    assert "At 1.000 it is the photo itself" in format_nearest_caption(
+    assert "1.000 is the photo itself" in format_nearest_caption(
         [company(0.9), company(0.9996)], SEARCHED
     )
 
@@ -72,7 +72,7 @@ def test_above_a_picture() -> None:
     near = company(0.87654).neighbours[0]
     assert format_neighbour_title(near) == "rose 0\n0.877"
     assert format_neighbour_title(replace(near, label=None)) == "no label\n0.877"
-    assert format_neighbour_title(replace(near, picture=None)) == "it is gone\n0.877"
+    assert format_neighbour_title(replace(near, picture=None)) == "missing\n0.877"
     assert draw_nearest_images(
         [PhotoNeighbours("a", picture(), [replace(near, picture=None)])], SEARCHED
     )

@@ -51,7 +51,7 @@ class Page(HTMLParser):
 
 
 def page_of(folder: Path, examples: ImageDataset | None = None) -> Page:
-    return Page(render_report(read_run_data(folder), RunImages.of(examples)))
+    return Page(render_report(read_run_data(folder), RunImages.from_dataset(examples)))
 
 
 def test_all_sections_are_there_and_linked(run: Given) -> None:
@@ -93,7 +93,7 @@ def test_the_headline_says_how_good_on_what_and_against_what(run: Given) -> None
     assert page.has(f"95 % interval {100 * value['low']:.1f} % to {100 * value['high']:.1f} %")
     assert page.has(f"{right} of 60 images right, {60 - right} wrong.")
     assert page.has("would be right for 25.0 %")
-    assert page.has("The test images took no part in the training")
+    assert page.has("The test images were not used for training")
     assert page.has("1 min 33 s")
     assert page.has("96 x 64 px")
 
@@ -102,12 +102,12 @@ def test_what_the_run_took_and_how_its_representation_grew(run: Given) -> None:
     page = page_of(*run)
     assert page.has("Share of peak speed 37 %")
     assert page.has("Peak memory 1.23 GB")
-    assert page.has("97 images per second, 37 % of what the device's matrix products reach, 5 % of")
+    assert page.has("97 images per second, 37 % of the device's matrix product peak, 5 % of")
     labels = [a.get("aria-label") for tag, a in page.tags if tag == "svg"]
     assert "Few-shot accuracy over the training steps: 5-shot" in labels
     assert "step 400: 5-shot 50 %" in " ".join(page.words.split())
-    assert page.has("what the frozen model makes of 5 training images of each class")
-    assert page.has("judged by 47 validation images. At the end 50.0 %.")
+    assert page.has("the frozen model's features of 5 training images per class")
+    assert page.has("measured on 47 validation images. At the end 50.0 %.")
     assert page.has("of the rows before it 2 times, at steps 123, 321.")
 
 
@@ -118,7 +118,7 @@ def test_what_was_not_measured_is_not_spoken_of(run: Given) -> None:
     plain = [{k: v for k, v in row.items() if k not in {"utilisation", "memory"}} for row in rows]
     metrics.write_text("".join(json.dumps(row) + "\n" for row in plain))
     page = page_of(*run)
-    for words in ("Share of peak", "Peak memory", "matrix products", "Few-shot", "jumped"):
+    for words in ("Share of peak", "Peak memory", "matrix product", "Few-shot", "jumped"):
         assert not page.has(words), words
 
 
@@ -139,8 +139,8 @@ def test_a_split_that_chose_the_model_and_a_result_like_the_baseline_are_called_
     write_json(path, {**results, "selected": True, "baseline": low + 0.01})
     page = page_of(*run)
     assert page.has("also chose the stopping step")
-    assert page.has("cannot be told apart from one that always gives the commonest class")
-    assert not page.has("took no part in the training")
+    assert page.has("not measurably better than always answering the most frequent class")
+    assert not page.has("were not used for training")
 
 
 def test_pictures_are_inside_and_missing_ones_say_why(run: Given) -> None:
@@ -152,7 +152,7 @@ def test_pictures_are_inside_and_missing_ones_say_why(run: Given) -> None:
     assert all(a["alt"] for a in images)
     assert not page.has("No pictures")
     without = page_of(folder, None)
-    assert without.has("No pictures: the images were not at hand when this report was written.")
+    assert without.has("No pictures: the images were not available when this report was written.")
     assert not [tag for tag, _ in without.tags if tag == "img"]
 
 
@@ -171,15 +171,15 @@ def test_a_missing_or_damaged_file_is_told_and_the_rest_is_shown(run: Given, nam
     folder, examples = run
     (folder / name).unlink()
     page = page_of(folder, examples)
-    assert page.has("This report is not complete.")
-    assert page.has(f"{name} is not there, so {RUN_FILES[name]} cannot be shown.")
+    assert page.has("This report is incomplete.")
+    assert page.has(f"{name} is missing, so {RUN_FILES[name]} cannot be shown.")
     if name in REQUIRED_KEYS:
         write_json(folder / name, {"images": 3})
         assert page_of(folder, examples).has(f"{name} cannot be read (it has no ")
     (folder / name).write_text("{[\x00" if name != "predictions.csv" else "path,label\nx,y\n")
     damaged = page_of(folder, examples)
     assert damaged.has(name)
-    assert damaged.has("This report is not complete.")
+    assert damaged.has("This report is incomplete.")
 
 
 def test_a_torn_last_line_costs_that_line_only(run: Given) -> None:
@@ -197,7 +197,7 @@ def test_only_metrics_are_enough_for_a_report(tmp_path: Path) -> None:
     (tmp_path / "full/metrics.jsonl").rename(started / "metrics.jsonl")
     page = Page(write_report(started).read_text())
     assert page.has("No held-out results yet")
-    assert sorted(p.name for p in (started / "figures").iterdir()) == ["curves.png"]
+    assert sorted(p.name for p in (started / "figures").iterdir()) == ["curves.png", "curves.svg"]
 
 
 def test_a_folder_that_is_no_run_is_refused_in_one_line(tmp_path: Path) -> None:
@@ -235,4 +235,9 @@ def test_the_same_run_gives_the_same_bytes(run: Given) -> None:
     first = written()
     assert first == written()
     assert first["report.html"].decode() == page_of(*run).html
-    assert set(first) == {"report.html", "curves.png", "confusion.png", "calibration.png"}
+    charts = {
+        f"{name}.{kind}"
+        for name in ("curves", "confusion", "calibration")
+        for kind in ("png", "svg")
+    }
+    assert set(first) == {"report.html", *charts}

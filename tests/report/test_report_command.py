@@ -61,7 +61,7 @@ def test_other_data_gives_no_pictures_and_says_so(
     assert run_report(ReportCommand(str(folder))) == 0
     assert "without pictures: " in capsys.readouterr().err
     page = (folder / "report.html").read_text()
-    assert "the images were not at hand" in page
+    assert "the images were not available" in page
     assert "data:image" not in page
 
 

@@ -1,7 +1,6 @@
-"""Run folder -> report.html, one file that opens offline, and PNGs of its charts in figures/.
+"""Report of a run: report.html, one file that opens offline, and its charts in figures/.
 
-The report is a function of the run folder (and of the pictures): written twice it is the same,
-and it can be written again at any time. It knows nothing of how the numbers were made.
+The report depends only on the run folder and the images: writing it again gives the same bytes.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from patchwords.report.sections.other_runs import render_other_runs
 from patchwords.report.sections.predictions import RunImages, render_mistakes, render_right_answers
 from patchwords.report.sections.training import render_training_curves
 
-# nothing may be loaded from anywhere, whatever a class or a file is called
+# nothing may be loaded from elsewhere, whatever a class or a file is called
 PAGE_SECURITY_POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 PAGE_CONTENTS = {
     "results": "Results",
-    "curves": "Learning",
+    "curves": "Training",
     "classes": "Classes",
     "confusion": "Confusion",
     "mistakes": "Mistakes",
@@ -47,15 +46,16 @@ PAGE_CONTENTS = {
 def write_report(
     run: Path | str, examples: ImageDataset | None = None, others: Sequence[RunData] = ()
 ) -> Path:
-    """Write RUN/report.html and RUN/figures/*.png; gives the path of the page.
+    """Write RUN/report.html and RUN/figures/; return the path of the page.
 
-    `examples` are the images that predictions.csv names (others may be among them); without them
-    the page says that it has no pictures. `others` are runs to set beside this one.
+    Args:
+        examples: images that include those of predictions.csv; default: no pictures.
+        others: runs to compare with.
     """
     folder = Path(run)
     contents = read_run_data(folder)
     page = folder / "report.html"
-    write_atomically(page, render_report(contents, RunImages.of(examples), others))
+    write_atomically(page, render_report(contents, RunImages.from_dataset(examples), others))
     figures = folder / "figures"
     try:
         figures.mkdir(exist_ok=True)
@@ -67,7 +67,7 @@ def write_report(
 
 
 def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()) -> str:
-    """The page as text."""
+    """Render the page."""
     name = run.folder.resolve().name
     contents, sections = (
         (masked.MASKED_PAGE_CONTENTS, masked_sections(run))
@@ -77,7 +77,7 @@ def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()
     if run.insight:
         contents = add_insight_link(contents)
     if others:
-        contents = {"results": contents["results"], "beside": "Beside others", **contents}
+        contents = {"results": contents["results"], "beside": "Comparison", **contents}
     body = tag(
         "body",
         tag("header", draw_logo(), tag("div", tag("h1", name), tag("p", report_subtitle(run)))),
@@ -91,7 +91,7 @@ def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()
 
 
 def add_insight_link(contents: dict[str, str]) -> dict[str, str]:
-    """The same with a link to what the model learned, after the mistakes, or the patches."""
+    """Add a link to the insight section after the mistakes, or the patches."""
     after = "mistakes" if "mistakes" in contents else "patches"
     linked = {}
     for place, word in contents.items():
@@ -104,7 +104,7 @@ def add_insight_link(contents: dict[str, str]) -> dict[str, str]:
 def classifier_sections(
     run: RunData, album: RunImages, others: Sequence[RunData]
 ) -> list[Markup | None]:
-    """The page of a classifier."""
+    """Render the sections of a classifier."""
     return [
         render_headline(run),
         render_missing_files(run),
@@ -123,7 +123,7 @@ def classifier_sections(
 
 
 def masked_sections(run: RunData) -> list[Markup | None]:
-    """The page of a run without classes."""
+    """Render the sections of a masked pre-training run."""
     return [
         masked.render_masked_headline(run),
         render_missing_files(run),
@@ -141,7 +141,7 @@ def read_stylesheet() -> str:
 
 
 def draw_logo() -> Markup:
-    """An image cut into patches."""
+    """Draw the logo: an image cut into patches."""
     shades = (0.25, 0.5, 0.9, 0.6, 0.55, 1.0, 0.7, 0.35, 0.8, 0.65, 0.3, 0.95, 0.4, 0.85, 0.5, 0.2)
     patches = (
         tag("rect", x=i % 4 * 13, y=i // 4 * 13, width=11, height=11, rx=2.5, opacity=shade)
@@ -159,12 +159,12 @@ def report_subtitle(run: RunData) -> str:
 
 
 def render_missing_files(run: RunData) -> Markup | None:
-    """What the folder lacks, so that nobody takes an empty place for good news."""
+    """List missing files, so that an empty section is not read as good news."""
     if not run.missing:
         return None
     return tag(
         "div",
-        tag("b", "This report is not complete. "),
+        tag("b", "This report is incomplete. "),
         join_markup(*(f"{line} " for line in run.missing)),
         class_="warn missing",
         role="note",
@@ -174,4 +174,4 @@ def render_missing_files(run: RunData) -> Markup | None:
 def report_footer(run: RunData) -> str:
     version = (run.environment.get("versions") or {}).get("patchwords")
     made = f"patchwords {version}" if version else "patchwords"
-    return f"Made by {made}. This page is one file and loads nothing from anywhere."
+    return f"Made by {made}. This page is one file and loads nothing from the network."

@@ -1,4 +1,4 @@
-"""Read a run folder: every file is optional, and what is missing or damaged is told, not fatal."""
+"""Contents of a run folder; missing and damaged files are listed, not fatal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from patchwords.errors import DataError
 
-RUN_FILES = {  # file -> what the report lacks without it
+RUN_FILES = {  # file -> the part of the report that needs it
     "config.yaml": "the settings",
     "environment.json": "the command and versions",
     "data.json": "the summary of the data",
@@ -22,8 +22,8 @@ RUN_FILES = {  # file -> what the report lacks without it
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }
-MASKED_RUN_FILES = {"masked.json": "the held-out results"}  # in place of the last two
-INSIGHT_FILES = {  # of the runs that have it
+MASKED_RUN_FILES = {"masked.json": "the held-out results"}  # instead of the last two
+INSIGHT_FILES = {  # optional
     "insight.json": "what the model learned",
     "insight.npz": "the pictures of what it learned",
 }
@@ -48,12 +48,12 @@ class PredictionRow:
     prediction: str
     probability: float
     correct: bool | None  # None: the image has no label
-    own: float | None  # probability of the true class, where the file has a column for it
+    true_probability: float | None  # of the true class; None if the file has no column for it
 
 
 @dataclass(frozen=True)
 class RunData:
-    """What training and evaluation left in a run folder."""
+    """What training and evaluation wrote into a run folder."""
 
     folder: Path
     config: dict[str, Any] = field(default_factory=dict)
@@ -63,14 +63,14 @@ class RunData:
     evaluation: dict[str, Any] = field(default_factory=dict)
     predictions: list[PredictionRow] = field(default_factory=list)
     masked: dict[str, Any] = field(default_factory=dict)  # results of a run without classes
-    insight: dict[str, Any] = field(default_factory=dict)  # what `evaluate.insight` found
-    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # and the arrays of it
+    insight: dict[str, Any] = field(default_factory=dict)  # written by evaluation.model_insight
+    arrays: dict[str, np.ndarray] = field(default_factory=dict)  # of the insight
     missing: list[str] = field(default_factory=list)  # one sentence per missing or damaged file
 
     def rows(self, kind: str) -> list[dict[str, Any]]:
-        """The rows of metrics.jsonl of a kind, with their steps rising.
+        """Return the rows of metrics.jsonl of one kind, ordered by step.
 
-        A run that was continued after a crash logs some steps twice; the last row of a step holds.
+        A run that resumed after a crash logs some steps twice; the last row of a step counts.
         """
         latest = {
             (row["step"], row.get("split")): row for row in self.metrics if row["kind"] == kind
@@ -79,7 +79,7 @@ class RunData:
 
 
 def read_run_data(folder: Path) -> RunData:
-    """A run folder -> its contents; raises DataError only where there is nothing to report on."""
+    """Read a run folder; raise DataError only if there is nothing to report on."""
     if not folder.is_dir():
         raise DataError(f"no run folder {str(folder)!r}; give the --output of a training run")
     if not any((folder / name).is_file() for name in RUN_FILES):
@@ -87,47 +87,49 @@ def read_run_data(folder: Path) -> RunData:
             f"{str(folder)!r} is not a run folder: it has none of {', '.join(RUN_FILES)}"
         )
     missing: list[str] = []
-    lacks = RUN_FILES | MASKED_RUN_FILES | INSIGHT_FILES
+    contents = RUN_FILES | MASKED_RUN_FILES | INSIGHT_FILES
 
     def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
         path = folder / name
         if not path.is_file():
-            missing.append(f"{name} is not there, so {lacks[name]} cannot be shown.")
+            missing.append(f"{name} is missing, so {contents[name]} cannot be shown.")
             return nothing
         try:
             return parse(path)
         except (OSError, ValueError, KeyError, TypeError) as error:
             reason = " ".join(str(error).split())
-            missing.append(f"{name} cannot be read ({reason}), so {lacks[name]} cannot be shown.")
+            missing.append(
+                f"{name} cannot be read ({reason}), so {contents[name]} cannot be shown."
+            )
             return nothing
 
-    # A run that learned by masks has no classes, and so no results or predictions of them.
+    # A masked pre-training run has no classes, so no results or predictions of them.
     without_classes = (folder / "masked.json").is_file()
     masked = read("masked.json", read_json_object, {}) if without_classes else {}
     evaluation = {} if without_classes else read("evaluation.json", read_json_object, {})
-    looked = (folder / "insight.json").is_file()
-    trains = not evaluation.get("of")  # else the training is told of in another folder
+    has_insight = (folder / "insight.json").is_file()
+    has_training = not evaluation.get("of")  # else another folder has it
     return RunData(
         folder=folder,
-        config=read("config.yaml", read_yaml_mapping, {}) if trains else {},
+        config=read("config.yaml", read_yaml_mapping, {}) if has_training else {},
         environment=read("environment.json", read_json_object, {}),
         data=read("data.json", read_json_object, {}),
         metrics=(
             read("metrics.jsonl", lambda path: read_metrics_rows(path, missing), [])
-            if trains
+            if has_training
             else []
         ),
         evaluation=evaluation,
         predictions=[] if without_classes else read("predictions.csv", read_predictions_csv, []),
         masked=masked,
-        insight=read("insight.json", read_json_object, {}) if looked else {},
-        arrays=read("insight.npz", read_npz_arrays, {}) if looked else {},
+        insight=read("insight.json", read_json_object, {}) if has_insight else {},
+        arrays=read("insight.npz", read_npz_arrays, {}) if has_insight else {},
         missing=missing,
     )
 
 
 def read_json_object(path: Path) -> dict[str, Any]:
-    """An object with what the report cannot do without."""
+    """Read a JSON object and check the keys that the report needs."""
     content = json.loads(path.read_text(encoding="utf-8"))
     if not isinstance(content, dict):
         raise ValueError(f"a {type(content).__name__} where an object is due")
@@ -150,7 +152,7 @@ def read_yaml_mapping(path: Path) -> dict[str, Any]:
 
 
 def read_metrics_rows(path: Path, missing: list[str]) -> list[dict[str, Any]]:
-    """The rows of a jsonl file; a torn line (a run killed while it wrote) is skipped and told."""
+    """Read the rows of metrics.jsonl; skip and report lines cut off by a killed run."""
     rows = []
     torn = []
     for number, line in enumerate(
@@ -186,7 +188,9 @@ def read_predictions_csv(path: Path) -> list[PredictionRow]:
                 prediction=row["prediction"],
                 probability=float(row["probability"]),
                 correct={"true": True, "false": False}.get(row["correct"]),
-                own=float(row[f"p:{row['label']}"]) if f"p:{row['label']}" in row else None,
+                true_probability=(
+                    float(row[f"p:{row['label']}"]) if f"p:{row['label']}" in row else None
+                ),
             )
             for row in csv.DictReader(file)
         ]

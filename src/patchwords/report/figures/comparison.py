@@ -1,9 +1,9 @@
-"""The figure of a comparison: each class's recall under both models, ordered by the difference."""
+"""Figures that compare models: recall by class, robustness, shift equivariance."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,31 +11,33 @@ from patchwords.evaluation.robustness.perturbation import Perturbation
 from patchwords.report.figures.plots import (
     LINE_STYLES,
     Curve,
+    FigureFiles,
     Panel,
     draw_panels,
-    encode_figure,
-    escape_mathtext,
+    format_class_name,
     new_figure,
+    save_figure,
+    style_axes,
 )
-from patchwords.report.format import truncate_name
-from patchwords.report.html import replace_surrogates as printable
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-MAX_RECALL_CLASSES = 30  # those with the largest differences; results.csv has them all
+MAX_RECALL_CLASSES = 30  # with the largest differences; results.csv has all classes
 RECALL_ROW_HEIGHT, RECALL_FRAME_HEIGHT = 0.26, 1.3  # inches of a class, and of title and axis
+RobustnessPoint = Mapping[str, Any]
+SEED_BAND_CAPTION = "Lines are means over seeds; bands are the range over seeds."
+EQUIVARIANCE_CAPTION = (
+    "f(g(x)) against g(f(x)) for circular shifts g, down and to the right. 0: f commutes with the "
+    "shift (for the logits: is invariant to it); 1.41: as different as unrelated vectors. A "
+    "convolution commutes at multiples of its stride, a patch embedding at multiples of the patch "
+    "size."
+)
 
 
-def draw_recall_comparison(rows: Sequence[dict[str, Any]], a: str, b: str) -> dict[str, bytes]:
-    """Rows of `compare`'s per_class -> {"recall.png": ..., "recall.svg": ...}.
+def draw_recall_comparison(rows: Sequence[dict[str, Any]], a: str, b: str) -> FigureFiles:
+    """Draw each class's recall under both models: recall.png and recall.svg.
 
-    On the left both recalls, told apart by colour and marker; on the right their difference with
-    its 95 % interval.
+    `rows` are per_class of `compare`. Left: both recalls; right: their difference with its 95 %
+    interval.
     """
-    import matplotlib
-
     widest = sorted(rows, key=lambda row: -abs(row["difference"]))[:MAX_RECALL_CLASSES]
     drawn = sorted(widest, key=lambda row: row["difference"])  # the first is at the bottom
     figure = new_figure(9.0, RECALL_FRAME_HEIGHT + RECALL_ROW_HEIGHT * len(drawn))
@@ -57,36 +59,19 @@ def draw_recall_comparison(rows: Sequence[dict[str, Any]], a: str, b: str) -> di
     ends = [difference - low, high - difference]
     right.errorbar(difference, y, xerr=ends, fmt="o", color="black", markersize=4, capsize=2)
     right.axvline(0, color="grey", linewidth=1)
-    right.set(xlabel="difference of recall, second less first (95 % interval)")
+    right.set(xlabel="difference in recall, second minus first (95 % interval)")
     for axes in (left, right):
         style_axes(axes)
-    with matplotlib.rc_context({"svg.hashsalt": "patchwords"}):
-        return {f"recall.{kind}": encode_figure(figure, kind) for kind in ("png", "svg")}
-
-
-def format_class_name(name: str, length: int) -> str:
-    return escape_mathtext(truncate_name(printable(name), length))
-
-
-def style_axes(axes: Axes) -> None:
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
-
-
-# Figures of robustness and of translation: a curve for each model.
-
-
-RobustnessPoint = Mapping[str, Any]
-SEED_BAND_CAPTION = "Lines are means over seeds; bands reach from the lowest to the highest."
+    return save_figure(figure, "recall")
 
 
 def draw_robustness(
-    disturbances: Sequence[Perturbation], points: Sequence[RobustnessPoint]
-) -> dict[str, bytes]:
-    """Points of `summarise_seeds` -> {"occlusion.png": ..., "occlusion.svg": ...} by family."""
-    files: dict[str, bytes] = {}
-    for family in dict.fromkeys(each.family for each in disturbances):
-        members = [each for each in disturbances if each.family == family]
+    perturbations: Sequence[Perturbation], points: Sequence[RobustnessPoint]
+) -> FigureFiles:
+    """Draw accuracy by level, a figure for each family; `points` are those of `summarise_seeds`."""
+    files: FigureFiles = {}
+    for family in dict.fromkeys(each.family for each in perturbations):
+        members = [each for each in perturbations if each.family == family]
         panels = [
             make_robustness_panel(
                 each, [point for point in points if point["disturbance"] == each.name]
@@ -98,39 +83,39 @@ def draw_robustness(
     return files
 
 
-def make_robustness_panel(disturbance: Perturbation, points: Sequence[RobustnessPoint]) -> Panel:
-    """Accuracy in percent over the levels."""
+def make_robustness_panel(perturbation: Perturbation, points: Sequence[RobustnessPoint]) -> Panel:
+    """Make a panel of the accuracy in percent by level."""
     curves = []
     for name in dict.fromkeys(robustness_curve_name(point) for point in points):
-        mine = sorted(
+        line = sorted(
             (point for point in points if robustness_curve_name(point) == name),
             key=lambda p: p["level"],
         )
         mean, lowest, highest = (
-            [100 * point[key] for point in mine] for key in ("mean", "lowest", "highest")
+            [100 * point[key] for point in line] for key in ("mean", "lowest", "highest")
         )
-        curves.append(Curve(name, [point["level"] for point in mine], mean, lowest, highest))
+        curves.append(Curve(name, [point["level"] for point in line], mean, lowest, highest))
     levels = sorted({point["level"] for point in points})
     return Panel(
-        disturbance.title,
-        disturbance.x_label,
+        perturbation.title,
+        perturbation.x_label,
         "accuracy, %",
         curves,
-        log_x=disturbance.log_x,
-        x_ticks=levels if disturbance.log_x else None,
+        log_x=perturbation.log_x,
+        x_ticks=levels if perturbation.log_x else None,
     )
 
 
 def robustness_curve_name(point: RobustnessPoint) -> str:
-    """What a curve is called: the model, and whose weakness was learned, if another's."""
+    """Name a curve: the model, and the model that the attack was prepared on, if another."""
     maker = point["prepared_on"]
     return (
         str(point["model"]) if maker in (None, point["model"]) else f"{point['model']} ({maker}'s)"
     )
 
 
-def draw_equivariance(rows: Sequence[RobustnessPoint]) -> dict[str, bytes]:
-    """Rows of `measure_translation` -> {"translation.png": ..., "translation.svg": ...}."""
+def draw_equivariance(rows: Sequence[RobustnessPoint]) -> FigureFiles:
+    """Draw the equivariance error by shift: translation.png and translation.svg."""
     titles = {
         "stem": "Stem",
         "features": "Features before the head",
@@ -149,17 +134,9 @@ def draw_equivariance(rows: Sequence[RobustnessPoint]) -> dict[str, bytes]:
 def mean_shift_error(
     rows: Sequence[RobustnessPoint], model: str, place: str
 ) -> tuple[list[float], list[float]]:
-    """Pixels, and the mean error of shifts down and to the right, where it is known."""
+    """Return shifts in pixels and the mean error of both directions, where it is known."""
     errors: dict[float, list[float]] = {}
     for row in rows:
         if row["model"] == model and row["place"] == place and row["error"] is not None:
             errors.setdefault(row["pixels"], []).append(row["error"])
-    return [*errors], [sum(found) / len(found) for found in errors.values()]
-
-
-EQUIVARIANCE_CAPTION = (
-    "f(g(x)) against g(f(x)) for shifts g, down and to the right, in a circle. 0: f commutes with "
-    "the shift (the logits: are not changed by it); 1.41: as unlike as if they had nothing to do "
-    "with one another. A convolution commutes at multiples of its stride, a patch embedding at "
-    "multiples of the patch size."
-)
+    return [*errors], [sum(values) / len(values) for values in errors.values()]

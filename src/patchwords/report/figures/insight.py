@@ -1,4 +1,4 @@
-"""Figures of what a model has learned: Fig. 7 of the paper, of any model; PNG and SVG.
+"""Figures of what a model has learned (Fig. 7, for any model) and of nearest images.
 
 Every caption says what is shown, over how many images, and what it does not show.
 """
@@ -19,7 +19,6 @@ from patchwords.report.figures.maps import (
     COLOUR_MAP,
     GridTile,
     draw_image_grid,
-    encode_captioned_figure,
 )
 from patchwords.report.figures.mosaic import (
     MOSAIC_COLUMNS,
@@ -27,15 +26,25 @@ from patchwords.report.figures.mosaic import (
     component_to_rgb,
     make_position_mosaic,
 )
-from patchwords.report.figures.plots import Curve, Panel, draw_panels, new_figure
+from patchwords.report.figures.plots import (
+    LINE_STYLES,
+    Curve,
+    FigureFiles,
+    Panel,
+    draw_panels,
+    mean_with_error,
+    new_figure,
+    save_captioned_figure,
+    style_axes,
+)
 from patchwords.report.format import format_count, pluralise, truncate_name
 
-MAX_POSITION_TABLES = 3
-FigureFiles = dict[str, bytes]
+MISSING_IMAGE_GREY = 0.85  # replaces a picture that can no longer be read
+IDENTICAL_COSINE = 0.9995  # is written as 1.000
 
 
 def draw_filter_components(filters: PrincipalFilters) -> FigureFiles:
-    """filters.png and .svg"""
+    """Draw the principal components: filters.png and filters.svg."""
     tiles = [
         GridTile(component_to_rgb(component), f"{share:.1%}")
         for component, share in zip(filters.components, filters.explained, strict=True)
@@ -46,7 +55,7 @@ def draw_filter_components(filters: PrincipalFilters) -> FigureFiles:
         f"The first {pluralise(len(tiles), 'principal component')} of the {filters.num_filters} filters of "
         f"the {filters.layer}, each with its share of their variance (together "
         f"{filters.explained.sum():.0%}). Mid-grey is 0, each on its own scale; the sign is "
-        "arbitrary. They show what the first layer can tell apart, not what the model makes of "
+        "arbitrary. They show what the first layer can distinguish, not how the model uses "
         f"it.{grey}"
     )
     return draw_image_grid(rows, caption, "filters", side=0.95)
@@ -55,7 +64,7 @@ def draw_filter_components(filters: PrincipalFilters) -> FigureFiles:
 def draw_position_similarity(
     similarity: PositionSimilarity, structures: Sequence[PositionStructure]
 ) -> FigureFiles:
-    """positions.png and .svg; of many tables the first, the middle and the last"""
+    """Draw similarity tables: the first, the middle and the last of many."""
     count = len(similarity.values)
     chosen = sorted({0, count // 2, count - 1}) if count > 1 else [0]
     _, h, w = similarity.values.shape[:3]
@@ -71,69 +80,70 @@ def draw_position_similarity(
         axes.spines[:].set_visible(False)
         axes.tick_params(length=0)
     figure.colorbar(image, ax=figure.axes, label="cosine similarity", shrink=0.8)
-    what = (
-        "Each tile: how alike the embedding of the offset from one patch to every other is to that "
-        "of the offset 0"
+    content = (
+        "Each tile: cosine similarity of the embedding of the offset from one patch to every other "
+        "with that of the offset 0"
         if similarity.offsets
-        else "Each tile: cosine similarity of the position embedding of one patch to that of every "
+        else "Each tile: cosine similarity of the position embedding of one patch with that of every "
         "other"
     )
-    every = "" if len(rows) == h and len(columns) == w else " Not every patch has a tile."
+    omitted = "" if len(rows) == h and len(columns) == w else " Not every patch has a tile."
     caption = (
-        f"{what}, on the grid of {h}x{w}. In the title: the share of the variance of similarities "
-        "explained by how many rows, or columns, two patches are apart, by both in sum, and by a "
-        f"falling function of their distance.{every} No image takes part: it shows what positions "
-        "tell the model, not what it does with them."
+        f"{content}, on the grid of {h}x{w}. In the title: the share of the variance explained by "
+        "the number of rows, or of columns, between two patches, by the sum of both, and by a "
+        f"falling function of their distance.{omitted} No image is involved: the figure shows what "
+        "positions tell the model, not how it uses them."
     )
-    return encode_captioned_figure(figure, caption, "positions")
+    return save_captioned_figure(figure, caption, "positions")
 
 
 def format_position_title(
     similarity: PositionSimilarity, structures: Sequence[PositionStructure], table: int
 ) -> str:
-    found = structures[table]
+    """Format the explained shares of a table."""
+    structure = structures[table]
     layer = f"layer {similarity.layers[table]}: " if len(similarity.values) > 1 else ""
     return (
-        f"{layer}rows {found.rows:.0%}, columns {found.columns:.0%}, both "
-        f"{found.rows_and_columns:.0%}, distance {found.distance:.0%}"
+        f"{layer}rows {structure.rows:.0%}, columns {structure.columns:.0%}, both "
+        f"{structure.rows_and_columns:.0%}, distance {structure.distance:.0%}"
     )
 
 
 def draw_attention_distance(
     distances: AttentionDistances, image_size: tuple[int, int]
 ) -> FigureFiles:
-    """distance.png and .svg: a dot for every head, with its standard error"""
+    """Draw a dot for every head with its standard error: distance.png and distance.svg."""
     from matplotlib.ticker import MaxNLocator
 
     mean, error = distances.mean, np.nan_to_num(distances.error)  # [L, K]
     figure = new_figure(max(4.6, 1.4 + 0.22 * len(mean)), 3.4)
     axes = figure.subplots()
     heads = mean.shape[1]
-    aside = np.linspace(-0.22, 0.22, heads) if heads > 1 else np.zeros(1)
-    for layer, row, wide in zip(distances.layers, mean, error, strict=True):
+    offsets = np.linspace(-0.22, 0.22, heads) if heads > 1 else np.zeros(1)
+    colour = LINE_STYLES[0][0]
+    for layer, row, bar in zip(distances.layers, mean, error, strict=True):
         axes.errorbar(
-            layer + aside, row, wide, fmt="o", color="#0072b2", markersize=3.2, elinewidth=0.8
+            layer + offsets, row, bar, fmt="o", color=colour, markersize=3.2, elinewidth=0.8
         )
-    alike = "a head that looks everywhere alike"
-    axes.axhline(distances.uniform, color="#444444", linestyle="--", linewidth=1, label=alike)
+    uniform = "uniform attention"
+    axes.axhline(distances.uniform, color="#444444", linestyle="--", linewidth=1, label=uniform)
     axes.legend(frameon=False, fontsize=7, loc="lower right")
     axes.set(xlabel="layer", ylabel="mean attention distance (pixels)")
     axes.set_ylim(0, max(float(mean.max()), distances.uniform) * 1.15 or 1)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(alpha=0.3)
+    style_axes(axes)
     n = len(distances.pixels)
     caption = (
-        f"How far each head looks: a dot is a head, averaged over the patches of "
+        f"How far each head looks: a dot is the mean of one head over the patches of "
         f"{pluralise(n, 'image')} of {image_size[0]}x{image_size[1]} pixels"
         f"{', with its standard error' if n > 1 else ''}. The class token is left out. A large "
-        "distance says that a head looks far, not at what, nor that it matters."
+        "distance shows that a head looks far, not at what, or that it matters."
     )
-    return encode_captioned_figure(figure, caption, "distance")
+    return save_captioned_figure(figure, caption, "distance")
 
 
 def draw_token_similarity(similarity: np.ndarray, prefix: int) -> FigureFiles:
-    """[n, L, h, w] -> tokens.png and .svg"""
+    """Draw token similarity [n, L, h, w] by depth: tokens.png and tokens.svg."""
     n, layers = similarity.shape[:2]
     flat = similarity.transpose(1, 0, 2, 3).reshape(layers, -1)
     low, high = np.quantile(flat, [0.1, 0.9], axis=1)
@@ -143,8 +153,8 @@ def draw_token_similarity(similarity: np.ndarray, prefix: int) -> FigureFiles:
     to = "the class token" if prefix else "the mean of the patches (there is no class token)"
     caption = (
         f"Cosine similarity of patch tokens to {to} after each layer, over all patches of "
-        f"{pluralise(n, 'image')}; the band holds 80 % of them. Tokens that are alike point the same "
-        "way; it does not show what they stand for."
+        f"{pluralise(n, 'image')}; the band holds 80 % of them. Similar tokens point in the same "
+        "direction; the figure does not show what they represent."
     )
     ticks = range(0, layers, -(-layers // 12))
     panel = Panel("Tokens by depth", "layer", "cosine similarity", [curve], x_ticks=ticks)
@@ -152,63 +162,44 @@ def draw_token_similarity(similarity: np.ndarray, prefix: int) -> FigureFiles:
 
 
 def draw_faithfulness(curves: Mapping[str, FaithfulnessCurves], baseline: str) -> FigureFiles:
-    """truth.png and .svg"""
+    """Draw deletion and insertion curves of every map: truth.png and truth.svg."""
     n = len(next(iter(curves.values())).deletion)
     panels = []
     for index, title in enumerate(("deletion", "insertion")):
         lines = []
-        for name, truth in curves.items():
-            values = truth.insertion if index else truth.deletion
-            share = np.linspace(0, 1, values.shape[1])
-            mean, wide = values.mean(axis=0), standard_error_band(values)
-            label = f"{name} ({truth.areas[:, index].mean():.3f})"
-            lines.append(
-                Curve(
-                    label,
-                    share.tolist(),
-                    mean.tolist(),
-                    *((mean + s * wide).tolist() for s in (-1, 1)),
-                )
-            )
-        of = "put in" if index else "taken away"
-        better = "higher is truer" if index else "lower is truer"
-        panels.append(Panel(f"{title}: {better}", f"patches {of}", "probability", lines))
-    stands = "the mean colour of the image" if baseline == "mean" else "the blurred image"
+        for name, curve in curves.items():
+            values = curve.insertion if index else curve.deletion
+            share = np.linspace(0, 1, values.shape[1]).tolist()
+            mean, error = mean_with_error(values)
+            label = f"{name} ({curve.areas[:, index].mean():.3f})"
+            band = ((mean + sign * error).tolist() for sign in (-1, 1))
+            lines.append(Curve(label, share, mean.tolist(), *band))
+        action = "added" if index else "removed"
+        better = "higher is better" if index else "lower is better"
+        panels.append(Panel(f"{title}: {better}", f"patches {action}", "probability", lines))
+    fill = "the mean colour of the image" if baseline == "mean" else "the blurred image"
     caption = (
-        "The probability of the class that the model answered, while patches are taken away or put "
-        f"in, the most important ones by each map first; over {pluralise(n, 'image')}, bands are one "
-        f"standard error, areas in brackets. Where a patch is missing, {stands} stands. No model "
-        "was trained on such images: read the difference from random, not the height."
+        "The probability of the model's answer while patches are removed or added, the most "
+        f"important by each map first; over {pluralise(n, 'image')}, bands are one standard error, "
+        f"areas in brackets. Missing patches are replaced by {fill}. No model was trained on such "
+        "images: read the difference from random, not the height."
     )
     return draw_panels(panels, caption, "truth")
 
 
-def standard_error_band(values: np.ndarray) -> np.ndarray:
-    """[n, S + 1] -> [S + 1], the standard error; 0 for a single image"""
-    n = len(values)
-    return values.std(axis=0, ddof=1) / n**0.5 if n > 1 else np.zeros(values.shape[1])
-
-
-# Figure of photos and the training images that are nearest to them; PNG and SVG.
-
-
-MISSING_IMAGE_GREY = 0.85  # the grey in place of a picture that is gone
-IDENTICAL_COSINE = 0.9995  # a cosine that is written as 1.000
-
-
 @dataclass(frozen=True)
 class NearestImage:
-    """A training image, as the model sees it."""
+    """A training image as the model sees it."""
 
     path: str
-    picture: np.ndarray | None  # [H, W, 3] of 0..1; None: it can no longer be read
+    picture: np.ndarray | None  # [H, W, 3] of 0..1; None if it cannot be read
     label: str | None
     similarity: float
 
 
 @dataclass(frozen=True)
 class PhotoNeighbours:
-    """A photo, and its nearest, the nearest first."""
+    """A photo and its neighbours, the nearest first."""
 
     path: str
     picture: np.ndarray  # [H, W, 3] of 0..1
@@ -217,63 +208,64 @@ class PhotoNeighbours:
 
 @dataclass(frozen=True)
 class SearchSummary:
-    """What was looked through, for the caption."""
+    """The images that were searched, for results.json and the caption."""
 
     data: str
-    origin: str  # which of its images, in words
+    origin: str  # "the training split"
     images: int
     skipped: int  # that cannot be read
-    of: int  # images there are; of many some were drawn
-    asked: int  # neighbours asked for
-    by_chance: float | None  # the median cosine of two of these images
+    of: int  # images in the data; a random subset of many is searched
+    asked: int  # requested neighbours
+    by_chance: float | None  # median cosine of two random images
 
 
-def draw_nearest_images(
-    companies: Sequence[PhotoNeighbours], searched: SearchSummary
-) -> dict[str, bytes]:
-    """nearest.png and .svg: a row for each photo, on the left, with its nearest beside it"""
+def draw_nearest_images(photos: Sequence[PhotoNeighbours], search: SearchSummary) -> FigureFiles:
+    """Draw a row for each photo with its nearest images: nearest.png and nearest.svg."""
     rows = []
-    for company in companies:
-        gone = np.full_like(company.picture, MISSING_IMAGE_GREY)
-        row = [GridTile(company.picture, f"the photo\n{truncate_start(Path(company.path).name)}")]
+    for photo in photos:
+        missing = np.full_like(photo.picture, MISSING_IMAGE_GREY)
+        row = [GridTile(photo.picture, f"the photo\n{truncate_start(Path(photo.path).name)}")]
         row += [
-            GridTile(gone if near.picture is None else near.picture, format_neighbour_title(near))
-            for near in company.neighbours
+            GridTile(
+                missing if near.picture is None else near.picture, format_neighbour_title(near)
+            )
+            for near in photo.neighbours
         ]
         rows.append(row)
-    return draw_image_grid(rows, format_nearest_caption(companies, searched), "nearest", side=1.15)
+    return draw_image_grid(rows, format_nearest_caption(photos, search), "nearest", side=1.15)
 
 
 def truncate_start(name: str, length: int = 18) -> str:
-    """Of a long name the end, where a row of a file stands."""
+    """Shorten a long name to its end, which has the row of a file."""
     return name if len(name) <= length else "…" + name[1 - length :]
 
 
 def format_neighbour_title(near: NearestImage) -> str:
-    """Above a picture: what it is and how near, or that it is gone."""
+    """Format label and cosine, or that the image is missing."""
     label = "no label" if near.label is None else truncate_name(near.label, 18)
-    return f"{label if near.picture is not None else 'it is gone'}\n{near.similarity:.3f}"
+    return f"{label if near.picture is not None else 'missing'}\n{near.similarity:.3f}"
 
 
-def format_nearest_caption(companies: Sequence[PhotoNeighbours], searched: SearchSummary) -> str:
-    """What is shown, among how many images, and what it does not show"""
-    found = len(companies[0].neighbours)
-    fewer = f" ({searched.asked} were asked for)" if found < searched.asked else ""
-    tried = searched.images + searched.skipped
-    some = f", drawn of {format_count(searched.of)}" if tried < searched.of else ""
-    if searched.skipped:
-        some += f" ({format_count(searched.skipped)} more cannot be read)"
-    said = (
-        f"{pluralise(len(companies), 'photo')}, on the left, and beside each the "
-        f"{pluralise(found, 'image')}{fewer} of {searched.data} ({searched.origin}) whose features "
-        f"are nearest to its own, among {pluralise(searched.images, 'image')}{some}: label and "
-        "cosine above each, all as the model sees them."
+def format_nearest_caption(photos: Sequence[PhotoNeighbours], search: SearchSummary) -> str:
+    """Describe what is shown, among how many images, and what it does not show."""
+    count = len(photos[0].neighbours)
+    fewer = f" ({search.asked} were requested)" if count < search.asked else ""
+    tried = search.images + search.skipped
+    subset = f", a random subset of {format_count(search.of)}" if tried < search.of else ""
+    if search.skipped:
+        subset += f" ({format_count(search.skipped)} more cannot be read)"
+    sentences = [
+        f"{pluralise(len(photos), 'photo')} (left), each with the {pluralise(count, 'image')}{fewer} "
+        f"of {search.data} ({search.origin}) that are nearest in the model's features, among "
+        f"{pluralise(search.images, 'image')}{subset}: label and cosine above each, all as the model "
+        "sees them."
+    ]
+    if search.by_chance is not None:
+        sentences.append(f"Two random images have a cosine of {search.by_chance:.3f} (median).")
+    if any(near.similarity >= IDENTICAL_COSINE for photo in photos for near in photo.neighbours):
+        sentences.append("1.000 is the photo itself, or one that the model cannot distinguish.")
+    sentences.append(
+        "Near means similar in what a classifier on this model reads; the figure does not show why, "
+        "that the photo is of their class, or that an answer is based on these images."
     )
-    if searched.by_chance is not None:
-        said += f" Two of those images drawn by chance are at {searched.by_chance:.3f} (median)."
-    if any(near.similarity >= IDENTICAL_COSINE for one in companies for near in one.neighbours):
-        said += " At 1.000 it is the photo itself, or one that the model cannot tell from it."
-    return said + (
-        " Near is alike in what a classifier on this model reads; the figure shows neither why, "
-        "nor that the photo is of their class, nor that an answer comes from these images."
-    )
+    return " ".join(sentences)

@@ -1,8 +1,11 @@
-"""Figures of where a model looks in photos: Figs. 6 and 14 of the paper; PNG and SVG."""
+"""Figures of image grids and attention maps over photos (Figs. 6 and 14).
+
+Maps have the colours of viridis, whose lightness rises evenly: it is readable in grey and for
+colour-blind readers. An overlay is the photo, darkened where the map is low.
+"""
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -10,34 +13,29 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from patchwords.interpret.attention import QueryPatch
-from patchwords.report.figures.plots import encode_figure, escape_mathtext
+from patchwords.report.figures.plots import (
+    CAPTION_LINE_HEIGHT,
+    FigureFiles,
+    escape_mathtext,
+    save_figure,
+    wrap_caption,
+)
 from patchwords.report.format import pluralise, truncate_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.figure import Figure
-
-
-# Sheets of tiles: pictures and maps in rows, a caption below, as PNG and SVG.
-#
-# Maps have the colours of viridis, whose lightness rises evenly: it reads in grey, and to
-# colour-blind people. An overlay is the photo itself, darkened where the map is low.
-
 
 COLOUR_MAP = "viridis"
-GRID_CAPTION_LETTERS_PER_INCH = 15.5  # of a caption, per inch of the figure
-MIN_GRID_WIDTH = 4.5  # inches
-TILE_GAP, TILE_TITLE_HEIGHT, CAPTION_LINE_HEIGHT = (
-    0.07,
-    0.36,
-    0.155,
-)  # between tiles, for words above one, of a caption
-MIN_OVERLAY_LIGHT = 0.12  # of the photo's light that an overlay leaves where the map is lowest
+# inches
+MIN_GRID_WIDTH = 4.5
+TILE_GAP, TILE_TITLE_HEIGHT = 0.07, 0.36
+MIN_OVERLAY_LIGHT = 0.12  # share of the photo's light that is left where the map is lowest
+MAX_HEADS_PER_ROW = 16
 
 
 @dataclass(frozen=True)
 class GridTile:
-    """A picture [H, W, 3] of 0..1, or a map [h, w], on a scale of its own; and words above it."""
+    """A picture [H, W, 3] of 0..1, or a map [h, w] on its own scale, with a title."""
 
     array: np.ndarray
     title: str = ""
@@ -45,44 +43,41 @@ class GridTile:
 
 def draw_image_grid(
     rows: Sequence[Sequence[GridTile]], caption: str, name: str, side: float = 1.7
-) -> dict[str, bytes]:
-    """-> {"NAME.png": ..., "NAME.svg": ...}; tiles of one shape, so many inches wide"""
+) -> FigureFiles:
+    """Draw rows of tiles of one shape, `side` inches wide: NAME.png and NAME.svg."""
     from matplotlib.figure import Figure
 
-    across = max(map(len, rows))
+    columns = max(map(len, rows))
     first = rows[0][0].array
-    tall = side * first.shape[0] / first.shape[1]
-    lines = wrap_caption(caption, max(side * across, MIN_GRID_WIDTH))
-    width = max((side + TILE_GAP) * across + TILE_GAP, MIN_GRID_WIDTH)
-    below = CAPTION_LINE_HEIGHT * (len(lines) + 1)
-    height = (tall + TILE_TITLE_HEIGHT) * len(rows) + below
+    tile_height = side * first.shape[0] / first.shape[1]
+    row_height = tile_height + TILE_TITLE_HEIGHT
+    lines = wrap_caption(caption, max(side * columns, MIN_GRID_WIDTH))
+    width = max((side + TILE_GAP) * columns + TILE_GAP, MIN_GRID_WIDTH)
+    height = row_height * len(rows) + CAPTION_LINE_HEIGHT * (len(lines) + 1)
     figure = Figure(figsize=(width, height))
-    # One pair of axes in inches for all tiles: with a pair each, fifty tiles would take seconds.
+    # One pair of axes in inches for all tiles: with one each, fifty tiles would take seconds.
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set_axis_off()
     axes.set(xlim=(0, width), ylim=(0, height), autoscale_on=False)
     for i, row in enumerate(rows):
         for j, tile in enumerate(row):
-            left, bottom = (
-                TILE_GAP + j * (side + TILE_GAP),
-                height - (i + 1) * (tall + TILE_TITLE_HEIGHT),
-            )
-            draw_grid_tile(axes, tile, (left, left + side, bottom, bottom + tall))
+            left, bottom = TILE_GAP + j * (side + TILE_GAP), height - (i + 1) * row_height
+            draw_grid_tile(axes, tile, (left, left + side, bottom, bottom + tile_height))
     axes.text(TILE_GAP, CAPTION_LINE_HEIGHT / 2, "\n".join(lines), fontsize=8, va="bottom")
-    return encode_png_and_svg(figure, name)
+    return save_figure(figure, name)
 
 
-def draw_grid_tile(axes: Axes, tile: GridTile, place: tuple[float, float, float, float]) -> None:
-    """Into this place: left, right, bottom and top, in inches"""
-    left, right, _, top = place
-    # A picture has colours already, and imshow leaves them alone.
-    axes.imshow(tile.array, COLOUR_MAP, extent=place, aspect="auto", interpolation="nearest")
+def draw_grid_tile(axes: Axes, tile: GridTile, extent: tuple[float, float, float, float]) -> None:
+    """Draw a tile at (left, right, bottom, top), in inches."""
+    left, right, _, top = extent
+    # imshow applies the colour map to maps only; pictures have colours.
+    axes.imshow(tile.array, COLOUR_MAP, extent=extent, aspect="auto", interpolation="nearest")
     middle = (left + right) / 2
     axes.text(middle, top + 0.03, escape_mathtext(tile.title), fontsize=7, ha="center", va="bottom")
 
 
 def overlay_map(picture: np.ndarray, numbers: np.ndarray) -> np.ndarray:
-    """[H, W, 3] of 0..1, map [h, w] -> [H, W, 3], dark where the map is low"""
+    """Darken a picture [H, W, 3] of 0..1 where the map [h, w] is low."""
     low, high = numbers.min(), numbers.max()
     light = (numbers - low) / max(high - low, np.finfo(np.float32).tiny)
     rows, columns = (
@@ -92,111 +87,81 @@ def overlay_map(picture: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     return picture * (MIN_OVERLAY_LIGHT + (1 - MIN_OVERLAY_LIGHT) * light[rows][:, columns, None])
 
 
-def encode_captioned_figure(figure: Figure, caption: str, name: str) -> dict[str, bytes]:
-    """The caption goes below, in as many lines as it needs."""
-    width, height = figure.get_size_inches()
-    lines = wrap_caption(caption, width)
-    figure.set_size_inches(width, height + CAPTION_LINE_HEIGHT * (len(lines) + 1))
-    figure.supxlabel("\n".join(lines), fontsize=8, x=0.01, ha="left")
-    return encode_png_and_svg(figure, name)
-
-
-def wrap_caption(caption: str, width: float) -> list[str]:
-    """In lines for a figure of so many inches"""
-    return textwrap.wrap(escape_mathtext(caption), int(GRID_CAPTION_LETTERS_PER_INCH * width))
-
-
-def encode_png_and_svg(figure: Figure, name: str) -> dict[str, bytes]:
-    """As PNG and as SVG"""
-    import matplotlib
-
-    with matplotlib.rc_context({"svg.hashsalt": "patchwords"}):
-        return {
-            f"{name}.png": encode_figure(figure, "png"),
-            f"{name}.svg": encode_figure(figure, "svg"),
-        }
-
-
-MAX_HEADS_PER_ROW = 16  # in a row
-
-
 @dataclass(frozen=True)
 class PhotoAttention:
-    """A photo as the model sees it, and maps of it."""
+    """A photo as the model sees it, and its maps."""
 
     name: str
     picture: np.ndarray  # [H, W, 3] of 0..1
-    answer: str | None  # what the model says it is; none without classes
+    answer: str | None  # the model's; None without classes
     maps: Mapping[str, np.ndarray]  # [h, w] each
 
 
 def draw_attention_maps(
-    gazes: Sequence[PhotoAttention], prefix: int, query: QueryPatch = None
-) -> dict[str, bytes]:
-    """maps.png and .svg: a row for each photo; each map, and the photo seen through it"""
+    photos: Sequence[PhotoAttention], prefix: int, query: QueryPatch = None
+) -> FigureFiles:
+    """Draw each photo's maps, alone and over the photo: maps.png and maps.svg."""
     rows = []
-    for gaze in gazes:
-        answer = f"\n{truncate_name(gaze.answer, 20)}" if gaze.answer else ""
-        row = [GridTile(gaze.picture, truncate_name(gaze.name, 20) + answer)]
-        for name, numbers in gaze.maps.items():
-            row.append(GridTile(numbers, f"{name}\nmost {numbers.max():.2g}"))
-            row.append(GridTile(overlay_map(gaze.picture, numbers)))
+    for photo in photos:
+        answer = f"\n{truncate_name(photo.answer, 20)}" if photo.answer else ""
+        row = [GridTile(photo.picture, truncate_name(photo.name, 20) + answer)]
+        for name, values in photo.maps.items():
+            row.append(GridTile(values, f"{name}\nmax {values.max():.2g}"))
+            row.append(GridTile(overlay_map(photo.picture, values)))
         rows.append(row)
     caption = (
-        f"Where the model looks in {pluralise(len(gazes), 'photo')}, from {describe_query(prefix, query)}: "
-        "attention of the last layer (mean of heads); Attention Rollout over all layers; and, "
-        "where the model knows classes, rollout weighted by gradients, which asks what speaks for "
-        "the class named above the photo. Bright is much; each map has its own scale, and its "
-        "largest value above. Attention says where values came from, not that the answer "
-        "hangs on them: the deletion and insertion curves measure that."
+        f"Where the model looks in {pluralise(len(photos), 'photo')}, from "
+        f"{describe_query(prefix, query)}: attention of the last layer (mean of heads); Attention "
+        "Rollout over all layers; and, for a model with classes, rollout weighted by gradients, "
+        "which shows what supports the class named above the photo. Bright is high; each map has "
+        "its own scale, with its maximum above. Attention shows where values came from, not that "
+        "the answer depends on them: the deletion and insertion curves measure that."
     )
     return draw_image_grid(rows, caption, "maps", side=1.5)
 
 
 def draw_head_maps(
-    gaze: PhotoAttention,
+    photo: PhotoAttention,
     attention: np.ndarray,
     layers: Sequence[int],
     heads: Sequence[int],
     prefix: int,
     query: QueryPatch,
-) -> dict[str, bytes]:
-    """[L, K, h, w] of the chosen layers and heads -> heads.png and .svg"""
-    picture = gaze.picture.copy()
+) -> FigureFiles:
+    """Draw attention [L, K, h, w] of the chosen layers and heads: heads.png and heads.svg."""
+    picture = photo.picture.copy()
     if query is not None:
         picture = frame_query_patch(picture, attention.shape[2:], query)
     rows = []
-    for layer, of_layer in zip(layers, attention, strict=True):
+    for layer, layer_maps in zip(layers, attention, strict=True):
+        tiles = [
+            GridTile(values, f"layer {layer} head {head}\nmax {values.max():.2g}")
+            for head, values in zip(heads, layer_maps, strict=True)
+        ]
         for start in range(0, len(heads), MAX_HEADS_PER_ROW):
-            row = [GridTile(picture, truncate_name(gaze.name, 16))]
-            row += [
-                GridTile(numbers, f"layer {layer} head {head}\nmost {numbers.max():.2g}")
-                for head, numbers in list(zip(heads, of_layer, strict=True))[
-                    start : start + MAX_HEADS_PER_ROW
-                ]
-            ]
-            rows.append(row)
+            photo_tile = GridTile(picture, truncate_name(photo.name, 16))
+            rows.append([photo_tile, *tiles[start : start + MAX_HEADS_PER_ROW]])
     caption = (
-        f"Attention of single heads in one photo, from {describe_query(prefix, query)}. Bright is much; each "
-        "map has its own scale, and its largest value above. A head shows where it takes "
-        "values from; what the layers after it make of them is not shown."
+        f"Attention of single heads in one photo, from {describe_query(prefix, query)}. Bright is "
+        "high; each map has its own scale, with its maximum above. A map shows where the head takes "
+        "values from, not what later layers do with them."
     )
     return draw_image_grid(rows, caption, "heads", side=1.25)
 
 
 def describe_query(prefix: int, query: QueryPatch) -> str:
-    """The query in words"""
+    """Describe the query for a caption."""
     if query is not None:
         return f"the patch in row {query[0]}, column {query[1]} (from 0; framed)"
     if prefix:
         return "the class token"
-    return "the patches, in the mean over all of them (there is no class token)"
+    return "all patches, on average (there is no class token)"
 
 
 def frame_query_patch(
     picture: np.ndarray, grid: Sequence[int], query: tuple[int, int]
 ) -> np.ndarray:
-    """The patch of the query with a white and a black line around it"""
+    """Draw a white and a black frame around the query patch."""
     (height, width), (rows, columns) = picture.shape[:2], grid
     top, bottom = (height * (query[0] + i) // rows for i in (0, 1))
     left, right = (width * (query[1] + i) // columns for i in (0, 1))

@@ -1,28 +1,33 @@
-"""Line charts as inline SVG, coloured by the page's CSS variables, so that dark mode and print
-follow. Hovering a point shows its numbers (<title>); no script is needed.
+"""Charts of the page as inline SVG: lines, interval, confusion matrix, calibration, heads.
+
+Colours are the page's CSS variables, so that dark mode and print follow. Hovering a mark shows its
+numbers (<title>); no script is needed. `plots` draws the exported figures.
 """
 
 from __future__ import annotations
 
-import base64
-import io
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
+from patchwords.interpret.view import encode_image_url
 from patchwords.report.format import format_count, format_percent, truncate_name
 from patchwords.report.html import Content, Markup, join_markup, tag
 from patchwords.report.run_data import RunData
 
-MAX_LINE_POINTS = 150  # of a line; more rows are averaged in buckets
+MAX_LINE_POINTS = 150  # more rows are averaged in buckets
+MAX_MATRIX_CLASSES = 20  # up to which a matrix shows counts
+MAX_MATRIX_LABEL_LENGTH = 18  # letters of a class name
+MAX_NUMBERED_LAYERS = 12
 
 
 @dataclass(frozen=True)
 class ChartPoint:
-    """A place on a line; low and high are the extremes of the rows that it stands for."""
+    """A point of a line; low and high are the range of the rows that it averages."""
 
     x: float
     y: float
@@ -33,17 +38,17 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartSeries:
-    """A line of a chart. Look: "first" and "second" are the page's two colours."""
+    """A line of a chart; `look` is a colour class of the page: first, second or third."""
 
     name: str
     points: list[ChartPoint]
     look: str = "first"
-    dots: bool = False  # mark each point: for the few rows of an evaluation
+    dots: bool = False  # mark each point, for the few rows of evaluations
 
 
 @dataclass(frozen=True)
 class ChartFrame:
-    """Data coordinates -> pixels of a chart."""
+    """Mapping of data coordinates to pixels of a chart."""
 
     x: tuple[float, float]
     y: tuple[float, float]
@@ -54,11 +59,13 @@ class ChartFrame:
     top: int = 34
     bottom: int = 40
 
-    def across(self, x: float) -> float:
+    def x_pixel(self, x: float) -> float:
+        """Return the horizontal pixel of a value."""
         share = (x - self.x[0]) / ((self.x[1] - self.x[0]) or 1)
         return self.left + share * (self.width - self.left - self.right)
 
-    def down(self, y: float) -> float:
+    def y_pixel(self, y: float) -> float:
+        """Return the vertical pixel of a value."""
         share = (y - self.y[0]) / ((self.y[1] - self.y[0]) or 1)
         return self.height - self.bottom - share * (self.height - self.top - self.bottom)
 
@@ -66,13 +73,13 @@ class ChartFrame:
 def make_series(
     rows: Sequence[dict[str, Any]], key: str, name: str, look: str = "first", dots: bool = False
 ) -> ChartSeries:
-    """One column of metrics.jsonl as a line; rows without a finite value are left out."""
+    """Make a line of one column of metrics.jsonl, without values that are not finite."""
     pairs = [
         (float(row["step"]), float(row[key]))
         for row in rows
         if isinstance(row.get(key), (int, float)) and math.isfinite(row[key])
     ]
-    # buckets of one size: where they differed, the line would look calmer for no reason
+    # buckets of equal size: larger ones would look smoother for no reason
     size = -(-len(pairs) // MAX_LINE_POINTS) or 1
     buckets = [np.array(pairs[i : i + size]) for i in range(0, len(pairs), size)]
     points = [
@@ -89,7 +96,7 @@ def make_series(
 
 
 def collect_training_charts(run: RunData) -> list[tuple[str, list[ChartSeries]]]:
-    """(title, lines) of each chart of the training that the run has numbers for."""
+    """Collect (title, lines) of each training chart that the run has numbers for."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     charts = []
     for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr")):
@@ -105,12 +112,12 @@ def collect_training_charts(run: RunData) -> list[tuple[str, list[ChartSeries]]]
     return [(title, lines) for title, lines in charts if lines]
 
 
-def choose_ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """At most `most` + 1 round numbers (1, 2, 2.5 or 5 times a power of ten) within the range."""
+def choose_ticks(low: float, high: float, intervals: int = 5) -> list[float]:
+    """Choose up to `intervals` + 1 round numbers (1, 2, 2.5, 5 times a power of ten)."""
     span = high - low
     if span <= 0 or not math.isfinite(span):
         return [low]
-    rough = span / most
+    rough = span / intervals
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * (1 - 1e-9))
     first = math.ceil(low / step - 1e-9)
@@ -119,13 +126,14 @@ def choose_ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 
 def svg_text(x: float, y: float, content: Content, **attributes: Content) -> Markup:
+    """Render a <text> element."""
     return tag("text", content, x=x, y=y, **attributes)
 
 
 def svg_drawing(
     width: float, height: float, alt: str, *parts: Content, **attributes: Content
 ) -> Markup:
-    """An <svg> that says in words what it shows."""
+    """Render an <svg> with a text alternative."""
     box = f"0 0 {width:g} {height:g}"
     return tag("svg", *parts, viewBox=box, role="img", aria_label=alt, **attributes)
 
@@ -133,51 +141,58 @@ def svg_drawing(
 def line_chart(
     series: Sequence[ChartSeries],
     alt: str,
-    show: Callable[[float], str],
+    format_y: Callable[[float], str],
     ceiling: float | None = None,
-    over: str = "step",
+    x_label: str = "step",
 ) -> Markup:
-    """Lines over the training step, or whatever `over` names.
+    """Render lines over the training step, or over `x_label`.
 
-    `show` writes a value of the y axis, which `ceiling` caps.
+    `format_y` formats values of the y axis, `ceiling` is their maximum.
     """
     points = [point for line in series for point in line.points]
     low, high = min(p.low for p in points), max(p.high for p in points)
     bottom = 0.0 if ceiling is None or low < 0.5 * ceiling else math.floor(low * 20) / 20
     top = ceiling if ceiling is not None else (high * 1.05 or 1.0)
     frame = ChartFrame(x=(0.0, max(p.x for p in points) or 1.0), y=(bottom, top))
-    parts = [svg_axes(frame, show, over)]
+    parts = [svg_axes(frame, format_y, x_label)]
     for line in series:
         parts += [
             svg_band(frame, line),
             svg_polyline(frame, line),
-            *svg_hover_points(frame, line, show, over),
+            *svg_hover_points(frame, line, format_y, x_label),
         ]
-    place = float(frame.left)
+    x = float(frame.left)
     for line in series if len(series) > 1 else ():
-        parts.append(tag("rect", x=place, y=10.0, width=14, height=4, rx=2, class_=line.look))
-        parts.append(svg_text(place + 20, 16.0, line.name, class_="key"))
-        place += 34 + 7.2 * len(line.name)
+        parts.append(tag("rect", x=x, y=10.0, width=14, height=4, rx=2, class_=line.look))
+        parts.append(svg_text(x + 20, 16.0, line.name, class_="key"))
+        x += 34 + 7.2 * len(line.name)
     return svg_drawing(frame.width, frame.height, alt, *parts)
 
 
-def svg_axes(frame: ChartFrame, show: Callable[[float], str], over: str) -> Markup:
-    """Grid lines and numbers."""
+def svg_y_grid(frame: ChartFrame, format_y: Callable[[float], str]) -> list[Markup]:
+    """Render horizontal grid lines with their values."""
     end = frame.width - frame.right
     parts = []
     for value in choose_ticks(*frame.y):
-        y = frame.down(value)
+        y = frame.y_pixel(value)
         parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
-        parts.append(svg_text(frame.left - 8, y + 4, show(value), class_="end"))
+        parts.append(svg_text(frame.left - 8, y + 4, format_y(value), class_="end"))
+    return parts
+
+
+def svg_axes(frame: ChartFrame, format_y: Callable[[float], str], x_label: str) -> Markup:
+    """Render grid lines and the numbers of both axes."""
+    parts = svg_y_grid(frame, format_y)
     floor = frame.height - frame.bottom
     for value in choose_ticks(*frame.x):
-        parts.append(svg_text(frame.across(value), floor + 18, f"{value:,.0f}", class_="middle"))
-    parts.append(svg_text(end, frame.height - 5, over, class_="end"))
+        parts.append(svg_text(frame.x_pixel(value), floor + 18, f"{value:,.0f}", class_="middle"))
+    end = frame.width - frame.right
+    parts.append(svg_text(end, frame.height - 5, x_label, class_="end"))
     return join_markup(*parts)
 
 
 def svg_band(frame: ChartFrame, line: ChartSeries) -> Markup:
-    """The spread of the rows behind averaged points."""
+    """Render the range of the rows behind averaged points."""
     if all(point.rows == 1 for point in line.points):
         return Markup("")
     corners = [(p.x, p.high) for p in line.points] + [(p.x, p.low) for p in reversed(line.points)]
@@ -185,25 +200,27 @@ def svg_band(frame: ChartFrame, line: ChartSeries) -> Markup:
 
 
 def svg_polyline(frame: ChartFrame, line: ChartSeries) -> Markup:
-    where = svg_coordinates(frame, [(point.x, point.y) for point in line.points])
-    return tag("polyline", points=where, class_=f"line {line.look}")
+    """Render the line itself."""
+    points = svg_coordinates(frame, [(point.x, point.y) for point in line.points])
+    return tag("polyline", points=points, class_=f"line {line.look}")
 
 
 def svg_coordinates(frame: ChartFrame, corners: Sequence[tuple[float, float]]) -> str:
-    return " ".join(f"{frame.across(x):.1f},{frame.down(y):.1f}" for x, y in corners)
+    """Format data coordinates as an SVG points attribute."""
+    return " ".join(f"{frame.x_pixel(x):.1f},{frame.y_pixel(y):.1f}" for x, y in corners)
 
 
 def svg_hover_points(
-    frame: ChartFrame, line: ChartSeries, show: Callable[[float], str], over: str
+    frame: ChartFrame, line: ChartSeries, format_y: Callable[[float], str], x_label: str
 ) -> list[Markup]:
-    """A dot per point, drawn or unseen, that tells its numbers."""
+    """Render a dot per point, visible or not, that shows its numbers on hovering."""
     look = f"dot {line.look}" if line.dots or len(line.points) == 1 else "unseen"
     return [
         tag(
             "circle",
-            tag("title", f"{over} {point.x:,.0f}: {line.name} {show(point.y)}"),
-            cx=frame.across(point.x),
-            cy=frame.down(point.y),
+            tag("title", f"{x_label} {point.x:,.0f}: {line.name} {format_y(point.y)}"),
+            cx=frame.x_pixel(point.x),
+            cy=frame.y_pixel(point.y),
             r=4 if look != "unseen" else 7,
             class_=look,
         )
@@ -211,37 +228,32 @@ def svg_hover_points(
     ]
 
 
-# The diagrams of the results as inline SVG: the interval, the confusion matrix, calibration.
-
-
-MAX_MATRIX_CLASSES = 20  # classes whose counts can be read in a drawn matrix
-MAX_MATRIX_LABEL_LENGTH = 18  # letters of a class name beside a matrix
-
-
 def interval_diagram(value: float, low: float, high: float, baseline: float) -> Markup:
-    """Accuracy, its interval and the baseline on a scale from 0 to 100 %."""
+    """Render accuracy, its interval and the baseline on a scale from 0 to 100 %."""
     frame = ChartFrame(x=(0, 1), y=(0, 1), width=440, height=92, left=22, right=24)
     end = frame.width - frame.right
     parts = [tag("line", x1=frame.left, x2=end, y1=48, y2=48, class_="track")]
     for share in (0, 0.25, 0.5, 0.75, 1):
-        x = frame.across(share)
+        x = frame.x_pixel(share)
         parts.append(tag("line", x1=x, x2=x, y1=60, y2=65, class_="tick"))
         parts.append(svg_text(x, 82, f"{100 * share:.0f} %", class_="middle"))
-    base = frame.across(baseline)
+    base = frame.x_pixel(baseline)
     parts += [
         tag("line", x1=base, x2=base, y1=34, y2=62, class_="baseline"),
-        svg_text(base, 24, "commonest class", class_="middle" if 0.15 < baseline < 0.85 else "key"),
+        svg_text(
+            base, 24, "most frequent class", class_="middle" if 0.15 < baseline < 0.85 else "key"
+        ),
         tag(
             "rect",
             tag("title", f"95 % interval: {format_percent(low)} to {format_percent(high)}"),
-            x=frame.across(low),
+            x=frame.x_pixel(low),
             y=38,
-            width=max(frame.across(high) - frame.across(low), 3.0),
+            width=max(frame.x_pixel(high) - frame.x_pixel(low), 3.0),
             height=20,
             rx=6,
             class_="range",
         ),
-        tag("circle", cx=frame.across(value), cy=48, r=6, class_="value"),
+        tag("circle", cx=frame.x_pixel(value), cy=48, r=6, class_="value"),
     ]
     alt = (
         f"Accuracy {format_percent(value)}, 95 % interval {format_percent(low)} to {format_percent(high)}, "
@@ -251,7 +263,7 @@ def interval_diagram(value: float, low: float, high: float, baseline: float) -> 
 
 
 def confusion_heat_map(confusion: Sequence[Sequence[int]], classes: Sequence[str]) -> Markup:
-    """The confusion matrix with its counts; rows are true classes, shaded by share of the row."""
+    """Render the confusion matrix with counts, shaded by the share of the true class."""
     size = 62 if len(classes) <= 6 else 56 if len(classes) <= 10 else 38
     longest = min(max(len(name) for name in classes), MAX_MATRIX_LABEL_LENGTH)
     left, top = max(30 + 7.5 * longest, 110.0), 40 + 5.6 * longest
@@ -267,16 +279,18 @@ def confusion_heat_map(confusion: Sequence[Sequence[int]], classes: Sequence[str
         parts.append(tag("text", short, full, transform=turn, class_="name"))
         for j, number in enumerate(row):
             share = number / total if total else 0.0
-            told = f"{number} of {total} {name} predicted as {classes[j]} ({format_percent(share)})"
+            title = (
+                f"{number} of {total} {name} predicted as {classes[j]} ({format_percent(share)})"
+            )
             parts.append(
-                heat_map_cell((left + j * size, y), size, number, share, right=i == j, told=told)
+                heat_map_cell((left + j * size, y), size, number, share, right=i == j, title=title)
             )
     right = left + len(classes) * size + 5.0 * longest
     alt = (
         f"Confusion matrix of {len(classes)} classes: rows are true, columns are predicted classes"
     )
     height = top + len(classes) * size + 8
-    parts.append(svg_text(0, top - 10, "true ↓  answer →", class_="key"))
+    parts.append(svg_text(0, top - 10, "true ↓  predicted →", class_="key"))
     return svg_drawing(
         right,
         height,
@@ -288,16 +302,17 @@ def confusion_heat_map(confusion: Sequence[Sequence[int]], classes: Sequence[str
 
 
 def heat_map_cell(
-    corner: tuple[float, float], size: float, number: int, share: float, *, right: bool, told: str
+    corner: tuple[float, float], size: float, number: int, share: float, *, right: bool, title: str
 ) -> Markup:
+    """Render one cell of the matrix."""
     x, y = corner
     look = "right" if right else "wrong"
-    # a square root makes the rare mistakes visible beside a diagonal near 1
+    # the square root makes rare mistakes visible next to a diagonal near 1
     strength = share if right else share**0.5
     shape = {"x": x + 1, "y": y + 1, "width": size - 2, "height": size - 2, "rx": 4}
     return tag(
         "g",
-        tag("title", told),
+        tag("title", title),
         tag("rect", **shape, class_="empty"),
         tag("rect", **shape, class_=look, fill_opacity=strength) if number else None,
         svg_text(
@@ -310,102 +325,97 @@ def heat_map_cell(
 
 
 def confusion_pixel_map(confusion: Sequence[Sequence[int]]) -> str:
-    """A confusion matrix of many classes as a PNG data URI, a pixel per cell.
+    """Encode a confusion matrix of many classes as a PNG data URL, a pixel per cell.
 
-    Its colour is see-through by the share of the row, so it fits a light and a dark page.
+    Its opacity is the share of the row, so it fits a light and a dark page.
     """
-    from PIL import Image
-
     matrix = np.asarray(confusion, dtype=float)
     share = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
     pixels = np.zeros((*matrix.shape, 4), dtype=np.uint8)
     pixels[..., :3] = (217, 104, 30)
     pixels[np.eye(len(matrix), dtype=bool), :3] = (38, 155, 141)
     pixels[..., 3] = np.round(255 * np.sqrt(share))
-    file = io.BytesIO()
-    Image.fromarray(pixels).save(file, "PNG")
-    return "data:image/png;base64," + base64.b64encode(file.getvalue()).decode()
+    return encode_image_url(Image.fromarray(pixels), lossless=True)
 
 
 def reliability_diagram(bins: Sequence[dict[str, Any]]) -> Markup:
-    """Accuracy of each confidence bin against the diagonal, and how many images are in it."""
+    """Render the accuracy of each confidence bin, the diagonal, and the images per bin."""
     frame = ChartFrame(
         x=(0, 1), y=(0, 1), width=460, height=420, left=56, right=24, top=16, bottom=138
     )
-    floor, end = frame.down(0), frame.width - frame.right
-    parts = []
+    floor, end = frame.y_pixel(0), frame.width - frame.right
+    parts = svg_y_grid(frame, lambda value: f"{100 * value:.0f} %")
     for value in choose_ticks(0, 1):
-        y = frame.down(value)
-        parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
-        parts.append(svg_text(frame.left - 8, y + 4, f"{100 * value:.0f} %", class_="end"))
-        parts.append(svg_text(frame.across(value), 404, f"{100 * value:.0f} %", class_="middle"))
-    most = max((b["count"] for b in bins), default=0) or 1
+        parts.append(svg_text(frame.x_pixel(value), 404, f"{100 * value:.0f} %", class_="middle"))
+    largest = max((b["count"] for b in bins), default=0) or 1
     for b in bins:
         if not b["count"]:
             continue
-        x, width = frame.across(b["low"]) + 1, frame.across(b["high"]) - frame.across(b["low"]) - 2
-        told = (
-            f"{format_count(b['count'])} images, {format_percent(b['confidence'])} sure on average: "
-            f"{format_percent(b['accuracy'])} right"
+        x = frame.x_pixel(b["low"]) + 1
+        width = frame.x_pixel(b["high"]) - x - 1
+        title = (
+            f"{format_count(b['count'])} images: mean confidence {format_percent(b['confidence'])}, "
+            f"accuracy {format_percent(b['accuracy'])}"
         )
-        top, tall = frame.down(b["accuracy"]), 70 * b["count"] / most
+        top, count_height = frame.y_pixel(b["accuracy"]), 70 * b["count"] / largest
         few = " few" if b["count"] < 10 else ""
         parts.append(
             tag(
                 "g",
-                tag("title", told),
+                tag("title", title),
                 tag("rect", x=x, y=top, width=width, height=floor - top, rx=2, class_=f"bar{few}"),
-                tag("rect", x=x, y=386 - tall, width=width, height=tall, rx=1, class_="quiet"),
-                tag("circle", cx=frame.across(b["confidence"]), cy=top, r=3.5, class_="dot second"),
+                tag(
+                    "rect",
+                    x=x,
+                    y=386 - count_height,
+                    width=width,
+                    height=count_height,
+                    rx=1,
+                    class_="quiet",
+                ),
+                tag(
+                    "circle", cx=frame.x_pixel(b["confidence"]), cy=top, r=3.5, class_="dot second"
+                ),
             )
         )
     parts += [
-        tag("line", x1=frame.left, y1=floor, x2=end, y2=frame.down(1), class_="diagonal"),
+        tag("line", x1=frame.left, y1=floor, x2=end, y2=frame.y_pixel(1), class_="diagonal"),
         tag("line", x1=frame.left, x2=end, y1=386, y2=386, class_="grid"),
         svg_text(frame.left + 4, 306, "images per bin", class_="key"),
         svg_text(frame.left + 8, 30, "accuracy", class_="key"),
         svg_text(end, 418, "confidence", class_="end key"),
     ]
-    alt = "Reliability diagram: accuracy of the answers against the confidence that they had"
+    alt = "Reliability diagram: accuracy against confidence"
     return svg_drawing(frame.width, 424, alt, *parts)
 
 
-# How far each head looks, as inline SVG: a dot for every head, layer by layer.
-
-
-MAX_NUMBERED_LAYERS = 12  # layers with a number below
-
-
-def head_distance_chart(found: dict[str, Any]) -> Markup:
-    """`found` has pixels and standard_error, [layers][heads], and uniform"""
-    pixels, errors, alike = found["pixels"], found["standard_error"], float(found["uniform"])
-    layers, top = len(pixels), max(*map(max, pixels), alike) * 1.1 or 1.0
+def head_distance_chart(distance: dict[str, Any]) -> Markup:
+    """Render a dot for every head from `distance` of insight.json."""
+    pixels, errors = distance["pixels"], distance["standard_error"]
+    uniform = float(distance["uniform"])
+    layers, top = len(pixels), max(*map(max, pixels), uniform) * 1.1 or 1.0
     frame = ChartFrame((-0.5, layers - 0.5), (0.0, top), width=520, height=250, top=14)
     end = frame.width - frame.right
-    parts = []
-    for value in choose_ticks(*frame.y):
-        y = frame.down(value)
-        parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="grid"))
-        parts.append(svg_text(frame.left - 8, y + 4, f"{value:g}", class_="end"))
+    parts = svg_y_grid(frame, lambda value: f"{value:g}")
     floor = frame.height - frame.bottom
     for layer in range(0, layers, -(-layers // MAX_NUMBERED_LAYERS)):
-        parts.append(svg_text(frame.across(layer), floor + 18, layer, class_="middle"))
-    parts.append(svg_text(end, frame.height - 5, "layer; pixels upwards", class_="end"))
-    y = frame.down(alike)
+        parts.append(svg_text(frame.x_pixel(layer), floor + 18, layer, class_="middle"))
+    parts.append(svg_text(end, frame.height - 5, "layer; y axis in pixels", class_="end"))
+    y = frame.y_pixel(uniform)
     parts.append(tag("line", x1=frame.left, x2=end, y1=y, y2=y, class_="diagonal"))
     for layer, (row, spread) in enumerate(zip(pixels, errors, strict=True)):
-        aside = np.linspace(-0.3, 0.3, len(row)) if len(row) > 1 else [0.0]
-        for head, (x, value, error) in enumerate(zip(aside, row, spread, strict=True)):
-            words = f"layer {layer}, head {head}: {value:.3g} pixels, standard error {error:.2g}"
+        offsets = np.linspace(-0.3, 0.3, len(row)) if len(row) > 1 else [0.0]
+        for head, (x, value, error) in enumerate(zip(offsets, row, spread, strict=True)):
+            title = f"layer {layer}, head {head}: {value:.3g} pixels, standard error {error:.2g}"
             dot = tag(
                 "circle",
-                tag("title", words),
-                cx=frame.across(layer + float(x)),
-                cy=frame.down(value),
+                tag("title", title),
+                cx=frame.x_pixel(layer + float(x)),
+                cy=frame.y_pixel(value),
                 r=4,
                 class_="dot first",
             )
             parts.append(dot)
-    ends = f"{min(pixels[0]):.3g} to {max(pixels[0]):.3g} in the first layer"
-    alt = f"Attention distance of every head, {ends}, everywhere alike {alike:.3g} pixels"
+    first = f"{min(pixels[0]):.3g} to {max(pixels[0]):.3g} in the first layer"
+    alt = f"Attention distance of every head, {first}, uniform attention {uniform:.3g} pixels"
     return svg_drawing(frame.width, frame.height, alt, *parts)

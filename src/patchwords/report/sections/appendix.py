@@ -1,4 +1,4 @@
-"""The last sections: what it takes to make the run again, and how to read its numbers."""
+"""Last sections: settings to reproduce the run, and how to read its numbers."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from patchwords.report.format import format_percent, pluralise
 from patchwords.report.html import Content, Markup, html_table, note, section, table_row, tag
 from patchwords.report.run_data import RunData
 
-FEW_IMAGES = 30  # below it, a class's numbers move by more than 3 points with one image
+FEW_IMAGES = 30  # with fewer, one image changes a class's recall by more than 3 points
 
 
 def render_settings(run: RunData) -> Markup:
-    """The command, the versions and every resolved setting: what it takes to do it again."""
+    """Render the command, the versions and every resolved setting."""
     environment = run.environment
     parts: list[Content] = []
     if environment.get("command"):
         parts.append(tag("h3", "Command"))
         parts.append(tag("pre", environment["command"], class_="command"))
-        parts.append(note("One click selects it.", look="small noprint"))
+        parts.append(note("Click to select.", look="small noprint"))
     facts = {
         **{f"{key} version": value for key, value in (environment.get("versions") or {}).items()},
         **{f"device {key}": value for key, value in (environment.get("device") or {}).items()},
@@ -31,11 +31,11 @@ def render_settings(run: RunData) -> Markup:
     ]
     if not parts and not columns:
         parts.append(note("config.yaml and environment.json are missing."))
-    return section("settings", "How to make it again", *parts, tag("div", *columns, class_="two"))
+    return section("settings", "Reproduce this run", *parts, tag("div", *columns, class_="two"))
 
 
 def flatten_for_display(settings: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """{"a": {"b": 1}} -> {"a.b": 1}; what was left unset is left out"""
+    """Flatten nested settings: {"a": {"b": 1}} -> {"a.b": 1}."""
     flat: dict[str, Any] = {}
     for key, value in settings.items():
         if isinstance(value, dict) and value:
@@ -46,7 +46,7 @@ def flatten_for_display(settings: dict[str, Any], prefix: str = "") -> dict[str,
 
 
 def format_setting(value: Any) -> Any:
-    """A value as it stands in config.yaml."""
+    """Format a value as config.yaml writes it."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     return ", ".join(map(str, value)) if isinstance(value, (list, tuple)) else value
@@ -62,16 +62,16 @@ def render_pairs_table(values: dict[str, Any]) -> Markup:
 
 
 def render_reading_guide(run: RunData) -> Markup:
-    """What the numbers mean and what they do not say."""
+    """Explain what the numbers mean and what they do not show."""
     results = run.evaluation
     points: list[Content] = []
     if results:
         n, accuracy = results["images"], results["accuracy"]
         points.append(
-            f"The interval is about chance in picking the {pluralise(n, 'image')}: with as many "
-            f"others from the same source, accuracies from {format_percent(accuracy['low'])} to "
-            f"{format_percent(accuracy['high'])} would be no surprise. A model that is better by less "
-            "than this width may not be better. The chance in training is not counted: another "
+            f"The interval covers chance in the choice of the {pluralise(n, 'image')}: with other "
+            f"images from the same source, accuracies from {format_percent(accuracy['low'])} to "
+            f"{format_percent(accuracy['high'])} would not be surprising. A model that is better by "
+            "less than this width may not be better. Chance in training is not included: another "
             "seed gives another model."
         )
         small = [row["class"] for row in results["per_class"] if 0 < row["support"] < FEW_IMAGES]
@@ -79,17 +79,17 @@ def render_reading_guide(run: RunData) -> Markup:
             least = min(row["support"] for row in results["per_class"] if row["support"])
             named = ", ".join(small[:8]) + (f" and {len(small) - 8} more" if len(small) > 8 else "")
             points.append(
-                f"Judged by fewer than {FEW_IMAGES} images: {named}. In the smallest of these, one "
-                f"image more or less moves the recall by {format_percent(1 / least, 0)}."
+                f"Classes with fewer than {FEW_IMAGES} images: {named}. In the smallest, one image "
+                f"changes the recall by {format_percent(1 / least, 0)}."
             )
     points += [
-        "The images come from the same source as those it was trained on. Photos by other people, "
-        "cameras or seasons, and things of no class at all, are not in these numbers; the model "
-        "always answers with one of its classes.",
-        "Near-duplicates of training images among the held-out ones make every number here too "
+        "The images come from the same source as the training images. Photos by other people, "
+        "cameras or seasons, and objects of no class, are not in these numbers; the model always "
+        "answers with one of its classes.",
+        "Near-duplicates of training images among the held-out images make every number here too "
         "high; patchwords doctor finds them.",
-        "Who tries many settings and keeps the one with the best number on these images has let "
-        "them choose: the next number to trust comes from images not looked at yet.",
+        "If you try many settings and keep the best on these images, its number is too high: "
+        "measure the chosen model on new images.",
         "A confident mistake is often a wrong label: look at the pictures first.",
     ]
     return section("reading", "How to read this", tag("ul", *(tag("li", p) for p in points)))

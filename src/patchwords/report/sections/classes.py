@@ -1,4 +1,4 @@
-"""Sections about classes: the scores of each one, and which is taken for which."""
+"""Class sections: scores of each class, confusion matrix, calibration."""
 
 from __future__ import annotations
 
@@ -27,15 +27,18 @@ from patchwords.report.html import (
 )
 from patchwords.report.run_data import RunData
 
-MAX_CLASSES_WITH_PAIRS = 10  # classes whose matrix leaves room for the mistakes in words beside it
-MAX_CONFUSED_PAIRS = 8  # of confused classes that are listed
+MAX_CLASSES_WITH_PAIRS = 10  # up to which the list of mistakes fits next to the matrix
+MAX_CONFUSED_PAIRS = 8
+NEGLIGIBLE_GAP = 0.02  # between confidence and accuracy
+CONFUSION_TITLE = "Confusion matrix"
+CALIBRATION_TITLE = "Calibration"
 
 
 def render_class_scores(run: RunData) -> Markup:
-    """Precision, recall, F1 and support of each class, and their averages."""
+    """Render precision, recall, F1 and support of each class, and their averages."""
     results = run.evaluation
     if not results:
-        return section("classes", "Class by class", note("There are no held-out results."))
+        return section("classes", "Classes", note("There are no held-out results."))
     rows = []
     for i, row in enumerate(results["per_class"]):
         ends = (
@@ -62,29 +65,29 @@ def render_class_scores(run: RunData) -> Markup:
     head = ("Class", "Precision", "Recall", "F1", "Images")
     return section(
         "classes",
-        "Class by class",
+        "Classes",
         render_weakest_classes(results),
         html_table(head, rows, averages, look="classes scores"),
         render_metric_definitions(),
     )
 
 
-def render_interval(ends: tuple[float, float] | None, of: str) -> Content:
-    """The two ends, small, beside the number that they are of."""
+def render_interval(ends: tuple[float, float] | None, metric: str) -> Content:
+    """Render the 95 % interval of a metric in small type."""
     if ends is None:
         return None
     low, high = ends
-    words = f"{100 * low:.0f}{RANGE_DASH}{100 * high:.0f}"
-    return tag("small", words, title=f"95 % interval of {of}")
+    text = f"{100 * low:.0f}{RANGE_DASH}{100 * high:.0f}"
+    return tag("small", text, title=f"95 % interval of {metric}")
 
 
 def read_f1_interval(average: dict[str, Any]) -> tuple[float, float] | None:
-    """Of macro F1, where the evaluation is not from before it had an interval."""
+    """Return the interval of an average F1; None for evaluations of older versions."""
     return (average["f1_low"], average["f1_high"]) if "f1_low" in average else None
 
 
 def render_weakest_classes(results: dict[str, Any]) -> Markup:
-    """A sentence on where the model is weakest, and on classes that nothing is known of."""
+    """Name the classes with the lowest F1, and classes without images."""
     known = [row for row in results["per_class"] if row["support"]]
     absent = [row["class"] for row in results["per_class"] if not row["support"]]
     worst = sorted(known, key=lambda row: row["f1"])[: 3 if len(known) > 5 else 1]
@@ -92,7 +95,7 @@ def render_weakest_classes(results: dict[str, Any]) -> Markup:
     text = f"Lowest F1: {named}."
     if absent:
         text += (
-            f" Without a single image in this split, and so left out of the macro average: "
+            f" Without an image in this split, and left out of the macro average: "
             f"{', '.join(absent)}."
         )
     return tag("p", text, class_="lede")
@@ -101,32 +104,29 @@ def render_weakest_classes(results: dict[str, Any]) -> Markup:
 def render_metric_definitions() -> Markup:
     return note(
         tag("b", "Precision"),
-        ": of the images given this class, how many have it. ",
+        ": the share of the images answered with this class that have it. ",
         tag("b", "Recall"),
-        ": of the images that have it, how many were given it (with its 95 % interval). ",
+        ": the share of the images of this class that were answered with it (with its 95 % "
+        "interval). ",
         tag("b", "F1"),
         ": their harmonic mean. ",
         tag("b", "Macro"),
-        " counts every class alike, ",
+        " averages the classes with equal weight, ",
         tag("b", "weighted"),
-        " by its images; the interval of macro F1 is from drawing the images of each class anew.",
+        " by their images; the interval of macro F1 is from resampling the images of each class.",
         look="small",
     )
 
 
 def render_confusion_matrix(run: RunData) -> Markup:
-    """Which class is taken for which: the matrix, and its largest mistakes in words."""
+    """Render the confusion matrix and a list of its largest mistakes."""
     results = run.evaluation
     if not results:
-        return section(
-            "confusion", "What is taken for what", note("There are no held-out results.")
-        )
+        return section("confusion", CONFUSION_TITLE, note("There are no held-out results."))
     matrix, classes = results["confusion"], [row["class"] for row in results["per_class"]]
     if len(classes) <= MAX_MATRIX_CLASSES:
         picture = tag("div", confusion_heat_map(matrix, classes), class_="scroll", tabindex=0)
-        caption = (
-            "Each row is a true class, each column an answer; shading is the share of the row."
-        )
+        caption = "Each row is a true class, each column a predicted class; shading is the share of the row."
     else:
         picture = tag(
             "img",
@@ -135,13 +135,13 @@ def render_confusion_matrix(run: RunData) -> Markup:
             class_="pixels",
         )
         caption = (
-            f"{len(classes)} classes in the order of the table above, true classes downwards, "
-            "answers across: the diagonal is right, every other mark is a mistake."
+            f"{len(classes)} classes in the order of the table above: rows are true classes, columns "
+            "predicted classes. The diagonal is right, every other mark is a mistake."
         )
     figure = tag("figure", picture, tag("figcaption", caption))
     return section(
         "confusion",
-        "What is taken for what",
+        CONFUSION_TITLE,
         tag(
             "div",
             figure,
@@ -152,7 +152,7 @@ def render_confusion_matrix(run: RunData) -> Markup:
 
 
 def render_confused_pairs(matrix: list[list[int]], classes: list[str]) -> Markup:
-    """The commonest mistakes, most frequent first."""
+    """List the most frequent mistakes."""
     counts = np.array(matrix)
     totals = counts.sum(axis=1)
     np.fill_diagonal(counts, 0)
@@ -161,68 +161,58 @@ def render_confused_pairs(matrix: list[list[int]], classes: list[str]) -> Markup
     items = [
         tag(
             "li",
-            tag("span", tag("b", classes[i]), " taken for ", tag("b", classes[j])),
+            tag("span", tag("b", classes[i]), " predicted as ", tag("b", classes[j])),
             tag("small", f"{format_count(counts[i, j])} of {format_count(totals[i])}"),
         )
         for i, j in pairs
         if counts[i, j]
     ]
     if not items:
-        return tag("div", tag("p", "No image was taken for another class."))
-    return tag("div", tag("h3", "Commonest mistakes"), tag("ol", *items, class_="pairs"))
-
-
-# The section on calibration.
-
-
-NEGLIGIBLE_GAP = 0.02  # a gap between confidence and accuracy that is not worth a word
+        return tag("div", tag("p", "No image was predicted as another class."))
+    return tag("div", tag("h3", "Most frequent mistakes"), tag("ol", *items, class_="pairs"))
 
 
 def render_calibration(run: RunData) -> Markup:
-    """Whether the model is as often right as it is sure."""
+    """Render how well the model's confidence matches its accuracy."""
     results = run.evaluation.get("calibration")
     if not results:
-        return section(
-            "calibration", "Is it as right as it is sure?", note("There are no held-out results.")
-        )
+        return section("calibration", CALIBRATION_TITLE, note("There are no held-out results."))
     bins = [b for b in results["bins"] if b["count"]]
     n = sum(b["count"] for b in bins)
-    sure = sum(b["confidence"] * b["count"] for b in bins) / n
-    right = sum(b["accuracy"] * b["count"] for b in bins) / n
-    gap = sure - right
+    confidence = sum(b["confidence"] * b["count"] for b in bins) / n
+    accuracy = sum(b["accuracy"] * b["count"] for b in bins) / n
+    gap = confidence - accuracy
     if abs(gap) < NEGLIGIBLE_GAP:
-        verdict = "On the whole its confidence can be taken at its word."
+        verdict = "Overall its confidence is accurate."
     elif gap > 0:
-        verdict = f"It is over-confident by {100 * gap:.0f} points: trust its percentages less."
+        verdict = f"It is over-confident by {100 * gap:.0f} points."
     else:
-        verdict = (
-            f"It is too modest by {-100 * gap:.0f} points: it is right more often than it says."
-        )
-    words = tag(
+        verdict = f"It is under-confident by {-100 * gap:.0f} points."
+    explanation = tag(
         "div",
         tag(
             "p",
-            f"On average the model is {format_percent(sure)} sure of its answer, and {format_percent(right)} of "
-            f"the answers are right. {verdict}",
+            f"The model's mean confidence is {format_percent(confidence)}, its accuracy "
+            f"{format_percent(accuracy)}. {verdict}",
             class_="lede",
         ),
         tag(
             "p",
-            "The images are sorted into bins by how sure the model is. A bar tells how many of a "
-            f"bin are right: on the dashed line, {format_percent(0.8, 0)} sure means right 8 times in 10; "
-            "a bar below it means over-confidence. A dot stands at the mean confidence of its bin; "
-            "pale bars rest on fewer than 10 images and say little.",
+            "The images are grouped into bins by the model's confidence. A bar is the accuracy of "
+            f"its bin: on the dashed line, a confidence of {format_percent(0.8, 0)} is right 8 times "
+            "in 10; a bar below it means over-confidence. A dot marks the mean confidence of its "
+            "bin; pale bars have fewer than 10 images and are unreliable.",
         ),
         tag(
             "p",
             tag("b", f"Expected calibration error {format_percent(results['ece'])}"),
-            ": the mean distance, over all images, between dot and dashed line. It is somewhat "
-            "too high where the images are few, and it says nothing of images unlike these.",
+            ": the mean distance, over all images, between dot and dashed line. It is slightly "
+            "too high with few images, and does not apply to images from other sources.",
         ),
     )
     figure = tag("figure", reliability_diagram(results["bins"]))
     return section(
         "calibration",
-        "Is it as right as it is sure?",
-        tag("div", figure, words, class_="side"),
+        CALIBRATION_TITLE,
+        tag("div", figure, explanation, class_="side"),
     )

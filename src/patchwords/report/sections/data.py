@@ -1,4 +1,4 @@
-"""The section on the data: images per class and split, and what was left aside and why."""
+"""Data section: images by class and split, and the images that were skipped."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from patchwords.report.html import (
 )
 from patchwords.report.run_data import RunData
 
-MAX_SKIPPED_ROWS = 50  # images that are named; data.json and evaluation.json have them all
+MAX_SKIPPED_ROWS = 50  # data.json and evaluation.json have all of them
 SPLIT_ROW_ORDER = ("train", "validation", "test")
 
 
 def render_data(run: RunData) -> Markup:
-    """Images per class and split, and what was left aside and why."""
-    title = "The data"
+    """Render images by class and split, notes and skipped images."""
+    title = "Data"
     if not run.data:
-        unknown = note("There is no data.json to describe the data by.")
+        unknown = note("There is no data.json, so the data cannot be described.")
         return section(
             "data",
             title,
             unknown,
             render_skipped_images(run) if run.evaluation or run.masked else None,
         )
-    found = run.data.get("splits", {})
-    splits = {name: found[name] for name in sorted(found, key=split_rank)}
+    splits = run.data.get("splits", {})
+    splits = {name: splits[name] for name in sorted(splits, key=split_rank)}
     classes = run.data.get("classes", [])
     zeros = [0] * len(classes)
     total = sum(split["images"] for split in splits.values())
@@ -44,12 +44,12 @@ def render_data(run: RunData) -> Markup:
         f"{pluralise(len(classes), 'class', 'classes') if classes else 'no classes'}.",
         class_="lede",
     )
-    most = max((max(s.get("per_class") or [0]) for s in splits.values()), default=0) or 1
+    largest = max((max(s.get("per_class") or [0]) for s in splits.values()), default=0) or 1
     rows = [
         table_row(
             name,
             *(
-                image_count_cell((split.get("per_class") or zeros)[i], most)
+                image_count_cell((split.get("per_class") or zeros)[i], largest)
                 for split in splits.values()
             ),
         )
@@ -72,18 +72,21 @@ def render_data(run: RunData) -> Markup:
 
 
 def split_rank(split: str) -> int:
-    """Train, validation, test; then what an evaluation calls its images."""
+    """Order train, validation and test before other names."""
     return SPLIT_ROW_ORDER.index(split) if split in SPLIT_ROW_ORDER else len(SPLIT_ROW_ORDER)
 
 
-def image_count_cell(images: int, most: int) -> Markup:
+def image_count_cell(images: int, largest: int) -> Markup:
     return tag(
-        "td", tag("span", format_count(images)), share_bar(images / most), class_="num meter quiet"
+        "td",
+        tag("span", format_count(images)),
+        share_bar(images / largest),
+        class_="num meter quiet",
     )
 
 
 def render_skipped_images(run: RunData) -> Markup:
-    """Images that could not be read: named, with the reason, never replaced by others."""
+    """List images that could not be read, with the reason."""
     seen = {}
     for row in run.data.get("skipped", []):
         seen[row["path"]] = row
@@ -101,7 +104,7 @@ def render_skipped_images(run: RunData) -> Markup:
     return join_markup(
         tag("h3", f"{pluralise(len(rows), 'image')} skipped"),
         html_table(("Image", "Split", "Reason"), named, look="paths"),
-        note(f"And {format_count(more)} more; data.json names them all.", look="small")
+        note(f"{format_count(more)} more; data.json lists all of them.", look="small")
         if more
         else None,
     )

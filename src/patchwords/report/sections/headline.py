@@ -1,4 +1,4 @@
-"""The top of the page: accuracy with its interval, on what, and compared with what."""
+"""Headline section: accuracy with its interval, the baseline, and key facts."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from patchwords.report.sections.training import median_utilisation
 
 
 def render_headline(run: RunData) -> Markup:
-    """Accuracy with its interval, what it was measured on, and what to compare it with."""
+    """Render accuracy with its interval, the images it was measured on, and the baseline."""
     results = run.evaluation
     if not results:
         return tag(
@@ -32,7 +32,7 @@ def render_headline(run: RunData) -> Markup:
         )
     accuracy, n = results["accuracy"], results["images"]
     right = sum(row[i] for i, row in enumerate(results["confusion"]))
-    commonest = max(results["per_class"], key=lambda row: row["support"])["class"]
+    majority = max(results["per_class"], key=lambda row: row["support"])["class"]
     split = results.get("split", "held-out")
     number, unit = format_percent(accuracy["value"]).split()
     score = tag(
@@ -53,7 +53,7 @@ def render_headline(run: RunData) -> Markup:
                 "b",
                 f"{format_count(right)} of {pluralise(n, 'image')} right, {format_count(n - right)} wrong. ",
             ),
-            f"Always answering “{commonest}”, the commonest class, would be right for "
+            f"Always answering “{majority}”, the most frequent class, would be right for "
             f"{format_percent(results['baseline'])}.",
         ),
         render_split_note(split, bool(results.get("selected")), results.get("trained_on", False)),
@@ -69,42 +69,40 @@ def render_headline(run: RunData) -> Markup:
 
 
 def render_split_note(split: str, selected: bool, trained_on: bool | None) -> Markup:
-    """Whether the images of the headline had a say in the model that they judge."""
+    """Render whether the headline's images influenced the model."""
     if trained_on:
         return note(
-            "The model was trained on some of these images, so this accuracy says little of how it "
-            "does on others.",
+            "The model was trained on some of these images, so this accuracy says little about "
+            "other images.",
             look="note warn",
         )
     if trained_on is None:
         return note(
-            "What the model was trained on is not recorded: if any of these images were among it, "
-            "this accuracy is too high.",
+            "The model's training images are not recorded: if these images were among them, this "
+            "accuracy is too high.",
             look="note warn",
         )
     if selected:
         return note(
-            f"The {split} images also chose the stopping step, so this accuracy is somewhat "
-            "too high: measure it again on images that chose nothing.",
+            f"The {split} images also chose the stopping step, so this accuracy is slightly too "
+            "high: measure it again on images that were not used to choose anything.",
             look="note warn",
         )
-    return note(
-        f"The {split} images took no part in the training, nor in choosing when to stop it."
-    )
+    return note(f"The {split} images were not used for training or for choosing when to stop.")
 
 
 def render_baseline_warning(low: float, baseline: float) -> Markup | None:
     if low > baseline:
         return None
     return note(
-        "The interval reaches down to the baseline: on these images, the model cannot be told "
-        "apart from one that always gives the commonest class.",
+        "The interval includes the baseline: on these images the model is not measurably better "
+        "than always answering the most frequent class.",
         look="note warn",
     )
 
 
 def format_share_with_interval(numbers: dict[str, Any], name: str) -> str | None:
-    """A share and its 95 % interval, which an evaluation of an older version lacks."""
+    """Format a share with its 95 % interval, which evaluations of older versions lack."""
     if numbers.get(name) is None:
         return None
     value, low, high = (numbers.get(key) for key in (name, f"{name}_low", f"{name}_high"))
@@ -114,7 +112,7 @@ def format_share_with_interval(numbers: dict[str, Any], name: str) -> str | None
 
 
 def render_key_facts(run: RunData) -> Markup:
-    """The few numbers that everybody looks for first."""
+    """Render the key facts: model, cost, size, time and device."""
     results, environment = run.evaluation or run.masked, run.environment
     device, size = environment.get("device") or {}, results.get("image_size")
     train = run.rows("train")
@@ -132,14 +130,14 @@ def render_key_facts(run: RunData) -> Markup:
             f"{format_compact(results['macs'])}MACs" if results.get("macs") else None,
         ),
         ("Image size", f"{size[0]} x {size[1]} px" if size else None),
-        ("Images judged", format_count(results["images"]) if results else None),
+        ("Images evaluated", format_count(results["images"]) if results else None),
         (
             "Balanced accuracy",
             format_percent(run.evaluation["balanced_accuracy"]) if run.evaluation else None,
         ),
         ("Top-5 accuracy", format_share_with_interval(results, "top5")),
         (
-            "Accuracy by several labels",
+            "Accuracy with several labels",
             format_share_with_interval(results.get("real", {}), "accuracy"),
         ),
         ("Loss", f"{results['loss']:.3f}" if results else None),

@@ -1,22 +1,21 @@
-"""The page of a run that learned by masks: how many colours were right, and pictures of them."""
+"""Sections of a masked pre-training run: accuracy of hidden patches, and reconstructions."""
 
 from __future__ import annotations
 
-import base64
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
+from patchwords.interpret.view import LOSSLESS_SIDE, encode_image_url
 from patchwords.report.format import format_count, format_percent, pluralise
 from patchwords.report.html import Content, Markup, note, section, tag
 from patchwords.report.run_data import RunData
 from patchwords.report.sections.headline import render_key_facts
-from patchwords.report.sections.predictions import LOSSLESS_SIDE
 
 MASKED_PAGE_CONTENTS = {
     "results": "Results",
-    "curves": "Learning",
+    "curves": "Training",
     "patches": "Patches",
     "data": "Data",
     "settings": "Settings",
@@ -29,13 +28,13 @@ TARGET_DESCRIPTIONS = {  # target -> what accuracy counts
 }
 RECONSTRUCTION_PANELS = {  # picture -> what it shows
     "image": "the image",
-    "given": "what the encoder was given",
-    "predicted": "what it predicted",
+    "given": "the encoder's input",
+    "predicted": "the prediction",
 }
 
 
 def render_masked_headline(run: RunData) -> Markup:
-    """The share of hidden colours that were right, on what, and compared with what."""
+    """Render the accuracy of the hidden patches, the images, and the baseline."""
     results = run.masked
     number, unit = format_percent(results["accuracy"]).split()
     split = results.get("split", "held-out")
@@ -43,7 +42,7 @@ def render_masked_headline(run: RunData) -> Markup:
         "div",
         tag("p", f"Hidden colours right on the {split} images", class_="eyebrow"),
         tag("p", number, tag("span", f" {unit}"), class_="score"),
-        tag("p", f"Always the commonest colour: {format_percent(results['baseline'])}"),
+        tag("p", f"Always the most frequent colour: {format_percent(results['baseline'])}"),
     )
     story = tag(
         "div",
@@ -57,7 +56,7 @@ def render_masked_headline(run: RunData) -> Markup:
             f"the image, 10 % kept. The score is the share of {TARGET_DESCRIPTIONS[results['target']]}, of "
             f"{pluralise(results['images'], 'image')}.",
         ),
-        note("No labels were used. What the encoder is worth, fine-tuning or few-shot tells."),
+        note("No labels were used. Fine-tuning or few-shot accuracy measures the encoder itself."),
         render_masked_warning(results),
     )
     return tag(
@@ -73,30 +72,30 @@ def render_masked_warning(results: dict[str, Any]) -> Markup | None:
     if results["accuracy"] > results["baseline"]:
         return None
     return note(
-        "It does no better than always answering the commonest colour: it has not learned yet.",
+        "It is no better than always predicting the most frequent colour: it has not learned yet.",
         look="note warn",
     )
 
 
 def render_reconstructions(run: RunData) -> Markup:
-    """Images of the held-out split: whole, as given, and with the predictions put in."""
+    """Render held-out images: original, corrupted, and with the predictions."""
     title = "Hidden patches"
     strips = [render_reconstruction_strip(run.folder, row) for row in run.masked["pictures"]]
     shown = [drawn for drawn in strips if drawn is not None]
     if not shown:
-        return section("patches", title, note("The pictures in masked/ are not there."))
+        return section("patches", title, note("The pictures in masked/ are missing."))
     lede = tag(
         "p",
-        f"{pluralise(len(shown), 'image')} spread over the held-out ones. On the left the image, in "
-        "the middle what the encoder was given of it (chequers are the mask embedding), on the "
-        "right the predictions in the places of all corrupted patches, those kept among them.",
+        f"{pluralise(len(shown), 'image')} spread over the held-out images. Left: the image; middle: "
+        "the encoder's input (chequers are the mask embedding); right: the predictions for all "
+        "corrupted patches, including those that were kept.",
         class_="lede",
     )
     return section("patches", title, lede, tag("div", *shown, class_="strips"))
 
 
 def render_reconstruction_strip(folder: Path, row: dict[str, Any]) -> Markup | None:
-    """Three pictures in a row, and how much of the image was right."""
+    """Render three pictures in a row, and the accuracy of the image."""
     files = [folder / str(row.get(name)) for name in RECONSTRUCTION_PANELS]
     if not all(file.is_file() for file in files):
         return None
@@ -113,23 +112,22 @@ def render_reconstruction_strip(folder: Path, row: dict[str, Any]) -> Markup | N
 
 
 def embed_image_file(file: Path, alt: str) -> Markup:
-    """An <img> with the picture inside it; a tiny one is shown with hard pixels."""
-    content = file.read_bytes()
+    """Render a PNG file as an inline <img>; a tiny one is shown with hard pixels."""
     with Image.open(file) as image:
         tiny = max(image.size) <= LOSSLESS_SIDE
-    source = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+        source = encode_image_url(image, lossless=True)
     return tag("img", src=source, alt=alt, class_="tiny" if tiny else None)
 
 
 def render_masked_reading_guide(run: RunData) -> Markup:
-    """What the numbers mean and what they do not say."""
+    """Explain what the numbers mean and what they do not show."""
     points: list[Content] = [
-        "A hidden colour can be inferred only in part: noise, and things that no other patch tells "
-        "of, keep the score below 100 %. Scores of other data, patch sizes or mask ratios are no "
-        "measure for this one.",
-        "A lower loss here need not mean a better start for fine-tuning: measure that, by "
-        "patchwords finetune DATA --weights RUN, beside a start from scratch.",
-        "The corruption of a held-out image is the same at every evaluation; in training it is new "
-        "in every epoch. Training images are cropped and flipped, too, so their score is lower.",
+        "A hidden colour can be inferred only in part: noise, and objects that no other patch "
+        "shows, keep the score below 100 %. Scores with other data, patch sizes or mask ratios are "
+        "not comparable.",
+        "A lower loss here need not mean better fine-tuning: measure it by patchwords finetune DATA "
+        "--weights RUN, and compare with training from scratch.",
+        "The corruption of a held-out image is the same at every evaluation; in training it changes "
+        "every epoch. Training images are also cropped and flipped, so their score is lower.",
     ]
     return section("reading", "How to read this", tag("ul", *(tag("li", p) for p in points)))

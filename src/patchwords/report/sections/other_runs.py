@@ -1,7 +1,7 @@
-"""The run beside others: accuracies in one table, curves in one chart, and whether they differ.
+"""Comparison with other runs: accuracies, training curves, and tests of the differences.
 
-Runs are compared as `patchwords compare` does, on the images that both judged, matched by path.
-Where there are none, the interval of the difference is that of different images.
+Runs are compared as by `patchwords compare`, on the images that both evaluated, matched by path.
+Without common images, the interval of the difference is that of independent samples.
 """
 
 from __future__ import annotations
@@ -30,35 +30,35 @@ from patchwords.report.html import Markup, html_table, note, number_cell, sectio
 from patchwords.report.run_data import RunData
 from patchwords.report.sections.training import CHART_FORMATS
 
-RUN_LINE_LOOKS = ("first", "second", "third")  # of the lines; more runs are in the table alone
+RUN_LINE_LOOKS = ("first", "second", "third")  # further runs are only in the table
 THIS_RUN = "this run"
 
 
 def render_other_runs(run: RunData, others: Sequence[RunData]) -> Markup | None:
-    """The section; None where there is no other run."""
+    """Render the comparison; None without other runs."""
     if not others:
         return None
     runs = (run, *others)
     rows = [
         table_row(
-            one.folder.resolve().name,
-            tag("td", format_initial_weights(one)),
-            number_cell(format_accuracy_interval(one)),
-            number_cell(format_count(one.evaluation["images"]) if one.evaluation else None),
-            number_cell(format_training_length(one)),
+            each.folder.resolve().name,
+            tag("td", format_initial_weights(each)),
+            number_cell(format_accuracy_interval(each)),
+            number_cell(format_count(each.evaluation["images"]) if each.evaluation else None),
+            number_cell(format_training_length(each)),
         )
-        for one in runs
+        for each in runs
     ]
     lines = make_accuracy_series(runs)
     alt = f"Validation accuracy over the training steps: {', '.join(line.name for line in lines)}"
     chart = tag(
         "figure",
-        tag("figcaption", "Validation accuracy while training"),
+        tag("figcaption", "Validation accuracy during training"),
         line_chart(lines, alt, *CHART_FORMATS["Accuracy"]),
     )
     return section(
         "beside",
-        "Beside other runs",
+        "Comparison with other runs",
         html_table(("Run", "Started from", "Accuracy, 95 % interval", "Images", "Training"), rows),
         tag("div", chart, class_="charts") if lines else None,
         *(render_run_comparison(run, other) for other in others),
@@ -75,9 +75,9 @@ def format_initial_weights(run: RunData) -> str:
 def format_accuracy_interval(run: RunData) -> str | None:
     if not run.evaluation:
         return None
-    found = run.evaluation["accuracy"]
-    ends = f"{format_percent(found['low'])}{RANGE_DASH}{format_percent(found['high'])}"
-    return f"{format_percent(found['value'])} ({ends})"
+    accuracy = run.evaluation["accuracy"]
+    ends = f"{format_percent(accuracy['low'])}{RANGE_DASH}{format_percent(accuracy['high'])}"
+    return f"{format_percent(accuracy['value'])} ({ends})"
 
 
 def format_training_length(run: RunData) -> str | None:
@@ -89,7 +89,7 @@ def format_training_length(run: RunData) -> str | None:
 
 
 def make_accuracy_series(runs: Sequence[RunData]) -> list[ChartSeries]:
-    """Validation accuracy of the first runs, as many as can be told apart."""
+    """Collect the validation accuracy of the first runs, one per line colour."""
     lines = [
         make_series(run.rows("evaluation"), "accuracy", run.folder.resolve().name, look, dots=True)
         for run, look in zip(runs, RUN_LINE_LOOKS, strict=False)
@@ -98,9 +98,9 @@ def make_accuracy_series(runs: Sequence[RunData]) -> list[ChartSeries]:
 
 
 def render_run_comparison(run: RunData, other: RunData) -> Markup:
-    """In words, whether the two differ by more than chance; as `patchwords compare` has it."""
+    """Describe whether two runs differ by more than chance, as `patchwords compare` does."""
     name = other.folder.resolve().name
-    what = "Beside ", tag("b", name)
+    what = "Compared with ", tag("b", name)
     if not (run.evaluation and other.evaluation):
         return note(*what, ": nothing can be said of the difference, as an accuracy is missing.")
     try:
@@ -118,14 +118,14 @@ def render_run_comparison(run: RunData, other: RunData) -> Markup:
     )
     return note(
         *what,
-        f", on the {pluralise(pairs.n, 'image')} that both judged: {format_paired_counts(pairs, name, THIS_RUN)}"
+        f", on the {pluralise(pairs.n, 'image')} that both evaluated: {format_paired_counts(pairs, name, THIS_RUN)}"
         f"{aside if any(left) else ''}. The difference is {format_point_difference(accuracy_difference(pairs))}; "
         f"{format_mcnemar_result(pairs, name, THIS_RUN)}.",
     )
 
 
 def collect_run_predictions(run: RunData, name: str) -> LabelledPredictions:
-    """To the images that have a label. Raises DataError where the run's files do not fit."""
+    """Collect predictions of labelled images; raise DataError if the run's files do not fit."""
     rows = [
         (row.path, row.label, row.prediction, row.probability)
         for row in run.predictions
@@ -135,26 +135,27 @@ def collect_run_predictions(run: RunData, name: str) -> LabelledPredictions:
 
 
 def describe_unpaired_difference(run: RunData, other: RunData, name: str) -> str:
-    """The difference where nothing says that the same images were judged."""
+    """Describe the difference of two runs without known common images."""
     shares = [
-        (found["value"], found["low"], found["high"])
-        for found in (one.evaluation["accuracy"] for one in (other, run))
+        (accuracy["value"], accuracy["low"], accuracy["high"])
+        for accuracy in (each.evaluation["accuracy"] for each in (other, run))
     ]
     value, low, high = proportion_difference(shares[0], shares[1])
     known = run.predictions and other.predictions
-    why = "no image was judged by both" if known else "which images were judged is not known"
+    why = "no image was evaluated by both" if known else "the evaluated images are not recorded"
     ahead = (
         "which may be chance"
         if low <= 0 <= high
         else f"{THIS_RUN if value > 0 else name} is ahead by more than chance"
     )
     return (
-        f"{why}, so the accuracies are taken for those of different images. The difference is "
-        f"{format_point_difference((value, low, high))}, {ahead}; on the same images it would be known better."
+        f"{why}, so the runs are compared as if on different images. The difference is "
+        f"{format_point_difference((value, low, high))}, {ahead}; the same images would give a "
+        "narrower interval."
     )
 
 
 def format_point_difference(difference: tuple[float, float, float]) -> str:
-    """This run less the other, in hundredths, with its interval."""
+    """Format the difference, this run minus the other, in points with its interval."""
     value, low, high = (f"{100 * share:+.2f}" for share in difference)
     return f"{value} points for {THIS_RUN} (95 % interval {low} to {high})"

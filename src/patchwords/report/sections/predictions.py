@@ -1,61 +1,55 @@
-"""Sections of pictures: the most confident mistakes, and the most confident right answers."""
+"""Picture sections: the most confident mistakes and the most confident right answers."""
 
 from __future__ import annotations
 
-import base64
-import io
 from dataclasses import dataclass
 
 from patchwords.data.dataset import ImageDataset
 from patchwords.data.decode import decode_image
 from patchwords.errors import DataError
+from patchwords.interpret.view import LOSSLESS_SIDE, encode_image_url
 from patchwords.report.format import format_count, format_probability, pluralise
 from patchwords.report.html import Content, Markup, html_table, note, number_cell, section, tag
 from patchwords.report.run_data import PredictionRow, RunData
 
-REPORT_THUMBNAIL_SIDE = (
-    240  # pixels of a thumbnail's longer side: sharp at 160 CSS pixels on a dense screen
-)
-LOSSLESS_SIDE = 64  # images up to this size are kept as they are, and shown with hard pixels
+# pixels of a thumbnail's longer side: sharp at 160 CSS pixels on a dense screen
+REPORT_THUMBNAIL_SIDE = 240
 MAX_MISTAKES = 24
 MAX_RIGHT_ANSWERS = 20
 
 
 @dataclass(frozen=True)
 class RunImages:
-    """Finds the images of a run by the names that predictions.csv gives them."""
+    """Images of a run by their paths in predictions.csv."""
 
     examples: ImageDataset | None
-    places: dict[str, int]
+    indices: dict[str, int]
 
     @classmethod
-    def of(cls, examples: ImageDataset | None) -> RunImages:
+    def from_dataset(cls, examples: ImageDataset | None) -> RunImages:
+        """Index the images by path."""
         keys = examples.keys if examples is not None else []
-        return cls(examples, {key: place for place, key in enumerate(keys)})
+        return cls(examples, {key: index for index, key in enumerate(keys)})
 
     def picture(self, path: str, alt: str) -> Markup | str:
-        """An <img> with the image inside it, or the reason why there is none."""
-        if self.examples is None or path not in self.places:
-            return "not among the images given"
+        """Render an image inline, or return why it cannot be shown."""
+        if self.examples is None or path not in self.indices:
+            return "the data has no such image"
         try:
             image = decode_image(
-                self.examples.read(self.places[path]), smallest=REPORT_THUMBNAIL_SIDE
+                self.examples.read(self.indices[path]), smallest=REPORT_THUMBNAIL_SIDE
             )
         except (OSError, DataError) as error:
             return " ".join(str(error).split())
         tiny = max(image.size) <= LOSSLESS_SIDE
-        file = io.BytesIO()
-        if tiny:
-            image.save(file, "PNG")
-        else:
+        if not tiny:
             image.thumbnail((REPORT_THUMBNAIL_SIDE, REPORT_THUMBNAIL_SIDE))
-            image.save(file, "JPEG", quality=82)
-        kind = "png" if tiny else "jpeg"
-        source = f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
-        share = min(1.0, image.width / image.height)  # as high as a wide one is wide
+        share = min(
+            1.0, image.width / image.height
+        )  # a tall image is as tall as a wide one is wide
         return tag(
             "img",
-            src=source,
+            src=encode_image_url(image),
             alt=alt,
             width=image.width,
             height=image.height,
@@ -65,39 +59,45 @@ class RunImages:
 
 
 def render_mistakes(run: RunData, album: RunImages) -> Markup:
-    """The wrong answers that the model was surest of."""
-    title = "The most confident mistakes"
+    """Render the wrong answers with the highest confidence."""
+    title = "Most confident mistakes"
     if not run.predictions:
-        return section("mistakes", title, note("There is no predictions.csv to take them from."))
+        return section("mistakes", title, note("There is no predictions.csv."))
     wrong = [row for row in run.predictions if row.correct is False]
     if not wrong:
-        return section("mistakes", title, note("None: every held-out image was answered right."))
+        return section(
+            "mistakes", title, note("None: every held-out image was predicted correctly.")
+        )
     shown = sorted(wrong, key=lambda row: -row.probability)[:MAX_MISTAKES]
     lede = tag(
         "p",
-        f"{pluralise(len(shown), 'mistake')} of {format_count(len(wrong))}, the surest first. Some may be "
-        "wrong labels rather than wrong answers. Under each picture: the answer and how sure it "
-        "was, then what the image is and the chance that the model gave that.",
+        f"{pluralise(len(shown), 'mistake')} of {format_count(len(wrong))}, the most confident first. "
+        "Some may be wrong labels rather than wrong predictions. Under each picture: the predicted "
+        "class and its probability, then the true class and its probability.",
         class_="lede",
     )
     return section("mistakes", title, lede, render_gallery(shown, album))
 
 
 def render_right_answers(run: RunData, album: RunImages) -> Markup | None:
-    """For each class the right answers that the model was surest of: what it thinks is typical."""
+    """Render the right answers with the highest confidence, class by class."""
     right = sorted((row for row in run.predictions if row.correct), key=lambda r: -r.probability)
     if not right or album.examples is None:
         return None
     classes = sorted({row.label for row in right})[:MAX_RIGHT_ANSWERS]
     each = max(1, MAX_RIGHT_ANSWERS // len(classes)) if len(classes) > 4 else 4
     shown = [row for name in classes for row in [r for r in right if r.label == name][:each]]
-    lede = tag("p", "The right answers it was surest of, class by class.", class_="lede")
-    return section("typical", "What it finds typical", lede, render_gallery(shown, album))
+    lede = tag("p", "The most confident right predictions of each class.", class_="lede")
+    return section(
+        "typical", "Most confident right predictions", lede, render_gallery(shown, album)
+    )
 
 
 def render_gallery(rows: list[PredictionRow], album: RunImages) -> Markup:
-    """Cards with pictures; a table where no picture can be had."""
-    pictures = [album.picture(row.path, f"{row.label}, answered {row.prediction}") for row in rows]
+    """Render cards with pictures, or a table if no picture can be shown."""
+    pictures = [
+        album.picture(row.path, f"{row.label}, predicted as {row.prediction}") for row in rows
+    ]
     if not any(isinstance(picture, Markup) for picture in pictures):
         return render_prediction_table(rows, pictures[0], album)
     cards = [
@@ -109,24 +109,26 @@ def render_gallery(rows: list[PredictionRow], album: RunImages) -> Markup:
 def render_prediction_card(row: PredictionRow, picture: Markup | str) -> Markup:
     if not isinstance(picture, Markup):
         picture = tag("span", f"No picture: {picture}", class_="gone")
-    sure = format_probability(row.probability)
+    probability = format_probability(row.probability)
     lines: list[Content]
     if row.correct:
-        lines = [tag("p", tag("b", row.prediction), tag("small", sure), class_="good")]
+        lines = [tag("p", tag("b", row.prediction), tag("small", probability), class_="good")]
     else:
-        own = format_probability(row.own) if row.own is not None else None
+        true = None
+        if row.true_probability is not None:
+            true = format_probability(row.true_probability)
         lines = [
-            tag("p", tag("b", row.prediction), tag("small", sure), class_="bad"),
-            tag("p", tag("span", "is ", tag("b", row.label)), tag("small", own)),
+            tag("p", tag("b", row.prediction), tag("small", probability), class_="bad"),
+            tag("p", tag("span", "is ", tag("b", row.label)), tag("small", true)),
         ]
     frame = tag("div", picture, class_="frame")
     return tag("figure", frame, tag("figcaption", *lines), title=row.path, class_="card")
 
 
 def render_prediction_table(rows: list[PredictionRow], reason: str, album: RunImages) -> Markup:
-    """The same without pictures, and why there are none."""
+    """Render predictions without pictures, and why there are none."""
     if album.examples is None:
-        reason = "the images were not at hand when this report was written"
+        reason = "the images were not available when this report was written"
     named = [
         tag(
             "tr",
@@ -137,5 +139,5 @@ def render_prediction_table(rows: list[PredictionRow], reason: str, album: RunIm
         )
         for row in rows
     ]
-    head = ("Image", "True class", "Answer", "Sure")
+    head = ("Image", "True class", "Prediction", "Probability")
     return tag("div", note(f"No pictures: {reason}."), html_table(head, named, look="paths"))

@@ -1,4 +1,4 @@
-"""The section on training: loss, accuracy, learning rate and few-shot accuracy over the steps."""
+"""Training section: loss, accuracy, learning rate and few-shot accuracy by step."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from patchwords.report.format import (
 from patchwords.report.html import Content, Markup, html_table, note, number_cell, section, tag
 from patchwords.report.run_data import RunData
 
-MAX_NAMED_SPIKES = 8  # named; the rest are counted
+MAX_NAMED_SPIKES = 8  # others are only counted
 
-# chart -> how a value is written, and the highest that there can be
+# chart -> format of a value, and the largest possible value
 CHART_FORMATS: dict[str, tuple[Callable[[float], str], float | None]] = {
     "Loss": (lambda y: f"{y:.3g}", None),
     "Accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
@@ -29,14 +29,16 @@ CHART_FORMATS: dict[str, tuple[Callable[[float], str], float | None]] = {
 
 
 def render_training_curves(run: RunData) -> Markup:
-    """Loss, accuracy, learning rate and, where it was measured, few-shot accuracy."""
+    """Render the training curves, with notes on few-shot accuracy and loss spikes."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
-    title = "How it learned"
+    title = "Training"
     if run.evaluation.get("of"):
-        elsewhere = ("This page judges ", tag("code", run.evaluation["of"]))
-        return section("curves", title, note(*elsewhere, "; its own report shows how it learned."))
+        evaluated = ("This page evaluates ", tag("code", run.evaluation["of"]))
+        return section(
+            "curves", title, note(*evaluated, "; its own report has the training curves.")
+        )
     if not train and not evaluations:
-        return section("curves", title, note("metrics.jsonl has no rows: there are no curves."))
+        return section("curves", title, note("metrics.jsonl has no rows, so there are no curves."))
     figures = []
     for name, lines in collect_training_charts(run):
         alt = f"{name} over the training steps: {', '.join(line.name for line in lines)}"
@@ -57,50 +59,53 @@ def render_training_curves(run: RunData) -> Markup:
 def describe_training(
     train: list[dict[str, Any]], evaluations: list[dict[str, Any]]
 ) -> list[Content]:
-    """How long, how good at best, how fast: a sentence each, where the rows tell it."""
+    """Describe duration, best accuracy and speed, as far as they were logged."""
     last = max([*train, *evaluations], key=lambda row: row["step"])
     epochs = f" ({last['epoch']:.3g} epochs)" if last.get("epoch") else ""
-    story: list[Content] = [f"{pluralise(last['step'], 'step')}{epochs}. "]
+    sentences: list[Content] = [f"{pluralise(last['step'], 'step')}{epochs}. "]
     scored = [row for row in evaluations if row.get("accuracy") is not None]
     if scored:
         best = max(scored, key=lambda row: row["accuracy"])
-        story.append(
+        sentences.append(
             f"Best {best.get('split', 'validation')} accuracy {format_percent(best['accuracy'])} at step "
             f"{format_count(best['step'])}. "
         )
     speeds = [row["images_per_second"] for row in train if row.get("images_per_second")]
     waits = [row["data_wait"] for row in train if row.get("data_wait") is not None]
     if speeds:
-        story.append(f"Median speed {format_count(statistics.median(speeds))} images per second")
+        sentences.append(
+            f"Median speed {format_count(statistics.median(speeds))} images per second"
+        )
         if used := median_utilisation(train):
-            story.append(f", {format_percent(used, 0)} of what the device's matrix products reach")
+            sentences.append(f", {format_percent(used, 0)} of the device's matrix product peak")
         waited = f", {format_percent(statistics.mean(waits), 0)} of the time waiting for images"
-        story.append(f"{waited if waits else ''}.")
-    return story
+        sentences.append(f"{waited if waits else ''}.")
+    return sentences
 
 
 def median_utilisation(train: list[dict[str, Any]]) -> float | None:
-    """The usual share of the device's peak; None where it was not measured."""
+    """Return the median share of the device's peak; None if it was not measured."""
     shares = [row["utilisation"] for row in train if row.get("utilisation")]
     return statistics.median(shares) if shares else None
 
 
 def render_fewshot_note(probes: list[dict[str, Any]]) -> Markup | None:
-    """What the last chart says: how good the representation is, whatever the head has learnt."""
-    told = [row for row in probes if {"shots", "images", "accuracy"} <= row.keys()]
-    if not told:
+    """Explain few-shot accuracy: the quality of the features without the head."""
+    complete = [row for row in probes if {"shots", "images", "accuracy"} <= row.keys()]
+    if not complete:
         return None
-    last = told[-1]
+    last = complete[-1]
     return note(
-        "Few-shot accuracy: a linear classifier, fitted in closed form to what the frozen model "
-        f"makes of {pluralise(last['shots'], 'training image')} of each class, judged by "
-        f"{pluralise(last['images'], 'validation image')}. At the end {format_percent(last['accuracy'])}.",
+        "Few-shot accuracy: a linear classifier fitted in closed form to the frozen model's "
+        f"features of {pluralise(last['shots'], 'training image')} per class, measured on "
+        f"{pluralise(last['images'], 'validation image')}. At the end "
+        f"{format_percent(last['accuracy'])}.",
         look="small",
     )
 
 
 def render_loss_spikes(notes: list[dict[str, Any]]) -> Markup | None:
-    """Where the loss jumped."""
+    """List the steps at which the loss jumped."""
     steps = [format_count(row["step"]) for row in notes if row.get("about") == "loss spike"]
     if not steps:
         return None
@@ -115,7 +120,7 @@ def render_loss_spikes(notes: list[dict[str, Any]]) -> Markup | None:
 
 
 def render_evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
-    """The numbers behind the dots, for those who cannot see them or want them."""
+    """Render the evaluations as a table."""
     if not evaluations:
         return None
     rows = [
@@ -131,7 +136,7 @@ def render_evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
         for row in evaluations
     ]
     head = ("Step", "Epoch", "Split", "Loss", "Accuracy", "Images")
-    return tag("details", tag("summary", "The evaluations as numbers"), html_table(head, rows))
+    return tag("details", tag("summary", "Evaluations as a table"), html_table(head, rows))
 
 
 def format_optional(value: float | None, form: str) -> str | None:
