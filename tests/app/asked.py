@@ -58,21 +58,22 @@ def photo(seed: int = 0, kind: str = "PNG", size: tuple[int, int] = (37, 23)) ->
 
 
 class App:
-    """The app, and ways to ask it."""
+    """The app, and ways to send it requests."""
 
-    def __init__(self, desk: PredictionService, client: TestClient) -> None:
-        self.desk, self.client = desk, client
-        self.calls: list[int] = []  # sizes of the batches that the model has begun
+    def __init__(self, service: PredictionService, client: TestClient) -> None:
+        self.service, self.client = service, client
+        self.calls = 0  # images that reached the model
         self.gate = threading.Event()
         self.gate.set()
-        compute = desk.mind.batcher.answer
+        decode = service.decode
 
-        def watched(kind: Any, items: list[Any]) -> Any:
-            self.calls.append(len(items))
+        def watched(*arguments: Any) -> Any:
+            pixels = decode(*arguments)
+            self.calls += 1
             assert self.gate.wait(20)
-            return compute(kind, items)
+            return pixels
 
-        desk.mind.batcher.answer = watched
+        service.decode = watched  # type: ignore[method-assign]
 
     def predict(self, data: bytes, **settings: Any) -> Any:
         headers = {"Content-Type": "application/octet-stream"}

@@ -28,18 +28,18 @@ def start() -> Iterator[Callable[..., App]]:
     ) -> App:
         subject = subject or subject_of()
         near = neighbours or NeighbourSearch(subject, None, reason="there are none")
-        desk = PredictionService(subject, near, replace(LIMITS, **limits))
+        service = PredictionService(subject, near, replace(LIMITS, **limits))
         client = TestClient(
-            create_app(desk, hosts), "http://localhost", raise_server_exceptions=False
+            create_app(service, hosts), "http://localhost", raise_server_exceptions=False
         )
         client.__enter__()  # one event loop for all requests, from whatever thread
-        opened.append((desk, client))
-        return App(desk, client)
+        opened.append((service, client))
+        return App(service, client)
 
     yield make
-    for desk, client in opened:
+    for service, client in opened:
         client.__exit__(None, None, None)
-        desk.close()
+        service.close()
 
 
 @pytest.fixture

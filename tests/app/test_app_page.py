@@ -30,8 +30,8 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Brow
         (folder / f"{seed}.png").write_bytes(photo(seed))
     subject = subject_of()
     near = NeighbourSearch(subject, open_images([str(folder)]))
-    desk = PredictionService(subject, near, LIMITS)
-    app = App(desk, TestClient(create_app(desk, LOOPBACK_HOSTS)))
+    service = PredictionService(subject, near, LIMITS)
+    app = App(service, TestClient(create_app(service, LOOPBACK_HOSTS)))
     near.start()
     with (
         serving(app) as (host, port),
@@ -40,7 +40,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[App, Brow
         browser.open(f"http://{host}:{port}/")
         browser.until(READY)
         yield app, browser
-    desk.close()
+    service.close()
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def colour(browser: Browser, row: float, column: float) -> list[int]:
 
 def test_a_photo_is_answered(opened: tuple[App, Browser], browser: Browser) -> None:
     app, _ = opened
-    best = app.desk.subject.source.predict(photo(1))[0]
+    best = app.service.loaded.source.predict(photo(1))[0]
     assert browser.text("#best") == best["label"]
     assert browser.text("#sure") == f"{100 * best['score']:.1f} %"
     assert browser.text("#best-before") == best["label"]

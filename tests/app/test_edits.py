@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import io
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -115,7 +114,7 @@ def test_a_model_takes_the_sizes_that_are_offered(config: object, expected: obje
 
 def test_the_page_gets_what_the_model_saw(app: App) -> None:
     data = photo(4)
-    subject = app.desk.subject
+    subject = app.service.loaded
     answer = app.look(data)
     pixels = subject.preprocess.resize_and_crop(np.array(Image.open(io.BytesIO(data))))
     assert np.array_equal(seen(answer), pixels)
@@ -147,23 +146,6 @@ def test_edits_go_all_the_way(app: App) -> None:
     assert not np.array_equal(seen(shuffled), seen(plain))
 
 
-def test_looks_taken_together_are_each_their_own(app: App) -> None:
-    photos = [photo(seed) for seed in range(4)]
-    alone = [app.look(data).json() for data in photos]
-    app.calls.clear()
-    with ThreadPoolExecutor(4) as pool:
-        with app.shut():
-            asked = [pool.submit(app.look, photos[0])]
-            app.until(lambda: app.calls == [1])
-            asked += [pool.submit(app.look, data) for data in photos[1:]]
-            app.until(lambda: len(app.desk.mind.batcher) == 3)
-        together = [one.result().json() for one in asked]
-    assert app.calls == [1, 3]
-    for one, other in zip(alone, together, strict=True):
-        assert other["looked"] == pytest.approx(one["looked"], abs=2e-6)  # of 6 decimals
-        assert other["picture"] == one["picture"]
-
-
 def test_a_model_without_attention_says_so(start: Callable[..., App]) -> None:
     subject = subject_of(RESNET)
     app = start(subject)
@@ -188,4 +170,4 @@ def test_the_page_knows_the_model(app: App) -> None:
     assert about["looks"] is True
     assert {"size": [24, 40], "grid": [6, 10]} in about["sizes"]
     assert about["neighbours"] == {"state": "none", "reason": "there are none"}
-    assert about["most_bytes"] == app.desk.limits.body
+    assert about["most_bytes"] == app.service.limits.body

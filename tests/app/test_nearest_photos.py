@@ -76,8 +76,8 @@ def test_a_training_photo_is_nearest_to_itself(start: Callable[..., App], tmp_pa
 
 
 def test_where_there_are_none_it_is_said(app: App) -> None:
-    assert app.desk.neighbours.thread is None
-    app.desk.neighbours.start()
+    assert app.service.neighbours.thread is None
+    app.service.neighbours.start()
     assert app.look(photo()).json()["neighbours"] == []
 
 
@@ -92,7 +92,7 @@ def test_photos_that_are_gone_have_no_picture(tmp_path: Path) -> None:
     near = prepared(NeighbourSearch(subject_of(), examples))
     (tmp_path / "004.png").unlink()
     assert near.values is not None
-    found = near.nearest(near.values[near.places.tolist().index(4)])
+    found = near.nearest(near.values[near.indices.tolist().index(4)])
     assert found[0]["picture"] is None
     assert found[1]["picture"] is not None
     assert near.nearest(near.values[0])[0]["picture"] is not None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import shutil
 from pathlib import Path
@@ -9,11 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import safetensors
+from PIL import Image
 from stage import call, done, make_photos, snapshot
 
-from patchwords.app.metrics import AppMetrics
 from patchwords.app.middleware import AppLimits
-from patchwords.app.service import InferenceWorker
+from patchwords.app.neighbours import NeighbourSearch
+from patchwords.app.service import PredictionService, to_batch
+from patchwords.app.upload import Upload
 from patchwords.data.splits import read_splits
 from patchwords.device import choose_device
 from patchwords.evaluation import quantisation as rounding
@@ -134,15 +137,18 @@ def test_predict_in_int8(calibrated: Path, photos: Path) -> None:
 
 def test_the_page_answers_in_int8(calibrated: Path) -> None:
     pixels = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, "PNG")
     scores = {}
     for precision in ("fp32", "int8"):
         device = choose_device("cpu", precision)  # type: ignore[arg-type]
-        mind = InferenceWorker(
-            load_model_on_device(str(calibrated), device, 0), AppLimits(), AppMetrics()
-        )
-        scores[precision] = mind.ask("predict", pixels).result()
-        assert abs(mind.ask("look", pixels).result().scores - scores[precision]).max() < 1e-2
-        mind.close()
+        loaded = load_model_on_device(str(calibrated), device, 0)
+        service = PredictionService(loaded, NeighbourSearch(loaded, None), AppLimits())
+        seen = service.decode(file.getvalue(), loaded.preprocess.image_size)
+        scores[precision] = service.inference.scores(to_batch(seen), device)[0]
+        shown = service.analyse_upload(Upload(file.getvalue(), {}))["predictions"][0]["score"]
+        assert abs(shown - scores[precision].max()) < 1e-2
+        service.close()
     assert 0 < abs(scores["int8"] - scores["fp32"]).max() < 0.1
 
 

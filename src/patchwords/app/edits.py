@@ -1,8 +1,7 @@
-"""What is done to an image before the model sees it: another size, tiles shuffled, patches gone.
+"""Edits of an image before the model sees it: another size, shuffled tiles, hidden patches.
 
-The study notes' cases by hand: a patch that is gone is black and tiles are dealt anew, as in
-`evaluate.robustness.occlusion` and `.permutation`. Shuffling comes first: what is painted away on
-the page is what is gone from the picture there.
+The same as the perturbations of `evaluation.robustness`: hidden patches are black, tiles are
+permuted. Shuffling comes first, so that the patches painted on the page are those that are hidden.
 
 Sizes: H W image, C channels, h x w grid.
 """
@@ -26,66 +25,66 @@ from patchwords.rng import numpy_generator
 
 ImageSize = tuple[int, int]
 
-MAX_PATCHES = 4096  # of the sizes offered: attention between more takes gigabytes
+MAX_PATCHES = 4096  # attention between more takes gigabytes
 MAX_SEED = 2**31
 
 
 @dataclass(frozen=True)
 class ImageEdits:
-    """One request's wishes; the defaults change nothing."""
+    """Edits of one request; the defaults change nothing."""
 
     size: ImageSize  # H, W
-    tiles: int = 1  # to a side; 1: not shuffled
+    tiles: int = 1  # per side; 1: not shuffled
     seed: int = 0
-    hidden: tuple[int, ...] = ()  # numbers of patches, row after row
+    hidden: tuple[int, ...] = ()  # patch indices in raster order
 
 
 def patch_grid(model: Model, size: ImageSize) -> ImageSize:
-    """(h, w) of the patches of images of this size; of a ResNet, of its last feature map."""
+    """Return the grid (h, w) of an image of this size; of a ResNet, its last feature map."""
     config = model.config
     return config.trunk.grid(size) if isinstance(config, ResNetConfig) else config.grid_of(size)
 
 
 def list_image_sizes(model: Model, preprocess: Preprocess) -> list[ImageSize]:
-    """Sizes that the model takes, from half to twice its own, rising; its own among them."""
-    own, config = preprocess.image_size, model.config
+    """List the sizes that the model takes, from half to twice its own."""
+    default, config = preprocess.image_size, model.config
     if isinstance(config, ViTConfig) and not config.mixer_traits.any_grid:
-        return [own]
+        return [default]
     stride = config.trunk.stride if isinstance(config, ResNetConfig) else config.stride
-    rows = own[0] / stride
-    found = {own}
+    rows = default[0] / stride
+    sizes = {default}
     for count in range(max(1, round(rows / 2)), round(rows * 2) + 1):
-        size = count * stride, max(1, round(own[1] / stride * count / rows)) * stride
+        size = count * stride, max(1, round(default[1] / stride * count / rows)) * stride
         try:
             config.with_settings(image_size=size)
-        except ConfigError:  # as a window that has no place in it
+        except ConfigError:  # for example, smaller than the attention window
             continue
         if np.prod(patch_grid(model, size)) <= MAX_PATCHES:
-            found.add(size)
-    return sorted(found)
+            sizes.add(size)
+    return sorted(sizes)
 
 
 def list_tilings(size: ImageSize, grid: ImageSize) -> list[int]:
-    """Tiles to a side into which an image can be cut, up to twice as many as it has patches."""
+    """List the numbers of tiles per side that divide an image, up to twice the patches."""
     return [n for n in range(2, 2 * max(grid) + 1) if not any(side % n for side in size)]
 
 
 def parse_edits(fields: Mapping[str, str], model: Model, preprocess: Preprocess) -> ImageEdits:
-    """The fields `height` and `width`, `tiles`, `seed`, and `hidden` as in "3,17,18".
+    """Parse the fields `height`, `width`, `tiles`, `seed`, and `hidden` such as "3,17,18".
 
-    Raises Refused (400) where one is not a number, or not one that the model can do.
+    Raises RequestRefused (400) for a value that is not a number or not possible for the model.
     """
-    own = preprocess.image_size
+    default = preprocess.image_size
     size = (
-        parse_integer_field(fields, "height", own[0]),
-        parse_integer_field(fields, "width", own[1]),
+        parse_integer_field(fields, "height", default[0]),
+        parse_integer_field(fields, "width", default[1]),
     )
-    offered = list_image_sizes(model, preprocess)
-    if size not in offered:
+    sizes = list_image_sizes(model, preprocess)
+    if size not in sizes:
         raise RequestRefused(
             400,
-            f"size {size[0]}x{size[1]} is not offered: the model takes {format_size(offered[0])} to "
-            f"{format_size(offered[-1])}, see /model",
+            f"size {size[0]}x{size[1]} is not offered: the model takes {format_size(sizes[0])} to "
+            f"{format_size(sizes[-1])}, see /model",
         )
     grid = patch_grid(model, size)
     tiles = parse_integer_field(fields, "tiles", 1)
@@ -94,8 +93,8 @@ def parse_edits(fields: Mapping[str, str], model: Model, preprocess: Preprocess)
     seed = parse_integer_field(fields, "seed", 0)
     if seed >= MAX_SEED:
         raise RequestRefused(400, f"seed must be below {MAX_SEED}")
-    words = [word for word in fields.get("hidden", "").split(",") if word.strip()]
-    hidden = tuple(sorted({parse_integer(word, "hidden") for word in words}))
+    indices = [word for word in fields.get("hidden", "").split(",") if word.strip()]
+    hidden = tuple(sorted({parse_integer(word, "hidden") for word in indices}))
     if hidden and hidden[-1] >= grid[0] * grid[1]:
         raise RequestRefused(
             400, f"patch {hidden[-1]} does not exist: there are {grid[0] * grid[1]}"
@@ -104,35 +103,37 @@ def parse_edits(fields: Mapping[str, str], model: Model, preprocess: Preprocess)
 
 
 def apply_edits(edits: ImageEdits, pixels: np.ndarray, grid: ImageSize) -> np.ndarray:
-    """uint8 [H, W, C] -> uint8 [H, W, C]"""
+    """Apply the edits to an image, uint8 [H, W, C]."""
     if edits.tiles > 1:
         order = numpy_generator(edits.seed, "shuffle", edits.tiles).permutation(edits.tiles**2)
         image = torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None]  # [1, C, H, W]
-        moved = shuffle_tiles(image, torch.from_numpy(order)[None])
-        pixels = moved[0].permute(1, 2, 0).numpy()  # [H, W, C]
+        shuffled = shuffle_tiles(image, torch.from_numpy(order)[None])
+        pixels = shuffled[0].permute(1, 2, 0).numpy()  # [H, W, C]
     if edits.hidden:
-        gone = np.isin(map_pixels_to_patches(edits.size, grid), edits.hidden)  # [H, W]
-        pixels = np.where(gone[:, :, None], np.uint8(0), pixels)
+        hidden = np.isin(map_pixels_to_patches(edits.size, grid), edits.hidden)  # [H, W]
+        pixels = np.where(hidden[:, :, None], np.uint8(0), pixels)
     return np.ascontiguousarray(pixels)
 
 
 def map_pixels_to_patches(size: ImageSize, grid: ImageSize) -> np.ndarray:
-    """int64 [H, W], the patch of every pixel."""
+    """Return the patch index of every pixel, int64 [H, W]."""
     rows, columns = (np.arange(n) * count // n for n, count in zip(size, grid, strict=True))
     return rows[:, None] * grid[1] + columns
 
 
 def parse_integer_field(fields: Mapping[str, str], name: str, default: int) -> int:
-    """A field that is a whole number."""
+    """Parse a whole number from a field, if it is there."""
     return parse_integer(fields[name], name) if name in fields else default
 
 
 def parse_integer(word: str, name: str) -> int:
+    """Parse a whole number; raise RequestRefused (400) for anything else."""
     word = word.strip()
     if not (word.isascii() and word.isdecimal() and len(word) < 11):
-        raise RequestRefused(400, f"{name} must be made of whole numbers, 0 or above")
+        raise RequestRefused(400, f"{name} must be whole numbers, 0 or above")
     return int(word)
 
 
 def format_size(size: ImageSize) -> str:
+    """Format height x width."""
     return f"{size[0]}x{size[1]}"

@@ -1,18 +1,17 @@
-"""The routes of the app: the page, and the same over HTTP.
+"""The app: its routes, its socket, and the server that runs until it is stopped.
 
-| route | gives |
+| route | returns |
 |---|---|
 | `GET /` | the page |
-| `POST /predict` | an image -> classes with probabilities |
-| `POST /look` | an image with edits -> all that the page shows |
-| `GET /model` | what the page has to know of the model |
-| `GET /health`, `GET /metrics` | whether it answers; Prometheus' text |
-| `GET /openapi.json`, `GET /docs` | the interface, for programs and for people |
+| `POST /predict` | classes with probabilities of an image |
+| `POST /look` | all that the page shows of an edited image |
+| `GET /model` | name, classes and sizes of the model, state of the nearest photos |
+| `GET /health` | whether the app answers |
+| `GET /openapi.json`, `GET /docs` | the interface, for programs and as a page |
 """
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import ipaddress
 import signal
@@ -23,13 +22,11 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI, Query, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse, PlainTextResponse, Response
+from fastapi.responses import JSONResponse, Response
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from patchwords.app.metrics import PROMETHEUS_CONTENT_TYPE
 from patchwords.app.middleware import (
     AppLimits,
     RequestRefused,
@@ -49,19 +46,27 @@ PAGE_FILES = {  # route -> (file, content type)
     "/docs.js": ("docs.js", "text/javascript; charset=utf-8"),
     "/icon.svg": ("icon.svg", "image/svg+xml"),
 }
-ROUTES = {*PAGE_FILES, "/predict", "/look", "/model", "/health", "/metrics", "/openapi.json"}
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SOCKET_BACKLOG = 128  # connections that wait in the system
+APP_PACKAGES = ("fastapi", "uvicorn", "python_multipart")  # of the extra `app`
 
 
 class ClassScore(BaseModel):
+    """A class with its probability."""
+
     label: str
     score: float
 
 
 class PredictResponse(BaseModel):
+    """The most likely classes."""
+
     predictions: list[ClassScore]
 
 
 class ErrorResponse(BaseModel):
+    """One line of error."""
+
     error: str
 
 
@@ -86,73 +91,64 @@ ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
     status: {"model": ErrorResponse, "description": meaning}
     for status, meaning in {
         400: "not a sound image, or the form cannot be read",
-        403: "asked by another name, or from another site",
-        408: "the body came too slowly",
+        403: "called by another host name, or from another site",
+        408: "the body was too slow",
         413: "too many bytes or pixels",
         415: "neither an image nor a form",
         422: "a parameter is out of its range",
-        429: "too much to do now: see Retry-After",
+        429: "too many requests in progress: see Retry-After",
         503: "the app is stopping",
         504: "the answer took too long",
     }.items()
 }
 
 
-def create_app(desk: PredictionService, hosts: tuple[str, ...] | None) -> ASGIApp:
-    """The app as ASGI. `hosts` are the names by which it may be called; None: any."""
+def create_app(service: PredictionService, hosts: tuple[str, ...] | None) -> ASGIApp:
+    """Create the ASGI app; `hosts` are the names by which it may be called, None: any."""
     app = FastAPI(
         title="patchwords",
         version=__version__,
         description="What a trained model sees in an image.",
-        docs_url=None,  # those of FastAPI load scripts from elsewhere
+        docs_url=None,  # FastAPI's own load scripts from elsewhere
         redoc_url=None,
         swagger_ui_oauth2_redirect_url=None,
     )
     add_error_handlers(app)
     add_page_routes(app)
-    add_inference_routes(app, desk)
-    add_status_routes(app, desk)
-    return SecurityMiddleware(app, desk.limits, desk.metrics, hosts, ROUTES)
+    add_routes(app, service)
+    return SecurityMiddleware(app, hosts)
 
 
-def add_inference_routes(app: FastAPI, desk: PredictionService) -> None:
+def add_routes(app: FastAPI, service: PredictionService) -> None:
+    """Add the routes that use the model."""
+
     @app.post(
         "/predict",
-        summary="the likeliest classes of an image",
+        summary="the most likely classes of an image",
         openapi_extra=IMAGE_BODY,
         responses=ERROR_RESPONSES,
     )
     async def predict(
-        request: Request, top_k: int = Query(5, ge=1, le=1000, description="classes to name")
+        request: Request, top_k: int = Query(5, ge=1, le=1000, description="number of classes")
     ) -> PredictResponse:
-        found = await desk.predict(request, top_k)
-        return PredictResponse(predictions=[ClassScore(**one) for one in found])
+        predictions = await service.predict(request, top_k)
+        return PredictResponse(predictions=[ClassScore(**row) for row in predictions])
 
     @app.post("/look", include_in_schema=False)
     async def look(request: Request) -> JSONResponse:
-        return JSONResponse(await desk.look(request))
+        return JSONResponse(await service.analyse(request))
 
-
-def add_status_routes(app: FastAPI, desk: PredictionService) -> None:
     @app.get("/model", summary="the model: classes, sizes that it takes, what the page can show")
     async def model() -> dict[str, Any]:
-        return desk.describe()
+        return service.describe()
 
     @app.get("/health", summary="whether the app answers")
     async def health() -> dict[str, str]:
         return {"status": "ok"}
 
-    @app.get(
-        "/metrics",
-        summary="requests, errors, batches, seconds and queue, for Prometheus",
-        response_class=PlainTextResponse,
-    )
-    async def metrics() -> Response:
-        return Response(desk.metrics.text(desk.now()), media_type=PROMETHEUS_CONTENT_TYPE)
-
 
 def add_page_routes(app: FastAPI) -> None:
-    """The files of the page, read once: no path that a client says is ever opened."""
+    """Add the files of the page, read once: no path of a request is ever opened."""
     folder = files("patchwords.app") / "page"
 
     def add(route: str, content: bytes, kind: str) -> None:
@@ -165,7 +161,7 @@ def add_page_routes(app: FastAPI) -> None:
 
 
 def add_error_handlers(app: FastAPI) -> None:
-    """Every fault is {"error": one line}."""
+    """Answer every error with {"error": one line}."""
 
     @app.exception_handler(RequestRefused)
     async def refused(request: Request, error: RequestRefused) -> JSONResponse:
@@ -185,72 +181,66 @@ def add_error_handlers(app: FastAPI) -> None:
         )
 
     @app.exception_handler(Exception)
-    async def ours(request: Request, error: Exception) -> JSONResponse:
-        return make_error_response(500, "a fault of the app itself; its terminal says more")
-
-
-# The app on a socket, until it is told to stop.
-
-
-STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM)
-SOCKET_BACKLOG = 128  # connections that the system keeps for us
+    async def internal(request: Request, error: Exception) -> JSONResponse:
+        return make_error_response(500, "internal error of the app; see its terminal")
 
 
 def open_listening_socket(host: str, port: int) -> socket.socket:
-    """A socket on which connections wait until `serve_app`; raises ConfigError where there is none."""
+    """Open a socket on which connections wait until `serve_app`; raise ConfigError if it fails."""
     if not 0 <= port <= 65535:
-        raise ConfigError(f"--port {port} must be 0 (any that is free) to 65535")
+        raise ConfigError(f"--port {port} must be 0 (any free port) to 65535")
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         sock = socket.socket(family, kind, protocol)
     except (OSError, UnicodeError) as error:
-        raise ConfigError(f"--host {host!r} is no address of this machine: {error}") from error
+        raise ConfigError(f"--host {host!r} is not an address of this machine: {error}") from error
     try:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(SOCKET_BACKLOG)
     except OSError as error:
         sock.close()
-        said = error.strerror or str(error)
+        reason = error.strerror or str(error)
         raise ConfigError(
-            f"--port {port} of {host} cannot be had ({said.lower()}): choose another, as --port "
-            f"{port + 1 if 0 < port < 65535 else 0}"
+            f"--port {port} of {host} is not available ({reason.lower()}): choose another, such as "
+            f"--port {port + 1 if 0 < port < 65535 else 0}"
         ) from error
     return sock
 
 
 def is_loopback_socket(sock: socket.socket) -> bool:
-    """Whether only this machine can reach it."""
+    """Return whether only this machine can reach the socket."""
     return ipaddress.ip_address(sock.getsockname()[0]).is_loopback
 
 
 def format_socket_url(sock: socket.socket) -> str:
+    """Format the address of the page."""
     host, port = sock.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def serve_app(app: ASGIApp, sock: socket.socket, limits: AppLimits) -> None:
-    """Answers until Ctrl-C or SIGTERM; requests in work then get a few seconds."""
-    # uvicorn stops at a signal and raises it again at the end: for us that is a good end.
-    before = {name: signal.signal(name, lambda *_: None) for name in STOP_SIGNALS}
+    """Serve until Ctrl-C or SIGTERM; requests in progress then get a few seconds."""
+    # uvicorn stops at a signal and raises it again at the end: here that is a normal end.
+    handlers = {name: signal.signal(name, lambda *_: None) for name in STOP_SIGNALS}
     try:
         create_uvicorn_server(app, limits).run(sockets=[sock])
     finally:
-        for name, handler in before.items():
+        for name, handler in handlers.items():
             signal.signal(name, handler)
         sock.close()
 
 
 def create_uvicorn_server(app: ASGIApp, limits: AppLimits) -> uvicorn.Server:
-    """uvicorn, quiet and within the limits."""
+    """Configure uvicorn: within the limits, without logs of requests."""
     config = uvicorn.Config(
         app,
-        http=HeaderTimeoutProtocol.within(limits.header_seconds),
+        http="h11",
         ws="none",
         lifespan="off",
-        log_level="error",  # nobody's requests are written down
+        log_level="error",
         access_log=False,
         server_header=False,
         proxy_headers=False,
@@ -260,47 +250,8 @@ def create_uvicorn_server(app: ASGIApp, limits: AppLimits) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
-class HeaderTimeoutProtocol(H11Protocol):
-    """HTTP/1.1 that waits so long, and not longer, for a connection to ask (or ask again)."""
-
-    seconds = 10.0
-    alarm: asyncio.TimerHandle | None = None
-
-    @classmethod
-    def within(cls, seconds: float) -> type[HeaderTimeoutProtocol]:
-        return type("Patient", (cls,), {"seconds": seconds})
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)  # type: ignore[arg-type]
-        self.wind()
-
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-        self.wind()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        if self.alarm is not None:
-            self.alarm.cancel()
-        super().connection_lost(exc)
-
-    def wind(self) -> None:
-        if self.alarm is not None:
-            self.alarm.cancel()
-        self.alarm = self.loop.call_later(self.seconds, self.give_up)
-
-    def give_up(self) -> None:
-        if self.cycle is None or self.cycle.response_complete:
-            self.transport.close()
-
-
-# The packages of the extra `app`, and the line for a person who lacks them.
-
-
-APP_PACKAGES = ("fastapi", "uvicorn", "python_multipart")
-
-
 def require_app_packages() -> None:
-    """Raise ConfigError where one of the packages is not there or does not load."""
+    """Raise ConfigError if a package of the extra `app` cannot be imported."""
     for name in APP_PACKAGES:
         try:
             importlib.import_module(name)

@@ -1,23 +1,24 @@
-"""The way of a request from its body to its answer: let in, read, decoded, asked, put in words."""
+"""Predictions of one model for the requests of the app, one at a time in a worker thread.
+
+Sizes: C channels, H W image, h x w patches, R representation.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import time
-from collections.abc import Awaitable, Callable, Hashable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from fastapi import Request
+from PIL import Image
 from torch import Tensor
 
 from patchwords.app.edits import (
-    ImageEdits,
     ImageSize,
     apply_edits,
     list_image_sizes,
@@ -25,331 +26,129 @@ from patchwords.app.edits import (
     parse_edits,
     patch_grid,
 )
-from patchwords.app.metrics import AppMetrics
-from patchwords.app.middleware import AppLimits, RequestRefused, busy_error
-from patchwords.app.neighbours import NeighbourSearch, encode_data_url
-from patchwords.app.upload import RequestAdmission, decode_upload, read_upload
+from patchwords.app.middleware import AppLimits, RequestRefused
+from patchwords.app.neighbours import NeighbourSearch
+from patchwords.app.upload import Upload, decode_upload, read_upload
+from patchwords.data.decode import encode_image_url
 from patchwords.errors import ConfigError
 from patchwords.evaluation.predictions import LoadedModel
 from patchwords.interpret.attention import extract_query_map, require_attention
 from patchwords.interpret.rollout import attention_rollout
 from patchwords.weights.pretrained import label_top_k
 
-# Questions that come one by one are answered together: a bounded queue before one worker thread.
-#
-# A question waits a few milliseconds for others of its kind; while the worker is busy more of them
-# gather by themselves, so batches grow with the load.
-
-
-BatchFunction = Callable[
-    [Any, list[Any]], Sequence[Any]
-]  # (kind, items) -> an answer for each item
-
-
-@dataclass(frozen=True, eq=False)
-class QueuedItem:
-    """One item, and where its answer goes."""
-
-    kind: Hashable
-    item: Any
-    future: Future[Any] = field(default_factory=Future)
-    since: float = field(default_factory=time.monotonic)
-
-
-class Batcher:
-    """Answers questions of one kind at a time, the kind of the oldest first.
-
-    Args:
-        answer: computes a batch, always in the same thread.
-        most: questions in a batch.
-        wait: seconds that a question waits for others.
-        bound: questions that may wait; one more is refused.
-        observe: told the size of every batch.
-    """
-
-    def __init__(
-        self,
-        answer: BatchFunction,
-        most: int,
-        wait: float,
-        bound: int,
-        observe: Callable[[int], None] = lambda size: None,
-    ) -> None:
-        self.answer, self.observe = answer, observe
-        self.most, self.wait, self.bound = most, wait, bound
-        self.waiting: list[QueuedItem] = []
-        self.changed = threading.Condition()
-        self.closed = False
-        self.worker = threading.Thread(target=self.work, name="model", daemon=True)
-        self.worker.start()
-
-    def __len__(self) -> int:
-        return len(self.waiting)
-
-    def ask(self, kind: Hashable, item: Any) -> Future[Any]:
-        """-> the answer, when it is there; cancelled before its turn, it is never computed.
-
-        Raises Refused where the queue is full (429) or the app stops (503).
-        """
-        question = QueuedItem(kind, item)
-        with self.changed:
-            if self.closed:
-                raise RequestRefused(503, "the app is stopping")
-            if len(self.waiting) >= self.bound:
-                raise busy_error(f"{self.bound} questions wait for the model")
-            self.waiting.append(question)
-            self.changed.notify()
-        return question.future
-
-    def close(self) -> None:
-        """End the worker after the batch in hand; what waits is refused."""
-        with self.changed:
-            self.closed = True
-            left, self.waiting = self.waiting, []
-            self.changed.notify()
-        for question in left:
-            if question.future.set_running_or_notify_cancel():
-                question.future.set_exception(RequestRefused(503, "the app is stopping"))
-        self.worker.join(timeout=5)
-
-    def work(self) -> None:
-        while (batch := self.next_batch()) is not None:
-            batch = [one for one in batch if one.future.set_running_or_notify_cancel()]
-            if not batch:
-                continue
-            self.observe(len(batch))
-            try:
-                answers = self.answer(batch[0].kind, [one.item for one in batch])
-                for one, answer in zip(batch, answers, strict=True):
-                    one.future.set_result(answer)
-            except Exception as fault:  # whoever asked is told; the worker goes on
-                for one in batch:
-                    if not one.future.done():
-                        one.future.set_exception(fault)
-
-    def next_batch(self) -> list[QueuedItem] | None:
-        """The oldest question with others of its kind; None when the app stops."""
-        with self.changed:
-            while not self.waiting and not self.closed:
-                self.changed.wait()
-            if self.closed:
-                return None
-            oldest = self.waiting[0]
-            until = oldest.since + self.wait
-            while (
-                not self.closed
-                and len(self.like(oldest)) < self.most
-                and (left := until - time.monotonic()) > 0
-            ):
-                self.changed.wait(left)
-            batch = self.like(oldest)[: self.most]
-            chosen = {id(one) for one in batch}
-            self.waiting = [one for one in self.waiting if id(one) not in chosen]
-            return batch
-
-    def like(self, question: QueuedItem) -> list[QueuedItem]:
-        return [one for one in self.waiting if one.kind == question.kind]
-
-
-# What the model says of images, batch by batch, and where it looked.
-#
-# Sizes: B batch, C channels, H W image, h x w patches, R representation.
-
-
-RequestKind = Literal["predict", "look"]
-
-
-@dataclass(frozen=True)
-class ImageAnalysis:
-    """Everything that the page shows of one image."""
-
-    scores: np.ndarray  # float32 [classes], probabilities
-    features: np.ndarray  # float32 [R], what the classifier saw
-    looked: np.ndarray | None  # [h, w], or None for a model that cannot tell
-
-
-RolloutFunction = Callable[[torch.Tensor], np.ndarray]  # float [1, C, H, W], normalised -> [h, w]
-
-
-class InferenceWorker:
-    """A model, and the one thread that asks it. `predict` gives scores, `look` gives Look."""
-
-    def __init__(
-        self,
-        subject: LoadedModel,
-        limits: AppLimits,
-        metrics: AppMetrics,
-        looking: RolloutFunction | None = None,
-    ) -> None:
-        self.subject, self.looking = subject, looking
-        self.fast = subject.source.for_inference(subject.device)
-        self.batcher = Batcher(
-            self.answer, limits.batch, limits.wait_seconds, limits.requests, metrics.batch
-        )
-
-    def ask(self, kind: RequestKind, pixels: np.ndarray) -> Future[Any]:
-        """uint8 [H, W, C] -> the answer to come; images of one size are answered together."""
-        return self.batcher.ask((kind, pixels.shape), pixels)
-
-    def answer(
-        self, what: tuple[RequestKind, tuple[int, ...]], images: list[np.ndarray]
-    ) -> list[np.ndarray] | list[ImageAnalysis]:
-        batch = torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)  # [B, C, H, W]
-        if what[0] == "predict":
-            return list(self.fast.scores(batch, self.subject.device))
-        return self.look(batch)
-
-    def look(self, images: torch.Tensor) -> list[ImageAnalysis]:
-        """uint8 [B, C, H, W] -> of each image"""
-        model, device = self.fast.model, self.subject.device
-        with torch.inference_mode(), device.autocast():
-            x = self.subject.preprocess.normalise(images.to(device.torch_device))
-            features = model.forward_features(x)
-            scores = model.forward_head(features).float().softmax(-1).cpu().numpy()
-            represented = model.forward_head(features, pre_logits=True).float().cpu().numpy()
-        found = []
-        for number, (row, seen) in enumerate(zip(scores, represented, strict=True)):
-            # one by one: attention of a whole batch could fill the memory
-            looked = self.looking(x[number : number + 1]) if self.looking else None
-            found.append(ImageAnalysis(row, seen, looked))
-        return found
-
-    def close(self) -> None:
-        self.batcher.close()
-
-
-DECODER_THREADS = 2  # images decoded at once
-MAX_PAGE_CLASSES = 50  # classes that the page gets
+MAX_PAGE_CLASSES = 50
 T = TypeVar("T")
 
 
 class PredictionService:
-    """One model, and everybody who asks it."""
+    """A model, its nearest photos, and the worker thread that answers requests in turn."""
 
-    def __init__(
-        self, subject: LoadedModel, neighbours: NeighbourSearch, limits: AppLimits
-    ) -> None:
-        self.subject, self.neighbours, self.limits = subject, neighbours, limits
-        self.metrics = AppMetrics()
-        self.no_look, looking = make_rollout_function(subject)
-        self.mind = InferenceWorker(subject, limits, self.metrics, looking)
-        self.room = RequestAdmission(limits)
-        self.pool = ThreadPoolExecutor(DECODER_THREADS, thread_name_prefix="decode")
+    def __init__(self, loaded: LoadedModel, neighbours: NeighbourSearch, limits: AppLimits) -> None:
+        self.loaded, self.neighbours, self.limits = loaded, neighbours, limits
+        self.inference = loaded.source.for_inference(loaded.device)
+        self.worker = ThreadPoolExecutor(1, thread_name_prefix="model")
+        self.active = 0  # requests in progress
+        self.closed = False
+        self.no_attention: str | None = None  # why the model has no attention map
+        try:
+            require_attention(loaded.model)
+        except ConfigError as error:
+            self.no_attention = str(error)
 
     def close(self) -> None:
-        """Nothing is taken on any more; an image that is being decoded is left to itself."""
+        """Stop after the current image; requests that wait are refused."""
+        self.closed = True
         self.neighbours.close()
-        self.mind.close()
-        self.pool.shutdown(wait=False, cancel_futures=True)
+        self.worker.shutdown(wait=False, cancel_futures=True)
 
     async def predict(self, request: Request, top_k: int) -> list[dict[str, Any]]:
-        """The likeliest classes, as `Pretrained.predict` gives them."""
-        with self.room.place() as take:
-            upload = await read_upload(request, self.limits, take)
+        """Return the most likely classes, as `Pretrained.predict` does."""
 
-            def prepare() -> np.ndarray:
-                return self.pixels(upload.image, self.subject.preprocess.image_size)
+        def compute(upload: Upload) -> list[dict[str, Any]]:
+            pixels = self.decode(upload.image, self.loaded.preprocess.image_size)
+            scores = self.inference.scores(to_batch(pixels), self.loaded.device)[0]
+            return label_top_k(scores, self.loaded.source.labels, top_k)
 
-            async def answered() -> list[dict[str, Any]]:
-                pixels = await self.apart(prepare)
-                scores = await asyncio.wrap_future(self.mind.ask("predict", pixels))
-                return label_top_k(scores, self.subject.source.labels, top_k)
+        return await self.answer(request, compute)
 
-            return await self.in_time(answered())
+    async def analyse(self, request: Request) -> dict[str, Any]:
+        """Return all that the page shows of an edited image, as JSON values."""
+        return await self.answer(request, self.analyse_upload)
 
-    async def look(self, request: Request) -> dict[str, Any]:
-        """Classes, the picture as the model saw it, where it looked, nearest training photos."""
-        with self.room.place() as take:
-            upload = await read_upload(request, self.limits, take)
-            edits = parse_edits(upload.fields, self.subject.model, self.subject.preprocess)
-            grid = patch_grid(self.subject.model, edits.size)
+    async def answer(self, request: Request, compute: Callable[[Upload], T]) -> T:
+        """Read an upload and compute its answer in the worker, within the limits."""
+        if self.closed:
+            raise RequestRefused(503, "the app is stopping")
+        if self.active >= self.limits.requests:
+            reason = f"busy: {self.active} requests are in progress; try again in a second"
+            raise RequestRefused(429, reason, {"Retry-After": "1"})
+        self.active += 1
+        try:
+            upload = await read_upload(request, self.limits)
+            future = asyncio.get_running_loop().run_in_executor(self.worker, compute, upload)
+            return await asyncio.wait_for(future, self.limits.answer_seconds)
+        except asyncio.TimeoutError as error:
+            reason = f"the answer took more than {self.limits.answer_seconds:g} s"
+            raise RequestRefused(504, reason) from error
+        finally:
+            self.active -= 1
 
-            def prepare() -> np.ndarray:
-                return apply_edits(edits, self.pixels(upload.image, edits.size), grid)
-
-            async def answered() -> dict[str, Any]:
-                pixels = await self.apart(prepare)
-                look = await asyncio.wrap_future(self.mind.ask("look", pixels))
-                return await self.apart(lambda: self.words(edits, grid, pixels, look))
-
-            return await self.in_time(answered())
-
-    def words(
-        self, edits: ImageEdits, grid: ImageSize, pixels: np.ndarray, look: ImageAnalysis
-    ) -> dict[str, Any]:
-        """For the page, as plain values."""
-        looked = None if look.looked is None else np.round(look.looked, 6).ravel().tolist()
+    def analyse_upload(self, upload: Upload) -> dict[str, Any]:
+        """Apply the edits, predict, and compute the attention map and the nearest photos."""
+        model, device = self.inference.model, self.loaded.device
+        edits = parse_edits(upload.fields, self.loaded.model, self.loaded.preprocess)
+        grid = patch_grid(self.loaded.model, edits.size)
+        pixels = apply_edits(edits, self.decode(upload.image, edits.size), grid)
+        with torch.inference_mode(), device.autocast():
+            images = self.loaded.preprocess.normalise(to_batch(pixels).to(device.torch_device))
+            features = model.forward_features(images)
+            scores = model.forward_head(features)[0].float().softmax(-1).cpu().numpy()
+            represented = model.forward_head(features, pre_logits=True)[0].float().cpu().numpy()
+        attention = None
+        if self.no_attention is None:
+            attention = np.round(self.compute_attention(images), 6).ravel().tolist()
+        picture = Image.fromarray(pixels[:, :, 0] if pixels.shape[2] == 1 else pixels)
         return {
             "size": edits.size,
             "grid": grid,
             "tilings": list_tilings(edits.size, grid),
-            "predictions": label_top_k(look.scores, self.subject.source.labels, MAX_PAGE_CLASSES),
-            "picture": encode_data_url(pixels),
-            "looked": looked,
-            "neighbours": self.neighbours.nearest(look.features),
+            "predictions": label_top_k(scores, self.loaded.source.labels, MAX_PAGE_CLASSES),
+            "picture": encode_image_url(picture, lossless=True),
+            "looked": attention,
+            "neighbours": self.neighbours.nearest(represented),
         }
 
-    def pixels(self, image: bytes, size: ImageSize) -> np.ndarray:
-        """Encoded -> uint8 [H, W, C], as evaluation sees it at this size."""
-        preprocess = replace(self.subject.preprocess, image_size=size)
+    def compute_attention(self, images: Tensor) -> np.ndarray:
+        """Compute Attention Rollout of one image [1, C, H, W] -> [h, w]."""
+        vit = require_attention(self.loaded.model)
+        rollout = attention_rollout(vit, images)
+        grid_map = extract_query_map(rollout, vit.grid(images), vit.config.num_prefix_tokens)
+        return grid_map[0].float().cpu().numpy()
+
+    def decode(self, image: bytes, size: ImageSize) -> np.ndarray:
+        """Decode and preprocess an image as evaluation does: uint8 [H, W, C]."""
+        preprocess = replace(self.loaded.preprocess, image_size=size)
         photo = decode_upload(image, self.limits.pixels, preprocess.smallest)
         return preprocess.resize_and_crop(np.array(photo))
 
-    async def apart(self, work: Callable[[], T]) -> T:
-        """Runs in one of the few threads that decode."""
-        return await asyncio.get_running_loop().run_in_executor(self.pool, work)
-
-    async def in_time(self, answer: Awaitable[T]) -> T:
-        """Raises Refused (504) where it takes too long; what has not begun never does then."""
-        try:
-            return await asyncio.wait_for(answer, self.limits.answer_seconds)
-        except asyncio.TimeoutError as error:
-            seconds = self.limits.answer_seconds
-            raise RequestRefused(504, f"the answer took more than {seconds:g} s") from error
-
     def describe(self) -> dict[str, Any]:
-        """What the page has to know."""
-        source, model = self.subject.source, self.subject.model
-        own = self.subject.preprocess.image_size
-        offered = list_image_sizes(model, self.subject.preprocess)
+        """Describe the model for the page."""
+        source, model = self.loaded.source, self.loaded.model
+        size = self.loaded.preprocess.image_size
+        sizes = list_image_sizes(model, self.loaded.preprocess)
         return {
-            "name": source.architecture or Path(self.subject.name).name,
+            "name": source.architecture or Path(self.loaded.name).name,
             "classes": len(source.labels),
-            "size": own,
-            "grid": patch_grid(model, own),
-            "sizes": [{"size": size, "grid": patch_grid(model, size)} for size in offered],
-            "looks": self.no_look is None,
-            "no_look": self.no_look,
+            "size": size,
+            "grid": patch_grid(model, size),
+            "sizes": [{"size": each, "grid": patch_grid(model, each)} for each in sizes],
+            "looks": self.no_attention is None,
+            "no_look": self.no_attention,
             "neighbours": self.neighbours.state(),
             "most_bytes": self.limits.body,
         }
 
-    def now(self) -> dict[str, tuple[float, str]]:
-        """Numbers of this moment, for the metrics."""
-        return {
-            "patchwords_queue_length": (len(self.mind.batcher), "Images that wait for the model."),
-            "patchwords_requests_in_work": (
-                self.room.requests,
-                "Requests let in and not answered yet.",
-            ),
-            "patchwords_bytes_held": (self.room.bytes, "Of the bodies of requests in work."),
-        }
 
-
-def make_rollout_function(subject: LoadedModel) -> tuple[str | None, RolloutFunction | None]:
-    """(why the model cannot tell where it looked, None), or (None, how)."""
-    try:
-        vit = require_attention(subject.model)
-    except ConfigError as error:
-        return str(error), None
-
-    def looking(images: Tensor) -> np.ndarray:
-        rolled = attention_rollout(vit, images)
-        return (
-            extract_query_map(rolled, vit.grid(images), vit.config.num_prefix_tokens)[0]
-            .float()
-            .cpu()
-            .numpy()
-        )
-
-    return None, looking
+def to_batch(pixels: np.ndarray) -> Tensor:
+    """Convert an image uint8 [H, W, C] to a batch [1, C, H, W]."""
+    return torch.from_numpy(pixels[None]).permute(0, 3, 1, 2)

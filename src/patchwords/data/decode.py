@@ -9,6 +9,7 @@ Sizes: W H of the upright image, h w as stored in the file.
 
 from __future__ import annotations
 
+import base64
 import io
 import struct
 import warnings
@@ -280,3 +281,19 @@ def _reason(fault: Exception) -> str:
     if any(word in said.lower() for word in ("truncated", "unexpected end", "eof", "incomplete")):
         return f"truncated: {said}"
     return f"damaged: {said}"
+
+
+LOSSLESS_SIDE = 64  # pixels up to which pages keep an image without loss
+
+
+def encode_image_url(image: Image.Image, *, lossless: bool | None = None, quality: int = 82) -> str:
+    """Encode an image as a data URL: PNG if lossless (default: if small), else JPEG."""
+    if lossless is None:
+        lossless = max(image.size) <= LOSSLESS_SIDE
+    file = io.BytesIO()
+    if lossless:
+        image.save(file, "PNG")
+    else:
+        image.save(file, "JPEG", quality=quality)
+    kind = "png" if lossless else "jpeg"
+    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"

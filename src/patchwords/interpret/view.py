@@ -11,15 +11,12 @@ Sizes: C channels, H W image, K heads, L layers, T tokens.
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
@@ -33,7 +30,6 @@ CODE_LEVELS = 100
 HeadSelection = Literal["auto", "all", "mean"]
 MAX_STORED_WEIGHTS = 7_000_000  # for which "auto" keeps every head: ViT-B/16 at 224 has 5.6 million
 NUM_TOP_CLASSES = 5
-LOSSLESS_SIDE = 64  # pixels up to which pages keep an image without loss
 
 
 def encode_attention(weights: np.ndarray) -> np.ndarray:
@@ -47,19 +43,6 @@ def decode_attention(codes: np.ndarray) -> np.ndarray:
     """Decode uint8 [..., T, T] to float32 attention, rows that sum to 1."""
     squares = np.square(codes, dtype=np.float32)
     return squares / squares.sum(-1, keepdims=True)
-
-
-def encode_image_url(image: Image.Image, *, lossless: bool | None = None, quality: int = 82) -> str:
-    """Encode an image as a data URL: PNG if lossless (default: if small), else JPEG."""
-    if lossless is None:
-        lossless = max(image.size) <= LOSSLESS_SIDE
-    file = io.BytesIO()
-    if lossless:
-        image.save(file, "PNG")
-    else:
-        image.save(file, "JPEG", quality=quality)
-    kind = "png" if lossless else "jpeg"
-    return f"data:image/{kind};base64,{base64.b64encode(file.getvalue()).decode()}"
 
 
 @dataclass(frozen=True)

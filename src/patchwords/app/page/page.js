@@ -1,4 +1,4 @@
-// The page: one photo, what is done to it, and the answer beside that to the original.
+// The page: one photo, its edits, and the answer next to that for the original.
 import { Picture } from "/canvas.js";
 
 const $ = (id) => document.getElementById(id);
@@ -185,7 +185,7 @@ async function nearState() {
   nearState();
 }
 
-// What stands beside the controls.
+// Texts next to the controls.
 function words() {
   if (!state.model) return;
   const { size, grid } = chosen();

@@ -77,19 +77,19 @@ def run_app(config: AppCommand) -> int:
     except BaseException:
         sock.close()
         raise
-    desk = PredictionService(subject, neighbours, limits)
+    service = PredictionService(subject, neighbours, limits)
     local = is_loopback_socket(sock)
     if not local:
         print_status(
-            f"warning: whoever reaches {config.host} can use this page; there is no password"
+            f"warning: anyone who can reach {config.host} can use this page; there is no password"
         )
-    app = create_app(desk, (*LOOPBACK_HOSTS, config.host.lower()) if local else None)
+    app = create_app(service, (*LOOPBACK_HOSTS, config.host.lower()) if local else None)
     neighbours.start()
     print(f"{config.run} answers at {format_socket_url(sock)}   (Ctrl-C stops it)", flush=True)
     try:
         serve_app(app, sock, limits)
     finally:
-        desk.close()
+        service.close()
     print("stopped", flush=True)
     return 0
 

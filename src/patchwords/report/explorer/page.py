@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from patchwords.data.decode import encode_image_url
 from patchwords.errors import ConfigError
 from patchwords.files import write_atomically
-from patchwords.interpret.view import AttentionView, encode_image_url
+from patchwords.interpret.view import AttentionView
 from patchwords.report.format import pluralise
 from patchwords.report.html import Markup, html_document, tag, to_markup
 from patchwords.report.page import draw_logo, read_stylesheet

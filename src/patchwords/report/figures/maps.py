@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from patchwords.interpret.attention import QueryPatch
 from patchwords.report.figures.plots import (
     CAPTION_LINE_HEIGHT,
     FigureFiles,
@@ -24,6 +23,8 @@ from patchwords.report.format import pluralise, truncate_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+
+    from patchwords.interpret.attention import QueryPatch
 
 COLOUR_MAP = "viridis"
 # inches

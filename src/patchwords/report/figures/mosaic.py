@@ -9,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 from patchwords.data.dataset import evenly_spaced_indices
-from patchwords.interpret.view import LOSSLESS_SIDE, encode_image_url
+from patchwords.data.decode import LOSSLESS_SIDE, encode_image_url
 from patchwords.report.figures.maps import COLOUR_MAP
 from patchwords.report.html import Markup, tag
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from patchwords.interpret.view import encode_image_url
+from patchwords.data.decode import encode_image_url
 from patchwords.report.format import format_count, format_percent, truncate_name
 from patchwords.report.html import Content, Markup, join_markup, tag
 from patchwords.report.run_data import RunData

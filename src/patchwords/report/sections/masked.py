@@ -7,7 +7,7 @@ from typing import Any
 
 from PIL import Image
 
-from patchwords.interpret.view import LOSSLESS_SIDE, encode_image_url
+from patchwords.data.decode import LOSSLESS_SIDE, encode_image_url
 from patchwords.report.format import format_count, format_percent, pluralise
 from patchwords.report.html import Content, Markup, note, section, tag
 from patchwords.report.run_data import RunData

@@ -8,14 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from patchwords.errors import DataError
-from patchwords.evaluation.predictions import (
-    LabelledPredictions,
-    match_predictions,
-    parse_labelled_predictions,
-    require_same_classes,
-)
 from patchwords.evaluation.statistics import (
     PairedCounts,
     accuracy_difference,
@@ -29,6 +24,9 @@ from patchwords.report.format import RANGE_DASH, format_count, format_percent, p
 from patchwords.report.html import Markup, html_table, note, number_cell, section, table_row, tag
 from patchwords.report.run_data import RunData
 from patchwords.report.sections.training import CHART_FORMATS
+
+if TYPE_CHECKING:
+    from patchwords.evaluation.predictions import LabelledPredictions
 
 RUN_LINE_LOOKS = ("first", "second", "third")  # further runs are only in the table
 THIS_RUN = "this run"
@@ -99,6 +97,8 @@ def make_accuracy_series(runs: Sequence[RunData]) -> list[ChartSeries]:
 
 def render_run_comparison(run: RunData, other: RunData) -> Markup:
     """Describe whether two runs differ by more than chance, as `patchwords compare` does."""
+    from patchwords.evaluation.predictions import match_predictions, require_same_classes
+
     name = other.folder.resolve().name
     what = "Compared with ", tag("b", name)
     if not (run.evaluation and other.evaluation):
@@ -126,6 +126,8 @@ def render_run_comparison(run: RunData, other: RunData) -> Markup:
 
 def collect_run_predictions(run: RunData, name: str) -> LabelledPredictions:
     """Collect predictions of labelled images; raise DataError if the run's files do not fit."""
+    from patchwords.evaluation.predictions import parse_labelled_predictions
+
     rows = [
         (row.path, row.label, row.prediction, row.probability)
         for row in run.predictions

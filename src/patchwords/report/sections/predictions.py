@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from patchwords.data.dataset import ImageDataset
-from patchwords.data.decode import decode_image
+from patchwords.data.decode import LOSSLESS_SIDE, decode_image, encode_image_url
 from patchwords.errors import DataError
-from patchwords.interpret.view import LOSSLESS_SIDE, encode_image_url
 from patchwords.report.format import format_count, format_probability, pluralise
 from patchwords.report.html import Content, Markup, html_table, note, number_cell, section, tag
 from patchwords.report.run_data import PredictionRow, RunData
