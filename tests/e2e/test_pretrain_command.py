@@ -199,7 +199,7 @@ def test_classes_are_learned_by_a_head_of_two_layers(photos: Path, tmp_path: Pat
     ("words", "line"),
     [
         ([], "no data given: patchwords pretrain DATA"),
-        (["PHOTOS", "--objective", "mask"], "--objective 'mask' is not a choice"),
+        (["PHOTOS", "--objective", "mask"], "unknown --objective 'mask'"),
         (["PHOTOS", "--mask-ratio", 0.3], "--mask-ratio 0.3 has a meaning with --objective masked"),
         (["PHOTOS", "--objective", "masked", "--mixup", 0.2], "--mixup 0.2 has a meaning with"),
         (["PHOTOS", *MASKED, "--mask-ratio", 0.01], "--mask-ratio 0.01 of 16 patches is none"),
