@@ -15,7 +15,6 @@ from patchwords.data.loader import ImageBatch
 from patchwords.errors import DataError
 from patchwords.training.inputs.batches import (
     build_batch_preparer,
-    compute_sample_weights,
     iterate_training_batches,
     record_bad_images,
 )
@@ -52,9 +51,9 @@ def test_a_prepared_batch_is_a_function_of_its_place(job: TrainingRun) -> None:
     assert not torch.equal(prepare(batch, 4).images, images)
 
 
-def test_classes_are_drawn_equally_often() -> None:
+def test_classes_are_drawn_equally_often(job: TrainingRun) -> None:
     train = digits().splits[TRAIN]
-    weights = compute_sample_weights(train)
+    weights = job.objective.sample_weights(train)  # --balance sample
     assert weights.dtype == np.float64  # a sum over a million float32 weights would drift
     totals = np.bincount(train.labels, weights)
     np.testing.assert_allclose(totals, totals[0], rtol=1e-6)  # float32 weights

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from test_exact_resume import comparable_rows, same, state_of
-from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, quiet
+from tiny_run import VIT, Killed, assemble, config_of, digits, go, go_on, killed_at, quiet
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
 from patchwords.data.batch_augment import augment_batch
@@ -19,10 +19,9 @@ from patchwords.data.dataset import TRAIN
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
 from patchwords.errors import DataError, Interrupted
-from patchwords.training import live_metrics
 from patchwords.training.config import FinetuneConfig, FrozenMode
 from patchwords.training.inputs.frozen import FrozenBackbone
-from patchwords.training.inputs.frozen_cache import ActivationCache, validate_from_cache
+from patchwords.training.inputs.frozen_cache import ActivationCache
 from patchwords.training.training_run import TrainingRun
 
 STILL = VIT.with_settings(dropout=0.0, drop_path=0.0)
@@ -116,21 +115,10 @@ def test_killed_and_gone_on_with_is_bit_equal_whatever_is_left(
     tmp_path: Path,
     uninterrupted: TrainingRun,
     computed: list[int],
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls = []
-
-    def killed(*args: Any) -> dict[str, Any]:
-        calls.append(args)
-        if len(calls) == 2:  # at 16; saved at 15
-            raise Killed
-        return validate_from_cache(*args)
-
     first = assemble(tmp_path, config(), STILL)
-    with monkeypatch.context() as patched:
-        patched.setattr(live_metrics, "validate_from_cache", killed)
-        with pytest.raises(Killed):
-            go(first)
+    with pytest.raises(Killed):
+        go(first, killed_at(2))  # at 16; saved at 15
     (folder,) = (tmp_path / "frozen").iterdir()
     if left == "nothing":
         shutil.rmtree(tmp_path / "frozen")

@@ -8,15 +8,15 @@ from torch import nn
 
 from patchwords.data.loader import ImageBatch
 from patchwords.data.preprocess import Preprocess
-from patchwords.tasks.classification.pretraining import SupervisedPretraining
-from patchwords.training.config import ObjectiveSettings, PretrainConfig
-from patchwords.training.engine.ema import EMA
-from patchwords.training.objectives.losses import (
+from patchwords.tasks.classification.losses import (
     classification_loss,
     compute_class_weights,
     count_correct,
     sigmoid_loss,
 )
+from patchwords.tasks.classification.pretraining import SupervisedPretraining
+from patchwords.training.config import ObjectiveSettings, PretrainConfig
+from patchwords.training.engine.ema import EMA
 
 CLASSES, IMAGES = 7, 11
 

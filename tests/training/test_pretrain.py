@@ -19,6 +19,7 @@ from patchwords.errors import ConfigError
 from patchwords.models.init import init_weights
 from patchwords.models.pretraining.masked import MaskedViT
 from patchwords.models.vit import ViT
+from patchwords.tasks.classification.losses import sigmoid_loss
 from patchwords.tasks.classification.pretraining import (
     SupervisedPretraining,
     compute_uniform_head_bias,
@@ -34,7 +35,6 @@ from patchwords.training.engine.optimizer import iterate_named_parameters
 from patchwords.training.engine.state import build_train_state
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.objectives import HeldOutExamples
-from patchwords.training.objectives.losses import sigmoid_loss
 from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
 

@@ -1,15 +1,14 @@
-"""Held-out images by the objective of pre-training, for the curves and for the report.
+"""Final evaluation of masked patch prediction: held-out images, and pictures of some of them.
 
 The corruption of a held-out image is a function of (seed, image): the same at every evaluation,
 so that two of them differ by the weights alone.
-Sizes: B batch, C channels, H W image, R corrupted patches of an image.
+Sizes: B images, C channels, H W image, P patch size, N patches, R corrupted patches of an image.
 """
 
 from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,15 +20,12 @@ from torch import Tensor, nn
 
 from patchwords.data.dataset import ImageDataset
 from patchwords.data.loader import ImageBatch, check_bad_image_share, load_eval_batches
-from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
-from patchwords.distributed import all_reduce_sum, run_on_all_processes
 from patchwords.errors import DataError
 from patchwords.evaluation.held_out import (
     EVAL_BATCH_SIZE,
     choose_final_split,
     describe_evaluated_model,
-    get_process_indices,
 )
 from patchwords.evaluation.predictions import eval_mode
 from patchwords.files import explain_write_error, write_atomically
@@ -37,7 +33,6 @@ from patchwords.models.pretraining.masked import gather_patches
 from patchwords.models.vit import ViT
 from patchwords.training.config import PretrainConfig
 from patchwords.training.logs.run_folder import write_json
-from patchwords.training.objectives.losses import sigmoid_loss
 from patchwords.training.objectives.masked import (
     MaskedPatchPrediction,
     count_corrupted_patches,
@@ -47,57 +42,6 @@ from patchwords.training.objectives.masked import (
 from patchwords.training.plan import require_setting
 from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
-
-
-def evaluate_sigmoid_classifier(
-    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
-) -> dict[str, Any]:
-    """Loss and accuracy as `held_out.measure` has them, but the loss that sigmoids train on."""
-    share = examples.select(get_process_indices(examples))
-    return reduce_metric_sums(
-        run_on_all_processes(lambda: sum_sigmoid_metrics(model, share, preprocess, device, workers))
-    )
-
-
-def sum_sigmoid_metrics(
-    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
-) -> tuple[float, float, int]:
-    """(loss, right, images)"""
-    loss, right, images = 0.0, 0, 0
-    with eval_mode(model), torch.inference_mode(), device.autocast():
-        for batch in skip_unreadable_batches(
-            load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
-        ):
-            labels = batch.targets.to(device.torch_device)
-            logits = model(preprocess.normalise(batch.images.to(device.torch_device)))
-            loss += float(sigmoid_loss(logits, labels).sum())
-            right += int((logits.argmax(-1) == labels).sum())
-            images += len(labels)
-    return loss, right, images
-
-
-def reduce_metric_sums(sums: tuple[float, float, int]) -> dict[str, Any]:
-    """(loss, right, images) of this process's share -> the row of all shares."""
-    loss, right, images = all_reduce_sum(torch.tensor(sums, dtype=torch.float64)).tolist()
-    return average_metric_sums(loss, right, int(images))
-
-
-def average_metric_sums(loss: float, right: float, images: int) -> dict[str, Any]:
-    """Sums over images -> a row of metrics.jsonl."""
-    if not images:
-        raise DataError("none of the validation images can be read; patchwords doctor says why")
-    return {"loss": loss / images, "accuracy": right / images, "images": images}
-
-
-def skip_unreadable_batches(batches: Iterator[ImageBatch]) -> Iterator[ImageBatch]:
-    """Those with an image in them."""
-    return (batch for batch in batches if len(batch.indices))
-
-
-# The last word on masked patch prediction: its held-out images, and pictures of some of them.
-#
-# Sizes: B images, C channels, H W image, P patch size, N patches, R corrupted patches of an image.
-
 
 NUM_PICTURES = 8
 PANEL_NAMES = ("image", "given", "predicted")
@@ -131,6 +75,8 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
             hidden = objective.target.wanted(objective.hidden_patches(batch))
             colours.update(objective.target.colours(hidden).flatten().tolist())
     check_bad_image_share(bad, len(examples), "images", config.data_settings.max_bad)
+    if not images:
+        raise DataError("none of the held-out images can be read; patchwords doctor says why")
     source = Pretrained(job.start.model, job.start.preprocess, (), job.start.name)
     assert isinstance(source.model, ViT)
     patches, ratio = source.model.config.patches, require_setting(config.learn.mask_ratio)
@@ -141,7 +87,7 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
         "mask_ratio": ratio,
         "patches": patches,
         "corrupted": count_corrupted_patches(patches, ratio),
-        **average_metric_sums(loss, right, images),
+        **{"loss": loss / images, "accuracy": right / images, "images": images},
         "baseline": max(colours.values()) / colours.total(),
         "pictures": write_reconstruction_pictures(job, examples, device),
         "skipped": [{"path": path, "reason": reason} for path, reason in bad],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 from torch import nn
 
@@ -12,11 +12,11 @@ from patchwords.data.dataset import VALIDATION, ImageDataset
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.distributed import broadcast_from_main, get_world, run_on_all_processes
-from patchwords.models.build import Model
 from patchwords.planning.matmul_peak import seconds_per_image_at_peak
 from patchwords.training.data_setup import select_fewshot_images
 from patchwords.training.engine.loop import MetricsWriter
-from patchwords.training.inputs.frozen_cache import ActivationCache, validate_from_cache
+from patchwords.training.inputs.frozen import FrozenTail
+from patchwords.training.inputs.frozen_cache import ActivationCache
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import LossSpikeDetector, read_metrics
 from patchwords.training.objectives import HeldOutExamples
@@ -33,13 +33,13 @@ def build_validation(run: TrainingRun) -> Callable[[nn.Module], dict[str, Any]] 
     dataset = run.data.splits.get(VALIDATION)
     if dataset is None or not len(dataset):
         return None
-    cache = None if run.front is None else ActivationCache(run, run.front)
-    examples = HeldOutExamples(dataset, run.objective.views(), run.device, run.workers)
+    front, views = run.front, run.objective.views()
+    cached = None if front is None else ActivationCache(run, front).validation_batches
+    examples = HeldOutExamples(dataset, views, run.device, run.workers, cached)
 
     def evaluate(learner: nn.Module) -> dict[str, Any]:
-        if cache is not None:
-            return {"split": VALIDATION, **validate_from_cache(cache, cast(Model, learner))}
-        return {"split": VALIDATION, **run.objective.evaluate(learner, examples)}
+        called = learner if front is None else FrozenTail(front)
+        return {"split": VALIDATION, **run.objective.evaluate(called, examples)}
 
     return evaluate
 

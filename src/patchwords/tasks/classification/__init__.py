@@ -6,21 +6,22 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from patchwords.data.batch_augment import mix_images
-from patchwords.data.dataset import TRAIN, DatasetSplits
+from patchwords.data.dataset import TRAIN, DatasetSplits, ImageDataset
 from patchwords.data.loader import IMAGE, ImageBatch
 from patchwords.evaluation.held_out import evaluate_classifier
-from patchwords.training.config import FinetuneConfig
-from patchwords.training.model_setup import InitialModel
-from patchwords.training.objectives import HeldOutExamples, Objective
-from patchwords.training.objectives.losses import (
+from patchwords.tasks.classification.losses import (
     classification_loss,
     compute_class_weights,
     count_correct,
 )
+from patchwords.training.config import FinetuneConfig
+from patchwords.training.model_setup import InitialModel
+from patchwords.training.objectives import HeldOutExamples, Objective
 from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.pretrained import Pretrained
 
@@ -44,6 +45,13 @@ class Classification(Objective):
     def classes(cls, data: DatasetSplits) -> tuple[str, ...]:
         return data.classes
 
+    def sample_weights(self, train: ImageDataset) -> np.ndarray | None:
+        """With --balance sample every class is drawn equally often."""
+        if self.config.recipe.balance != "sample":
+            return None
+        weights = compute_class_weights(torch.from_numpy(train.count_per_class()))
+        return weights.double().numpy()[train.labels]  # float64: they are summed over all images
+
     def build(self, backbone: InitialModel, data: DatasetSplits) -> nn.Module:
         self.num_classes = len(data.classes)
         self.class_weights: Tensor | None = None
@@ -65,10 +73,7 @@ class Classification(Objective):
         self, learner: nn.Module, batch: ImageBatch, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Targets are int64 [B], or after MixUp and CutMix float [B, classes]."""
-        images = batch.images
-        if images.dtype == torch.uint8:  # else cached activations of the frozen layers
-            images = self.preprocess.normalise(images)
-        logits = learner(images)  # [B, classes]
+        logits = self.forward(learner, batch)
         losses = self.class_loss(
             logits,
             batch.targets,
@@ -78,8 +83,26 @@ class Classification(Objective):
         correct = count_correct(logits.detach(), batch.targets)
         return losses.mean(), {"accuracy": correct / len(batch)}
 
+    def forward(self, learner: nn.Module, batch: ImageBatch) -> Tensor:
+        """-> logits [B, classes]"""
+        images = batch.images
+        if images.dtype == torch.uint8:  # else cached activations of the frozen layers
+            images = self.preprocess.normalise(images)
+        logits: Tensor = learner(images)
+        return logits
+
+    def held_out_loss(
+        self, learner: nn.Module, batch: ImageBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The plain loss, whatever that of training weighs or smooths."""
+        logits = self.forward(learner, batch)
+        correct = count_correct(logits, batch.targets)
+        return self.class_loss(logits, batch.targets).mean(), {"accuracy": correct / len(batch)}
+
     def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
-        """Plain cross-entropy and accuracy, whatever the training loss weighs or smooths."""
+        """Plain cross-entropy and accuracy, by the faster path of prediction."""
+        if examples.cached is not None:
+            return super().evaluate(learner, examples)
         return evaluate_classifier(
             learner, examples.dataset, self.preprocess, examples.device, examples.workers
         )

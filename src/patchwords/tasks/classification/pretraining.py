@@ -11,14 +11,13 @@ from torch import nn
 from patchwords.data.dataset import DatasetSplits
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.evaluation.pretraining import evaluate_sigmoid_classifier
 from patchwords.models.config import ViTConfig
 from patchwords.models.zoo import resolve_model
 from patchwords.tasks.classification import Classification
+from patchwords.tasks.classification.losses import sigmoid_loss
 from patchwords.training.config import FinetuneConfig, PretrainConfig
 from patchwords.training.model_setup import DEFAULT_MODEL, describe_setting_source
-from patchwords.training.objectives import HeldOutExamples
-from patchwords.training.objectives.losses import sigmoid_loss
+from patchwords.training.objectives import HeldOutExamples, Objective
 from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.pretrained import Pretrained
 
@@ -43,11 +42,9 @@ class SupervisedPretraining(Classification):
         return config, [ResolvedSetting("objective", "supervised", "classes"), *of_loss, *of_head]
 
     def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
-        if not self.sigmoid:
-            return super().evaluate(learner, examples)
-        return evaluate_sigmoid_classifier(
-            learner, examples.dataset, self.preprocess, examples.device, examples.workers
-        )
+        """By the loss that the run trains on."""
+        evaluate = Objective.evaluate if self.sigmoid else Classification.evaluate
+        return evaluate(self, learner, examples)
 
 
 def resolve_loss(

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
-import numpy as np
-
 from patchwords.data.dataset import TRAIN, ImageDataset
 from patchwords.data.loader import ImageBatch, check_bad_image_share, load_batches
 from patchwords.data.sampler import iterate_batch_keys
@@ -13,7 +11,6 @@ from patchwords.data.shards.stream import build_shard_prefetcher
 from patchwords.distributed import all_gather_lists, get_world, run_on_all_processes
 from patchwords.training.inputs.frozen_cache import ActivationCache
 from patchwords.training.objectives import augment_views
-from patchwords.training.objectives.losses import compute_class_weights
 from patchwords.training.training_run import TrainingRun
 
 
@@ -23,7 +20,7 @@ def iterate_training_batches(run: TrainingRun) -> Iterator[ImageBatch]:
     Where what the frozen layers give is kept, that is in them in place of images.
     """
     train, config, plan, state = run.data.splits[TRAIN], run.config, run.plan, run.state
-    weights = compute_sample_weights(train) if config.recipe.balance == "sample" else None
+    weights = run.objective.sample_weights(train)
     mixed, here = config.data_settings.shuffle_shards, get_world()
     order = iterate_batch_keys(
         len(train),
@@ -47,14 +44,6 @@ def iterate_training_batches(run: TrainingRun) -> Iterator[ImageBatch]:
             train, views.train, order, run.workers, pin, ahead, views.train_targets
         )
     return record_bad_images(batches, train, state.skipped, config.data_settings.max_bad)
-
-
-def compute_sample_weights(train: ImageDataset) -> np.ndarray:
-    """[n] how often each image is to be drawn, so that every class is drawn equally often."""
-    import torch
-
-    weights = compute_class_weights(torch.from_numpy(train.count_per_class()))
-    return weights.double().numpy()[train.labels]  # float64: they are summed over all images
 
 
 def record_bad_images(

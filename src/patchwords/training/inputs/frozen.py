@@ -88,6 +88,10 @@ class FrozenTail(nn.Module):
         super().__init__()
         self.front = front  # not a module: the learner has its weights
 
+    def train(self, mode: bool = True) -> FrozenTail:
+        self.front.model.train(mode)
+        return self
+
     def forward(self, activations: Tensor) -> Tensor:
         """-> [B, classes]"""
         return self.front.rest(activations)

@@ -22,12 +22,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from patchwords.data.augment import TrainTransform
 from patchwords.data.batch_augment import augment_images
@@ -43,8 +41,8 @@ from patchwords.data.loader import (
 )
 from patchwords.data.sampler import SampleKey
 from patchwords.data.splits import fingerprint_dataset
-from patchwords.errors import DataError, Interrupted
-from patchwords.models.build import Model, config_to_dict
+from patchwords.errors import Interrupted
+from patchwords.models.build import config_to_dict
 from patchwords.training.inputs.frozen import FrozenBackbone, count_augmented_views
 from patchwords.training.logs.display import Display
 from patchwords.training.training_run import TrainingRun
@@ -194,6 +192,15 @@ class ActivationCache:
             values = values.pin_memory() if pin else values
             yield ImageBatch({IMAGE: values}, labels[samples], samples, epochs, repeats, bad)
 
+    def validation_batches(self) -> Iterator[ImageBatch]:
+        """The validation images that can be read, in order."""
+        kept = self.kept(VALIDATION)
+        labels = torch.from_numpy(self.job.data.splits[VALIDATION].labels)  # [n]
+        readable = torch.tensor([i for i in range(len(labels)) if i not in kept.reasons])
+        for block in readable.split(BLOCK_ROWS):
+            values = self.loaded([kept.rows[index] for index in block.tolist()])  # [B, ...]
+            yield replace(ImageBatch.of(values, labels[block]), indices=block)
+
     def kept(self, name: str) -> CachedView:
         """A part that is whole."""
         return CachedView(*self.file(name).read())
@@ -217,31 +224,3 @@ class CachedView:
 def to_storage_dtype(values: Tensor) -> Tensor:
     """On the CPU, of a type that NumPy has, with the same bits."""
     return values.cpu().contiguous().view(STORAGE_DTYPES.get(values.dtype, values.dtype))
-
-
-# Validation where the frozen layers are computed once: the same images, seen in the same way.
-
-
-@torch.inference_mode()
-def validate_from_cache(cache: ActivationCache, model: Model) -> dict[str, Any]:
-    """Loss and accuracy of a model whose frozen layers are those of the cache.
-
-    Raises DataError where none of the images can be read.
-    """
-    job, kept = cache.job, cache.kept(VALIDATION)
-    labels = torch.from_numpy(job.data.splits[VALIDATION].labels)  # [n]
-    readable = [index for index in range(len(labels)) if index not in kept.reasons]
-    if not readable:
-        raise DataError("none of the validation images can be read; patchwords doctor says why")
-    front = replace(cache.front, model=model)
-    model.eval()
-    loss = right = 0.0
-    for start in range(0, len(readable), BLOCK_ROWS):
-        block = readable[start : start + BLOCK_ROWS]
-        values = cache.loaded([kept.rows[index] for index in block])  # [B, ...]
-        with job.device.autocast():
-            logits = front.rest(values.to(job.device.torch_device)).cpu().double()  # [B, classes]
-        loss += float(cross_entropy(logits, labels[block], reduction="sum"))
-        right += float((logits.argmax(1) == labels[block]).sum())
-    count = len(readable)
-    return {"loss": loss / count, "accuracy": right / count, "images": count}

@@ -10,10 +10,11 @@ import importlib
 import os
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -69,7 +70,7 @@ class Objective(ABC):
     primary_metric: ClassVar[str] = "loss"  # of `evaluate`: what early stopping reads
     higher_is_better: ClassVar[bool] = False  # of the primary metric
     formats: ClassVar[Mapping[str, str]] = {}  # metric -> how to print it; default: .3g
-    caches_frozen: ClassVar[bool] = False  # the learner may be asked for cached activations
+    caches_frozen: ClassVar[bool] = False  # batches may hold cached activations of frozen layers
     # name of a parameter around the backbone -> whether weight decay falls on it, as in optimizer.py
     weight_decay_rules: ClassVar[Mapping[str, bool]] = {}
     default_recipe: ClassVar[str] = "supervised"  # "masked": Appendix B.1.2
@@ -96,6 +97,10 @@ class Objective(ABC):
         """Whether a value of the primary metric is better than the best so far."""
         return value > best if self.higher_is_better else value < best
 
+    def sample_weights(self, train: ImageDataset) -> np.ndarray | None:
+        """[n] how often each training image is to be drawn; None: once in each epoch."""
+        return None
+
     @abstractmethod
     def build(self, backbone: InitialModel, data: DatasetSplits) -> nn.Module:
         """Everything that learns, around the model: with head, decoder or teacher."""
@@ -121,6 +126,12 @@ class Objective(ABC):
 
         It may be asked for the same batch again, where memory ran out.
         """
+
+    def held_out_loss(
+        self, learner: nn.Module, batch: ImageBatch
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """As `loss`, for a batch of held-out images."""
+        return self.loss(learner, self.prepare_held_out(batch), step=0)
 
     def after_step(self, learner: nn.Module, step: int) -> None:
         """Move what learns without a gradient: teacher, centre, queue."""
@@ -149,7 +160,7 @@ class Objective(ABC):
         rows = []
         with examples.device.autocast():
             for batch in examples.batches():
-                loss, metrics = self.loss(learner, self.prepare_held_out(batch), step=0)
+                loss, metrics = self.held_out_loss(learner, batch)
                 values = {"loss": loss, **metrics}
                 rows.append((len(batch), {name: float(value) for name, value in values.items()}))
         return rows
@@ -163,9 +174,13 @@ class HeldOutExamples:
     views: Views
     device: Device
     workers: int = 0
+    cached: Callable[[], Iterator[ImageBatch]] | None = None  # activations in place of images
 
     def batches(self) -> Iterator[ImageBatch]:
         """This process's share, on the device; batches without a readable image are left out."""
+        if self.cached is not None:
+            yield from (batch.to(self.device.torch_device) for batch in self.cached())
+            return
         world = get_world()
         share = self.dataset
         if world.size > 1:
