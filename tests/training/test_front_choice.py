@@ -70,8 +70,8 @@ def test_a_number_of_views_is_kept(tmp_path: Path) -> None:
         (replace(FIXED, color_jitter=0.1), {}, "new in every epoch"),
         (replace(FIXED, erase=0.1), {}, "new in every epoch"),
         (FIXED, {"resize": "crop"}, "new in every epoch"),  # of a long image, another part
-        (replace(FIXED, mixup=0.2), {}, "MixUp and CutMix blend images anew"),
-        (AugmentSettings(views=2, cutmix=1.0), {}, "MixUp and CutMix blend images anew"),
+        (replace(FIXED, mixup=0.2), {}, "MixUp and CutMix blend images differently"),
+        (AugmentSettings(views=2, cutmix=1.0), {}, "MixUp and CutMix blend images differently"),
         (FIXED, {"shape": VIT.with_settings(drop_path=0.0)}, "have dropout, too; --dropout 0"),
         (FIXED, {"steps": 8}, "no view of an image is seen twice"),
         (AugmentSettings(views=3), {}, "no view of an image is seen twice"),

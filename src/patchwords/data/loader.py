@@ -368,24 +368,16 @@ def _exit_on_parent_signal() -> None:
     os._exit(0)
 
 
-# How many processes should decode images, where nobody said.
-
-
-SMALL_IMAGE_BYTES = (
-    8192  # bytes; a thumbnail decodes in less time than a CPU takes to learn from it
-)
+SMALL_IMAGE_BYTES = 8192  # a thumbnail decodes in less time than a CPU takes to train on it
 
 
 def choose_num_workers(examples: ImageDataset, cuda: bool = False, processes: int = 1) -> int:
-    """None for thumbnails that a CPU works on, else one per core but one.
+    """Choose the workers of each training process: 0 for thumbnails on a CPU, else one per core.
 
-    For each of the training processes of this machine, which share its cores.
+    The training processes of this machine share its cores; each keeps one.
     """
     tiny = len(examples) > 0 and float(examples.sizes.mean()) < SMALL_IMAGE_BYTES
     return 0 if tiny and not cuda else default_num_workers(processes)
-
-
-# Images that cannot be read: a few are left out by name, more than a few end the work.
 
 
 def check_bad_image_share(

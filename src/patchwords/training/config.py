@@ -514,7 +514,7 @@ def _replace_fields(default: ConfigT, settings: Mapping[str, Any]) -> ConfigT:
 
 
 def collect_changed_settings(config: Any) -> dict[str, Any]:
-    """The settings that somebody made, but for those of NOT_KEPT; lists for tuples."""
+    """Collect the settings that the user made, except UNSAVED_SETTINGS; lists for tuples."""
     default = flatten_config(type(config)())
     return {
         name: list(value) if isinstance(value, tuple) else value

@@ -1,4 +1,4 @@
-"""Where a run starts: the model, new or from weights, fitted to the data; its preprocessing."""
+"""The initial model of a run, new or from weights, fitted to the data; its preprocessing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
 
 DEFAULT_MODEL = "ViT-B/16"
-SIZE_PROBE_IMAGES = 64  # to tell photos from thumbnails
+SIZE_PROBE_IMAGES = 64  # enough to tell photos from thumbnails
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,8 @@ class InitialModel:
 def load_starting_weights(config: FinetuneConfig) -> Pretrained | None:
     """The trained model of --weights, if the run starts from one.
 
-    A --model beside it, with settings that make another model of that name, has to be what they
-    are. Raises WeightsError.
+    A --model next to it must be the model of the weights, with the same settings. Raises
+    WeightsError.
     """
     if config.weights is None:
         return None
@@ -50,13 +50,13 @@ def load_starting_weights(config: FinetuneConfig) -> Pretrained | None:
 
 
 def collect_architecture_overrides(config: FinetuneConfig) -> dict[str, Any]:
-    """The settings that make another model of a name, as far as somebody made them."""
+    """Architecture overrides that the user set."""
     asked = {field: getattr(config.model_settings, field) for field in VIT_SHAPE_FIELDS}
     return {field: value for field, value in asked.items() if value is not None}
 
 
 def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
-    """That of the weights, or --model, or ViT-B/16, and by what its shape differs from the name."""
+    """Name the model: of the weights, --model, or ViT-B/16; with the overrides of its shape."""
     if origin is not None:
         return origin.architecture or "weights"
     named = resolve_model(config.model or DEFAULT_MODEL)
@@ -69,7 +69,7 @@ def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
 
 
 def choose_model_family(config: FinetuneConfig, origin: Pretrained | None) -> str:
-    """That of the weights, or of --model: "vit" or "resnet"; the recipe depends on it."""
+    """Family of the model, on which the recipe depends: "vit" or "resnet"."""
     named = origin.model if origin is not None else resolve_model(config.model or DEFAULT_MODEL)
     return get_model_family(named.config)
 
@@ -123,10 +123,10 @@ def build_initial_model(
 def map_head_rows(
     labels: tuple[str, ...], classes: tuple[str, ...]
 ) -> tuple[list[int] | None, str | None]:
-    """Where the head's labels stand in the order of the data's classes; None if it has to go.
+    """Rows of the head in the order of the data's classes; None if the head does not fit.
 
     Weights that number their classes, as Google's do, are taken to number those of the data if
-    they are as many. -> (rows, what a person should know of that)
+    they are as many. -> (rows, a note for the user)
     """
     if set(labels) == set(classes):
         return [labels.index(name) for name in classes], None
@@ -148,7 +148,7 @@ def choose_preprocess(
     size: tuple[int, int],
     origin: Preprocess | None,
 ) -> tuple[Preprocess, list[ResolvedSetting]]:
-    """How images are brought to size for evaluation: as asked, or as the weights had it.
+    """Choose how images are resized for evaluation: as set, or as the weights had it.
 
     Else the short side is resized and the centre cropped, but of images that are no larger than
     the model's input nothing is cut off.
@@ -170,12 +170,12 @@ def choose_preprocess(
 
 
 def describe_setting_source(config: FinetuneConfig) -> str:
-    """Of a setting that is not open any more when the recipe is filled in."""
+    """Reason of a setting that was set before the recipe filled in the rest."""
     return "asked for" if config.recipe.recipe is None else "the recipe, or asked for"
 
 
 def estimate_short_side(examples: ImageDataset) -> float:
-    """Median short side of a few images, from their headers, in pixels."""
+    """Estimate the median short side in pixels, from the headers of a few images."""
     sides = []
     picks = np.linspace(0, len(examples) - 1, min(SIZE_PROBE_IMAGES, len(examples)))
     for index in np.unique(picks.astype(np.int64)).tolist():
@@ -187,5 +187,5 @@ def estimate_short_side(examples: ImageDataset) -> float:
 
 
 def parse_image_size(size: tuple[int, ...]) -> tuple[int, int]:
-    """Height and width, of one number or two; raises ConfigError for what is neither."""
+    """Height and width of one number or two; raises ConfigError for anything else."""
     return to_height_width(size[0] if len(size) == 1 else size)

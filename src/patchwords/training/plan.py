@@ -1,4 +1,4 @@
-"""A training plan: the settings of a run once nothing is left open."""
+"""A training plan: schedule, sizes and intervals of a run, with nothing left open."""
 
 from __future__ import annotations
 
@@ -10,14 +10,8 @@ from typing import TypeVar
 from patchwords.device import Device, PrecisionName
 from patchwords.training.config import CompileMode, FinetuneConfig
 
-# Learning rates as pure functions of the step (Appendix B; vit_jax/utils.py).
-
-
-STAIRCASE_DROPS = (
-    0.3,
-    0.6,
-    0.9,
-)  # where the staircase falls: bit_hyperrule.py, from 20,000 images on
+# Shares of the steps after which the staircase falls: bit_hyperrule.py, from 20,000 images on.
+STAIRCASE_DROPS = (0.3, 0.6, 0.9)
 LINEAR_END = 1e-5  # where the linear schedule ends: create_learning_rate_schedule, vit_jax/utils.py
 
 
@@ -30,7 +24,7 @@ def learning_rate(
     schedule: str = "cosine",
     drops: tuple[float, ...] = STAIRCASE_DROPS,
 ) -> float:
-    """The rate of update number `step`, counted from 0.
+    """Learning rate of update number `step`, counted from 0.
 
     Warm-up rises linearly from 0 and reaches `peak` at step `warmup_steps`; then "cosine" falls to
     0 at `steps`, "linear" to 1e-5 (or `peak`, if that is less), "constant" stays, and "staircase"
@@ -60,7 +54,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The numbers that the step and the loop go by; fields as in RecipeSettings."""
+    """The numbers of a training; fields as in RecipeSettings."""
 
     images: int  # in the training split
     steps: int
@@ -77,7 +71,7 @@ class TrainingPlan:
     drops: tuple[float, ...] = STAIRCASE_DROPS
 
     def rate(self, step: int) -> float:
-        """The learning rate of update number `step`, counted from 0."""
+        """Learning rate of update number `step`, counted from 0."""
         return learning_rate(
             step,
             peak=self.lr,
@@ -88,12 +82,12 @@ class TrainingPlan:
         )
 
     def epoch(self, step: int) -> float:
-        """Passes over the training images after so many steps."""
+        """Passes over the training images after this step."""
         return round(step * self.batch_size / self.images, 4)
 
 
 def build_training_plan(config: FinetuneConfig, images: int) -> TrainingPlan:
-    """The plan in a config that `recipes.fill` has filled."""
+    """Build the plan of a config without open settings."""
     recipe, machine = config.recipe, config.machine
     return TrainingPlan(
         images=images,
@@ -113,33 +107,27 @@ def build_training_plan(config: FinetuneConfig, images: int) -> TrainingPlan:
 
 
 def require_setting(value: Value | None) -> Value:
-    """A setting that a person may leave open, but a run may not."""
+    """A setting that the user may leave open, but a run may not."""
     assert value is not None, "fill the recipe first"
     return value
 
 
-# A setting as it will be used, and why.
-
-
 @dataclass(frozen=True)
 class ResolvedSetting:
-    """One line of the table that is shown before the first step."""
+    """A setting as it will be used, and why: a line of the table before the first step."""
 
     name: str
     value: object
     why: str
 
 
-# How a run computes, where that is left open: precision and compiling; and why.
-
-
-MIN_STEPS_TO_COMPILE = 2_000  # steps: fewer do not make up for the minute that it takes first
+MIN_STEPS_TO_COMPILE = 2_000  # fewer do not make up for the minute that it takes first
 
 
 def resolve_machine_settings(
     config: FinetuneConfig, device: Device, steps: int
 ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
-    """Decide what "auto" comes to on this device, and say why."""
+    """Resolve "auto" for this device: precision and compiling, with the reasons."""
     compiling, why = resolve_compile_mode(config.machine.compile, device, steps)
     choices = [
         ResolvedSetting(
@@ -163,7 +151,7 @@ def explain_precision(asked: PrecisionName, device: Device) -> str:
 
 
 def resolve_compile_mode(asked: CompileMode, device: Device, steps: int) -> tuple[CompileMode, str]:
-    """On a GPU it fuses what lies between the products; on a CPU that is a small share."""
+    """Resolve --compile: on a GPU it fuses what is between the products, on a CPU a small share."""
     if asked != "auto":
         return asked, "asked for"
     if device.type == "cpu":

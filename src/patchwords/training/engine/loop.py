@@ -1,4 +1,4 @@
-"""The loop around the step: log, evaluate, save, stop. It knows nothing of files or data sets."""
+"""The training loop: step, log, evaluate, save, stop. It knows neither files nor data sets."""
 
 from __future__ import annotations
 
@@ -148,18 +148,18 @@ def train_loop(
 
 
 def agree_on_stop(stop: int | None, late: bool) -> tuple[int | None, bool]:
-    """What any process has been told, and whether a save is due, for all: they stop at one step."""
+    """Agree on a stop and on a save over all processes, so that they stop at the same step."""
     stops, lates = zip(*all_gather_integers([stop or 0, late]), strict=True)
     return max(stops) or None, bool(lates[0])
 
 
 def check_weights_finite(state: TrainState) -> None:
-    """Raises Diverged where a finite gradient has thrown the weights out of float32's range."""
+    """Raise Diverged if the weights have left the range of float32."""
     norms = torch._foreach_norm(
         [to_local_tensor(value.detach()) for value in state.model.parameters()]
     )
     finite = bool(torch.stack(norms).isfinite().all())
-    if not all(here for (here,) in all_gather_integers([finite])):
+    if not all(process for (process,) in all_gather_integers([finite])):
         raise Diverged(
             f"the weights are not finite any more after step {state.step}; the last finite "
             "checkpoint is kept; try a lower --lr or more --warmup-steps"
@@ -169,7 +169,7 @@ def check_weights_finite(state: TrainState) -> None:
 def save_on_data_error(
     batches: Iterable[Any], state: TrainState, calls: LoopCallbacks
 ) -> Iterator[Any]:
-    """The batches; where the next one cannot be read, the steps that were taken are kept."""
+    """Iterate over the batches; save a checkpoint if the next one cannot be read."""
     try:
         yield from batches
     except (DataError, StorageError):

@@ -1,4 +1,4 @@
-"""From the training split to the step: batches in order, augmented, and the bad images named."""
+"""Training batches: in order from the step reached, augmented, with the bad images noted."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from patchwords.training.training_run import TrainingRun
 
 
 def iterate_training_batches(run: TrainingRun) -> Iterator[ImageBatch]:
-    """The batches from the step that the run has reached to the last one.
+    """Iterate over the batches from the step that the run has reached to the last one.
 
-    Where what the frozen layers give is kept, that is in them in place of images.
+    With a cache of frozen layers they hold activations in place of images.
     """
     train, config, plan, state = run.data.splits[TRAIN], run.config, run.plan, run.state
     weights = run.objective.sample_weights(train)
@@ -49,9 +49,9 @@ def iterate_training_batches(run: TrainingRun) -> Iterator[ImageBatch]:
 def record_bad_images(
     batches: Iterable[ImageBatch], train: ImageDataset, skipped: dict[str, str], max_bad: float
 ) -> Iterator[ImageBatch]:
-    """Note the images that could not be read; raises DataError past the share that is allowed.
+    """Note the images that could not be read; raises DataError above the allowed share.
 
-    All processes note those of all, so that they stop at the same one.
+    Every process notes those of all, so that all stop at the same one.
     """
     rest = iter(batches)
     while (batch := run_on_all_processes(lambda: next(rest, None))) is not None:

@@ -1,8 +1,8 @@
-"""A model in two: the layers in front of those that learn, and the rest.
+"""Frozen layers: a model split into the layers in front of those that learn, and the rest.
 
 Sizes: B images, C channels, H W image. What goes from the front to the rest is `activations`: the
-tokens [B, T, D] or feature maps [B, c, h, w] that enter the first layer that learns. Where the
-head alone learns they are pooled, [B, D] or [B, C'], as pooling learns nothing, but for "map".
+tokens [B, T, D] or feature maps [B, c, h, w] that enter the first layer that learns. If only the
+head learns they are pooled, [B, D] or [B, C'], as pooling learns nothing except with "map".
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from patchwords.training.plan import ResolvedSetting, TrainingPlan
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """Where `--train` cuts a model."""
+    """A model, split where `--train` says."""
 
     model: Model
     first: int  # the first layer that learns; the number of layers: the head alone does
@@ -64,7 +64,7 @@ class FrozenBackbone:
 
     @property
     def draws(self) -> bool:
-        """Whether the frozen layers draw in training: dropout, or stochastic depth.
+        """Whether the frozen layers are random in training: dropout, or stochastic depth.
 
         Stochastic depth spares the first layer.
         """
@@ -98,18 +98,12 @@ class FrozenTail(nn.Module):
 
 
 def build_frozen_backbone(model: Model, train: str) -> FrozenBackbone | None:
-    """By `--train`; None where everything learns."""
+    """Split the model by `--train`; None if everything learns."""
     learning = parse_train_layers(train)
     return None if learning is None else FrozenBackbone(model, model.config.layers - learning)
 
 
-# Whether what the frozen layers give is kept on disk, or computed in every step; and why.
-#
-# It can be kept where an image is the same whenever it comes: nothing is drawn for it, or it is seen
-# in a fixed number of views.
-
-
-MAX_DISK_SHARE = 0.5  # of what is free there: nobody has asked for it to be taken
+MAX_DISK_SHARE = 0.5  # of the free space, unless the user asks for the cache
 
 
 def resolve_frozen_mode(
@@ -156,7 +150,7 @@ def resolve_frozen_mode(
 
 
 def count_augmented_views(config: FinetuneConfig, plan: TrainingPlan) -> int:
-    """Ways in which the run sees an image, as far as it comes to them."""
+    """Number of augmented views of an image that the run will use."""
     views = config.augment.views or 1
     if config.recipe.balance == "sample":  # where a repetition takes the next view
         return views
@@ -167,12 +161,12 @@ def count_augmented_views(config: FinetuneConfig, plan: TrainingPlan) -> int:
 def explain_changing_activations(
     config: FinetuneConfig, plan: TrainingPlan, front: FrozenBackbone, preprocess: Preprocess
 ) -> str | None:
-    """Why activations are not the same whenever an image comes, or come but once; None: they do."""
+    """Explain why cached activations would not be used again; None if they would."""
     augment = config.augment
     if get_world().size > 1:
         return "each of several processes sees other images in every epoch; start one"
     if augment.mixes:
-        return "MixUp and CutMix blend images anew in every step; leave them out"
+        return "MixUp and CutMix blend images differently in every step; leave them out"
     if front.draws:
         return "frozen layers have dropout, too; --dropout 0 --drop-path 0 takes it away"
     if augment.views is None and not augment.is_fixed(preprocess):
@@ -186,7 +180,7 @@ def explain_changing_activations(
 
 
 def explain_disk_shortage(config: FinetuneConfig, need: int, output: Path) -> str | None:
-    """Why the disk does not hold so many bytes; None where it does."""
+    """Explain why the disk has no room for `need` bytes; None if it has."""
     bound = config.data_settings.cache_size * GIB
     if need > bound:
         return f"it takes {format_cache_size(need)}, more than --cache-size {bound / GIB:.3g} GiB; raise that"
@@ -200,7 +194,7 @@ def explain_disk_shortage(config: FinetuneConfig, need: int, output: Path) -> st
 
 
 def format_cache_size(count: float) -> str:
-    """Bytes for a person.
+    """Format a number of bytes.
 
     >>> format_cache_size(3_500_000), format_cache_size(7 * 2**30)
     ('3.34 MiB', '7.0 GiB')

@@ -1,4 +1,4 @@
-"""What the frozen layers give, computed once for each view of each image and kept on the disk.
+"""Cached activations of the frozen layers: one on disk for each view of each image.
 
     RUN/frozen/
       3f2a.../       of these weights, images and settings
@@ -6,9 +6,8 @@
         validation/  of the validation images, which are seen in one way
 
 They are computed before the first step, in blocks of 64 images in the order of the data, so that
-a value does not depend on the batches that it comes in later; a pass that was killed goes on where
-it was. The folder is gone once the run has ended. Whenever it is deleted before, the same is
-computed again.
+a value does not depend on the later batches; a pass that was killed goes on where it was. The
+folder is deleted when the run has ended. If it is deleted before, the same is computed again.
 
 Sizes: n images, B batch, R numbers of one image.
 """
@@ -68,7 +67,7 @@ class CachePart:
 
 @dataclass(frozen=True)
 class ActivationCache:
-    """The activations of a run's training and validation images."""
+    """Activations of the training and validation images of a run."""
 
     job: TrainingRun
     front: FrozenBackbone
@@ -83,7 +82,7 @@ class ActivationCache:
 
     @cached_property
     def folder(self) -> Path:
-        """Its name is of all that the activations depend on, as far as a run may change it."""
+        """Named by a digest of everything that the activations depend on and a run may change."""
         job, shape = self.job, config_to_dict(self.front.model.config)
         weights = {k: v for k, v in job.state.model.named_parameters() if not v.requires_grad}
         look = job.start.preprocess.to_dict(), asdict(job.config.augment), job.config.seed
@@ -94,24 +93,24 @@ class ActivationCache:
 
     @cached_property
     def like(self) -> Tensor:
-        """[1, ...], the activations of one image, for their shape and type"""
+        """[1, ...], activations of one image, for their shape and type"""
         return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
 
     @cached_property
     def parts(self) -> list[CachePart]:
         job = self.job
         look = TrainTransform(job.start.preprocess, job.config.augment, job.config.seed)
-        found = [CachePart(f"view-{view}", self.train, look, view) for view in range(self.views)]
+        parts = [CachePart(f"view-{view}", self.train, look, view) for view in range(self.views)]
         held_out = job.data.splits.get(VALIDATION)
         if held_out is not None and len(held_out):
-            found.append(CachePart(VALIDATION, held_out, EvalTransform(job.start.preprocess), None))
-        return found
+            parts.append(CachePart(VALIDATION, held_out, EvalTransform(job.start.preprocess), None))
+        return parts
 
     def file(self, name: str) -> FeatureStore:
         return FeatureStore(self.folder / name)
 
     def fill(self, stop: StopCheck, display: Display) -> None:
-        """Compute what is not there; the time it takes is of the training.
+        """Compute what is missing; its time counts as training.
 
         Raises Interrupted on a signal, DataError where too many images cannot be read, ConfigError
         where the disk is full.
@@ -127,7 +126,7 @@ class ActivationCache:
             self.job.state.seconds += time.perf_counter() - clock
 
     def fill_part(self, part: CachePart, stop: StopCheck, display: Display) -> None:
-        """The blocks of one part that are not done."""
+        """Compute the missing blocks of one part."""
         job, file, count = self.job, self.file(part.name), len(part.examples)
         file.begin(count, self.like.numel(), to_storage_dtype(self.like).numpy().dtype)
         blocks = file.blocks_left().tolist()
@@ -135,8 +134,8 @@ class ActivationCache:
         plan = ([SampleKey(part.epoch or 0, sample) for sample in span] for span in spans)
         cuda = job.device.type == "cuda"
         batches = load_batches(part.examples, part.view, plan, job.workers, cuda)
-        names = [one.name for one in self.parts]
-        sizes = [len(one.examples) for one in self.parts]
+        names = [other.name for other in self.parts]
+        sizes = [len(other.examples) for other in self.parts]
         before, whole = sum(sizes[: names.index(part.name)]), sum(sizes)
         called = "validation images" if part.epoch is None else "training images"
         bad: dict[str, str] = {}
@@ -202,7 +201,7 @@ class ActivationCache:
             yield replace(ImageBatch.of(values, labels[block]), indices=block)
 
     def kept(self, name: str) -> CachedView:
-        """A part that is whole."""
+        """Open a complete part."""
         return CachedView(*self.file(name).read())
 
     def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
@@ -222,5 +221,5 @@ class CachedView:
 
 
 def to_storage_dtype(values: Tensor) -> Tensor:
-    """On the CPU, of a type that NumPy has, with the same bits."""
+    """View a tensor on the CPU in a type that NumPy has, with the same bits."""
     return values.cpu().contiguous().view(STORAGE_DTYPES.get(values.dtype, values.dtype))

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live line on a terminal, plain lines elsewhere."""
+"""Progress of a run: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIN_BAR_COLUMNS = 8  # columns that are left to it, at least
 
 
 class Display:
-    """Shows the choices before the first step, then loss, accuracy, speed and time left."""
+    """Shows the settings before the first step, then loss, metrics, speed and time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -38,7 +38,7 @@ class Display:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def choices(self, title: str, choices: Iterable[ResolvedSetting]) -> None:
-        """Every setting that shapes the result, its value, and why it has it."""
+        """Print every setting that shapes the result, its value and the reason."""
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("setting", style="bold", no_wrap=True)
         table.add_column("value", no_wrap=True)
@@ -65,7 +65,7 @@ class Display:
             self.task = self.live.add_task("starting", total=steps, completed=step, left="")
 
     def busy(self, line: str) -> None:
-        """What is done before the first step."""
+        """Show what is done before the first step."""
         if self.live:
             self.live.update(self.task, description=line)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
@@ -73,13 +73,13 @@ class Display:
             self.say(line)
 
     def train(self, row: Mapping[str, Any]) -> None:
-        """A "train" row of metrics.jsonl."""
+        """Show a "train" row of metrics.jsonl."""
         left = f"{format_duration((self.steps - row['step']) * row['batch_seconds'])} left"
         place = f"{row['step']:,}/{self.steps:,}"
         if self.live:
-            beside = MIN_BAR_COLUMNS + len(f"  {place} {left}")
+            reserved = MIN_BAR_COLUMNS + len(f"  {place} {left}")
             text = join_fitting_parts(
-                format_train_row(row, self.formats), self.console.width - beside
+                format_train_row(row, self.formats), self.console.width - reserved
             )
             self.live.update(self.task, completed=row["step"], description=text, left=left)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
@@ -91,7 +91,7 @@ class Display:
             self.say(f"step {place}  {text}  {left}")
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
-        """An "evaluation" or "fewshot" row of metrics.jsonl."""
+        """Show an "evaluation" or "fewshot" row of metrics.jsonl."""
         if row["kind"] == "fewshot":
             what = f"{row['shots']}-shot: accuracy {row['accuracy']:.1%}"
         else:
@@ -103,7 +103,7 @@ class Display:
         )
 
     def note(self, row: Mapping[str, Any]) -> None:
-        """A "note" row of metrics.jsonl."""
+        """Show a "note" row of metrics.jsonl."""
         self.say(f"step {row['step']:,}/{self.steps:,}  {row['text']}")
 
     def stop(self) -> None:
@@ -150,7 +150,7 @@ def format_train_row(row: Mapping[str, Any], formats: Mapping[str, str]) -> Iter
 
 
 def join_fitting_parts(parts: Iterable[str], room: int) -> str:
-    """The parts in a line, without the last ones where they would not fit; the first always is.
+    """Join the first parts that fit into a line; the very first always does.
 
     >>> join_fitting_parts(["loss 2.5", "accuracy 10.0%", "97 images/s"], room=24)
     'loss 2.5  accuracy 10.0%'
@@ -171,9 +171,6 @@ def _format_setting(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
-# Everything that was decided, shown before the first step.
-
-
 def show_run_settings(
     config: FinetuneConfig,
     start: InitialModel,
@@ -182,7 +179,7 @@ def show_run_settings(
     choices: list[ResolvedSetting],
     display: Display,
 ) -> None:
-    """Everything that was decided, before the first step."""
+    """Show every setting as resolved, before the first step."""
     origin = f"from {config.weights}" if config.weights else "from scratch (no --weights)"
     model = start.model.config
     size = model.image_size
@@ -210,7 +207,7 @@ def show_run_settings(
 
 
 def describe_splits(data: DatasetSplits) -> str:
-    """The sizes of the splits, whole and by class."""
+    """Describe the sizes of the splits, in all and by class."""
     lines = [f"{data.source}: {len(data.classes) or 'no'} classes"]
     for name, examples in data.splits.items():
         if not data.classes:

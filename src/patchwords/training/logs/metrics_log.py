@@ -1,4 +1,4 @@
-"""The record of a run: metrics.jsonl for programs, TensorBoard events for curves."""
+"""Metrics of a run: metrics.jsonl for programs, TensorBoard events for curves."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class MetricsLogger:
 
 
 class NullLogger:
-    """The record that a process keeps beside the main one: none."""
+    """The record of a process that is not the main one: none."""
 
     def write(self, row: Mapping[str, Any]) -> None: ...
 
@@ -65,35 +65,30 @@ def read_metrics(metrics: Path) -> list[dict[str, Any]]:
     return rows
 
 
-# Loss spikes: a loss that stands out from those before it.
-#
-# A function of the losses in metrics.jsonl, so a run that goes on remembers what it has seen.
-
-
-SPIKE_WINDOW = 200  # that a loss is compared with
-MIN_SPIKE_ROWS = 20  # before that nothing is said
+SPIKE_WINDOW = 200  # losses that a loss is compared with
+MIN_SPIKE_ROWS = 20  # fewer are too few to compare with
 SPIKE_DEVIATIONS = 4.0  # above the median
 MAD_TO_STD = 1.4826  # a normal deviation in median absolute deviations
 
 
 class LossSpikeDetector:
-    """Looks at each "train" row and says where the loss jumps."""
+    """Detects jumps of the training loss, from the losses in metrics.jsonl alone."""
 
     def __init__(self, losses: Iterable[float] = ()) -> None:
-        """`losses` of the rows before, where a run goes on."""
+        """`losses` of the rows so far, where a run is resumed."""
         self.losses = deque(
             losses, maxlen=SPIKE_WINDOW + 2
         )  # a loss, the one before it, and its past
 
     def note(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A "train" row -> a "note" row where a spike begins; the rest of a spike is not news."""
+        """A "train" row -> a "note" row where a spike begins; None within and without one."""
         self.losses.append(row["loss"])
         losses = list(self.losses)
-        found = compute_spike_height(losses)
-        if found <= SPIKE_DEVIATIONS or compute_spike_height(losses[:-1]) > SPIKE_DEVIATIONS:
+        height = compute_spike_height(losses)
+        if height <= SPIKE_DEVIATIONS or compute_spike_height(losses[:-1]) > SPIKE_DEVIATIONS:
             return None
         usual = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
-        above = f"{found:.3g} robust deviations above the median {usual:.3g}"
+        above = f"{height:.3g} robust deviations above the median {usual:.3g}"
         return {
             "kind": "note",
             "step": row["step"],
@@ -105,10 +100,10 @@ class LossSpikeDetector:
 
 
 def compute_spike_height(losses: Sequence[float]) -> float:
-    """By how many robust deviations the last loss is above the median of up to 200 before it.
+    """Robust deviations of the last loss above the median of up to 200 before it.
 
-    The deviation is 1.4826 times the median absolute one, which a few spikes do not widen. 0 where
-    there are too few losses to tell, or most of them are equal.
+    The deviation is 1.4826 times the median absolute one, which a few spikes do not widen. 0 if
+    there are too few losses, or most of them are equal.
 
     >>> compute_spike_height([1.0, 2.0, 3.0, 2.0] * 10 + [2.0 + 5 * 1.4826 * 0.5])
     5.0

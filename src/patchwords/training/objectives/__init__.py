@@ -219,8 +219,8 @@ def load_objective(name: str, table: Mapping[str, str], flag: str) -> type[Objec
     module_name, _, class_name = path.partition(":")
     if not class_name:
         raise ConfigError(
-            f"unknown {flag} {name!r}{did_you_mean(name, table)}; choose {', '.join(table)}, or "
-            "package.module:Name"
+            f"unknown {flag} {name!r}: choose {', '.join(table)} or package.module:Name"
+            f"{did_you_mean(name, table)}"
         )
     if os.getcwd() not in sys.path:  # as `python -m` has it
         sys.path.append(os.getcwd())
