@@ -6,6 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from patchwords.errors import ConfigError
 from patchwords.models.position import (
@@ -14,7 +16,12 @@ from patchwords.models.position import (
     resize_position_parameters,
     resize_positions,
 )
-from patchwords.models.relative import RESIZE_METHODS, resize_position_line
+from patchwords.models.relative import (
+    RESIZE_METHODS,
+    resize_position_grid,
+    resize_position_line,
+    resize_relative_table,
+)
 from patchwords.models.vit import ViT
 
 Tiny = Callable[..., ViT]
@@ -241,3 +248,66 @@ def test_the_token_mlp_cannot_be_resized(tiny: Tiny) -> None:
     with pytest.raises(ConfigError, match=r"4x5 patches .* 5x4: image size 12x15") as e:
         resize_position_parameters(model.state_dict(), model.config, other)
     assert "\n" not in str(e.value)
+
+
+# ---- properties of resizing, for any grid ----
+
+SIDES = st.integers(1, 9)
+GRIDS = st.tuples(SIDES, SIDES)
+# torch resizes lines of one patch in its own way: 1 x n is not the transpose of n x 1 (bicubic with
+# antialiasing), and the only corner of a side of 1 is the first.
+WIDE_GRIDS = st.tuples(st.integers(2, 9), st.integers(2, 9))
+METHODS = st.sampled_from(sorted(RESIZE_METHODS))
+PROPERTIES = settings(deadline=None, max_examples=40)
+
+
+@PROPERTIES
+@given(GRIDS, GRIDS, METHODS, st.integers(0, 2))
+def test_resizing_keeps_prefix_rows_and_constants(
+    old: tuple[int, int], new: tuple[int, int], method: str, prefix: int
+) -> None:
+    patches = torch.full((1, old[0] * old[1], 3), 0.7, dtype=torch.float64)
+    rows = torch.randn(1, prefix, 3, dtype=torch.float64)
+    resized = resize_positions(torch.cat([rows, patches], 1), old, new, prefix, method)
+    assert resized.shape == (1, prefix + new[0] * new[1], 3)
+    assert torch.equal(resized[:, :prefix], rows)
+    torch.testing.assert_close(
+        resized[:, prefix:], torch.full_like(resized[:, prefix:], 0.7), atol=1e-12, rtol=0
+    )
+
+
+@PROPERTIES
+@given(WIDE_GRIDS, WIDE_GRIDS, METHODS)
+def test_resizing_does_not_mix_up_rows_and_columns(
+    old: tuple[int, int], new: tuple[int, int], method: str
+) -> None:
+    """A transposed grid gives the transposed result."""
+    table = torch.randn(1, *old, 2, dtype=torch.float64)
+    resized = resize_position_grid(table, new, method)
+    turned = resize_position_grid(table.transpose(1, 2), (new[1], new[0]), method)
+    torch.testing.assert_close(turned.transpose(1, 2), resized, atol=1e-12, rtol=0)
+
+
+@PROPERTIES
+@given(GRIDS, GRIDS)
+def test_corners_stay_in_place(old: tuple[int, int], new: tuple[int, int]) -> None:
+    table = torch.randn(1, *old, 2, dtype=torch.float64)
+    resized = resize_position_grid(table, new, "bilinear-corners")
+    corner = table[0, -1 if new[0] > 1 else 0, -1 if new[1] > 1 else 0]
+    torch.testing.assert_close(resized[0, 0, 0], table[0, 0, 0], atol=1e-12, rtol=0)
+    torch.testing.assert_close(resized[0, -1, -1], corner, atol=1e-12, rtol=0)
+
+
+@PROPERTIES
+@given(WIDE_GRIDS, WIDE_GRIDS, METHODS)
+def test_relative_tables_keep_constants_and_mirror_symmetry(
+    old: tuple[int, int], new: tuple[int, int], method: str
+) -> None:
+    """Turning the offsets round before or after resizing is the same."""
+    table = torch.randn(2 * old[0] * old[1] - 1, 2, dtype=torch.float64)
+    resized = resize_relative_table(table, old, new, method)
+    assert resized.shape == (2 * new[0] * new[1] - 1, 2)
+    mirrored = resize_relative_table(table.flip(0), old, new, method).flip(0)
+    torch.testing.assert_close(mirrored, resized, atol=1e-10, rtol=0)
+    constant = resize_relative_table(torch.ones_like(table), old, new, method)
+    torch.testing.assert_close(constant, torch.ones_like(constant), atol=1e-10, rtol=0)

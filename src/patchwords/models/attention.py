@@ -1,6 +1,12 @@
 """Multihead self-attention: Appendix A, Eqs. 5-8, with the biases of the authors' code.
 
-Sizes: B batch, T tokens, D width, K heads, Dh = D/K head width.
+Which kernel computes it is a measured rule for each device. On a CPU in bfloat16, batched products
+with a softmax between them take half the time of torch's fused kernel, which turns bfloat16 into
+float32 on the way; in float32, and on a GPU, the fused kernel is faster (docs/performance.md).
+`WrittenOutAttention` keeps no F x T matrix for the backward pass either: it computes the matrix
+again, for a few images at a time.
+
+Sizes: B batch, T tokens (keys), F queries, D width, K heads, Dh = D/K head width.
 """
 
 from __future__ import annotations
@@ -17,19 +23,8 @@ from patchwords.models.mixers import MIXERS
 from patchwords.models.mixers.mixer import Mixer
 from patchwords.models.relative import RelativePositions, resize_relative_table
 
-# Which kernel computes attention: a rule for each device, measured, beside the plain form.
-#
-# Sizes: B batch, K heads, F queries, T tokens (keys), Dh head width.
-#
-# On a CPU in bfloat16, batched products with a softmax between them take half the time of torch's
-# fused kernel, which turns bfloat16 into float32 on the way; in float32, and on a GPU, the fused
-# kernel is ahead (docs/performance.md). Like that one, `WrittenOutAttention` keeps no F x T matrix for the
-# backward pass, which computes it again, and only holds that of a few images at a time.
-
-
-ATTENTION_CHUNK_BYTES = (
-    4 << 20
-)  # of the F x T matrices that are in work at once: they stay in the caches
+# Of the F x T matrices that are computed at once: they stay in the caches.
+ATTENTION_CHUNK_BYTES = 4 << 20
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -41,11 +36,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def uses_written_out_attention(q: Tensor) -> bool:
+    """Whether `WrittenOutAttention` is faster than the fused kernel here."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """What both kernels compute, as Eqs. 6-7 are written."""
+    """The plain form of Eqs. 6-7, which both kernels compute."""
     logits = q @ k.mT * q.shape[-1] ** -0.5  # [B, K, F, T]
     if bias is not None:
         logits = logits + bias
@@ -53,7 +49,7 @@ def reference_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = N
 
 
 class WrittenOutAttention(torch.autograd.Function):
-    """`reference_attention` for a CPU's batched products, forward and backward, in the type of q."""
+    """`reference_attention` by batched products, forward and backward, in the type of q."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -62,8 +58,8 @@ class WrittenOutAttention(torch.autograd.Function):
         q, k, v = (x.reshape(batch * heads, -1, width) for x in (q * width**-0.5, k, v))
         ctx.save_for_backward(q, k, v)
         y = torch.empty_like(q)  # [B*K, F, Dh]
-        for some in list_attention_chunks(q, k):
-            torch.bmm(compute_attention_weights(q[some], k[some]), v[some], out=y[some])
+        for chunk in list_attention_chunks(q, k):
+            torch.bmm(compute_attention_weights(q[chunk], k[chunk]), v[chunk], out=y[chunk])
         return y.view(batch, heads, queries, width)
 
     @staticmethod
@@ -72,13 +68,13 @@ class WrittenOutAttention(torch.autograd.Function):
         shape, width = dy.shape[:2], dy.shape[-1]
         dy = dy.reshape(q.shape)
         dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-        for some in list_attention_chunks(q, k):
-            a = compute_attention_weights(q[some], k[some])  # [n, F, T]
-            torch.bmm(a.mT, dy[some], out=dv[some])
-            da = torch.bmm(dy[some], v[some].mT)
+        for chunk in list_attention_chunks(q, k):
+            a = compute_attention_weights(q[chunk], k[chunk])  # [n, F, T]
+            torch.bmm(a.mT, dy[chunk], out=dv[chunk])
+            da = torch.bmm(dy[chunk], v[chunk].mT)
             dlogits = torch._softmax_backward_data(da, a, -1, a.dtype)
-            torch.bmm(dlogits, k[some], out=dq[some])
-            torch.bmm(dlogits.mT, q[some], out=dk[some])
+            torch.bmm(dlogits, k[chunk], out=dq[chunk])
+            torch.bmm(dlogits.mT, q[chunk], out=dk[chunk])
         dq *= width**-0.5
         return tuple(x.unflatten(0, shape) for x in (dq, dk, dv))
 
@@ -89,7 +85,7 @@ def compute_attention_weights(q: Tensor, k: Tensor) -> Tensor:
 
 
 def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
-    """So few pairs of image and head at a time that their matrices fit into the caches."""
+    """Split the pairs of image and head so that the matrices of a chunk fit into the caches."""
     matrix = q.shape[1] * k.shape[1] * q.element_size()
     step = max(1, ATTENTION_CHUNK_BYTES // matrix)
     return [slice(start, start + step) for start in range(0, len(q), step)]
@@ -131,7 +127,7 @@ class Attention(Mixer):
         return q, k, v
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; with `first` = F only what the first F tokens see, [B, F, D]"""
+        """[B, T, D] -> [B, T, D]; with `num_queries` = F only the first F, [B, F, D]"""
         q, k, v = self.project(x)
         q = q[:, :, :num_queries]
         # The kernels scale q k^T but not what is added to it.
@@ -142,7 +138,7 @@ class Attention(Mixer):
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
 
-        `forward` need not make this matrix, and keeps none, so it is computed anew.
+        `forward` keeps no such matrix, so it is computed again.
         """
         q, k, _ = self.project(x)
         logits = q @ k.mT * self.scale

@@ -1,4 +1,4 @@
-"""The two families behind one door: a config knows its model, a saved table its config."""
+"""Configs to models, and saved tables to configs, for both families: ViT and ResNet."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ CONFIG_CLASSES: dict[str, type[ModelConfig]] = {"vit": ViTConfig, "resnet": ResN
 
 
 def build_model(config: ModelConfig) -> Model:
-    """The model of a config, its weights not yet set: see `create_model` and `weights.load`."""
+    """Build the model of a config; its weights are not initialised."""
     return ViT(config) if isinstance(config, ViTConfig) else ResNet(config)
 
 
 def get_model_family(config: ModelConfig) -> str:
-    """The key of FAMILIES: "vit", hybrids among them, or "resnet"."""
+    """The key of CONFIG_CLASSES: "vit" (also for hybrids) or "resnet"."""
     return next(name for name, kind in CONFIG_CLASSES.items() if isinstance(config, kind))
 
 
 def config_to_dict(config: ModelConfig) -> dict[str, Any]:
-    """Plain values with the family's name first; `config_from_dict` takes them back."""
+    """Turn a config into plain values, the family first; `config_from_dict` reads them."""
     return {"family": get_model_family(config), **config.to_dict()}
 
 
 def config_from_dict(values: Mapping[str, Any]) -> ModelConfig:
-    """The config of `config_to_dict`; a table without a family is a ViT's. Raises ConfigError."""
+    """Read a config from `config_to_dict`; default family: ViT. Raises ConfigError."""
     settings = dict(values)
     family = settings.pop("family", "vit")
     check_choice("family", family, tuple(CONFIG_CLASSES))

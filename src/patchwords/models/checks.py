@@ -1,4 +1,4 @@
-"""Settings of models checked one by one: what was asked, what it should be, what would do."""
+"""Checks of model settings and of the images given to a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:  # configs and names are checked without torch
 
 
 def check_known_settings(settings: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Raises on the first setting that is none of `known`, those that `what` ("a ViT") has."""
+    """Raise on the first setting that `what` ("a ViT") does not have."""
     names = list(known)
     for name in settings:
         if name not in names:
@@ -57,7 +57,7 @@ def to_height_width(size: int | Sequence[int]) -> tuple[int, int]:
 
 
 def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int = 1) -> None:
-    """Raises where P does not divide the grid, and names the image sizes nearest to these.
+    """Raise where P does not divide the grid, and names the image sizes nearest to these.
 
     `stride` is that of the convolutions before the patches: their grid is H/stride x W/stride,
     rounded up.
@@ -79,7 +79,7 @@ def check_patch_grid(image_size: tuple[int, int], patch_size: int, stride: int =
 
 
 def check_window(window: int, grid: tuple[int, int]) -> None:
-    """Raises where local attention's neighbourhood is even or does not fit into the grid."""
+    """Raise where local attention's neighbourhood is even or does not fit into the grid."""
     check_count("window", window)
     largest = min(grid) - 1 + min(grid) % 2
     if window % 2 and window <= largest:
@@ -92,7 +92,7 @@ def check_window(window: int, grid: tuple[int, int]) -> None:
 
 
 def check_images(images: Tensor, channels: int) -> tuple[int, int]:
-    """(H, W) of images [B, C, H, W]; raises ConfigError where they are something else."""
+    """(H, W) of images [B, C, H, W]; raises ConfigError for any other tensor."""
     if images.ndim != 4:
         raise ConfigError(
             f"images of shape {list(images.shape)} are not [B, C, H, W]"
@@ -115,7 +115,7 @@ def check_images(images: Tensor, channels: int) -> tuple[int, int]:
 
 
 def check_layer_indices(layers: list[int], count: int) -> list[int]:
-    """Layers counted from 0, or from the end if negative; one that is not there is an error."""
+    """Count layers from 0, also negative ones; raises ConfigError for one that does not exist."""
     for layer in layers:
         if not -count <= layer < count:
             raise ConfigError(
@@ -125,7 +125,7 @@ def check_layer_indices(layers: list[int], count: int) -> list[int]:
 
 
 def check_layer_boundary(layer: int, count: int) -> int:
-    """A place between layers: 0 is before the first, `count` after the last."""
+    """Check a boundary between layers: 0 is before the first, `count` after the last."""
     if not 0 <= layer <= count:
         raise ConfigError(f"layer {layer} cannot be entered: give 0 to {count}, the latter the end")
     return layer

@@ -1,4 +1,4 @@
-"""What a Vision Transformer is made of: Table 1 of the paper, and the choices it leaves open.
+"""The config of a Vision Transformer: Table 1 of the paper, and the choices it leaves open.
 
 Sizes: H W image, P patch size, C channels, N = H/P * W/P patches, T tokens (N + 1 with the class
 token), D width, K heads, Dh = D/K head width, M MLP width, L depth.
@@ -59,7 +59,7 @@ POSITION_AT_CHOICES = {
 
 @dataclass(frozen=True)
 class ViTConfig:
-    """The shape and the numerics of a ViT; it is checked when made, and goes through JSON.
+    """The shape and the numerics of a ViT, checked when made; it can be stored as JSON.
 
     With a `trunk` it is a hybrid: patches are cut from the feature map of a ResNet or of a
     convolutional stem, not from the image.
@@ -199,14 +199,14 @@ class ViTConfig:
 
     @property
     def summary(self) -> str:
-        """What the encoder sees, in a few words."""
+        """A short description of what the encoder sees."""
         return f"{self.tokens:,} tokens"
 
     def with_settings(self, **settings: Any) -> ViTConfig:
         """The same model with these fields, or fields of its trunk, changed.
 
-        An `image_size` may be one number; a `mixer` that has no place for a class token brings
-        the classifier `gap` with it, unless another one is asked for.
+        An `image_size` may be one number. A `mixer` without a place for a class token changes the
+        classifier to `gap`, unless `classifier` is set. A mixer from outside is imported.
 
         >>> ViTConfig().with_settings(image_size=384).grid
         (24, 24)
@@ -215,15 +215,15 @@ class ViTConfig:
         trunk_names = names[type(self.trunk)] if self.trunk else ()
         known = [*VIT_SETTINGS, *trunk_names]
         check_known_settings(settings, known, "a hybrid" if self.trunk else "a ViT")
-        own = {name: value for name, value in settings.items() if name in VIT_SETTINGS}
-        of_trunk = {name: value for name, value in settings.items() if name in trunk_names}
-        if of_trunk and self.trunk:
-            own["trunk"] = replace(own.get("trunk", self.trunk), **of_trunk)
-        if "mixer" in own:
-            import_mixer(own["mixer"])
-            if self.classifier == "token" and not get_mixer_traits(own["mixer"]).has_class_token:
-                own.setdefault("classifier", "gap")
-        return replace(self, **own)
+        changes = {name: value for name, value in settings.items() if name in VIT_SETTINGS}
+        trunk_changes = {name: value for name, value in settings.items() if name in trunk_names}
+        if trunk_changes and self.trunk:
+            changes["trunk"] = replace(changes.get("trunk", self.trunk), **trunk_changes)
+        if mixer := changes.get("mixer"):
+            import_mixer(mixer)
+            if self.classifier == "token" and not get_mixer_traits(mixer).has_class_token:
+                changes.setdefault("classifier", "gap")
+        return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values that JSON can hold; `from_dict` takes them back."""
@@ -236,7 +236,7 @@ class ViTConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ViTConfig:
-        """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
+        """Read a config from `to_dict`; missing fields have defaults, unknown ones raise."""
         check_known_settings(values, VIT_SETTINGS, "a ViT")
         trunk = values.get("trunk")
         kind = ConvStemConfig if "layer_channels" in (trunk or {}) else TrunkConfig

@@ -89,7 +89,7 @@ class ClassifierHead(nn.Module):
 
 
 def make_zero_classifier(old: nn.Linear, width: int, num_classes: int) -> nn.Linear:
-    """A classifier that gives zeros, where and in the precision in which the old one was."""
+    """Make a classifier of zeros on the device and in the precision of the old one."""
     new = nn.utils.skip_init(
         nn.Linear, width, num_classes, device=old.weight.device, dtype=old.weight.dtype
     )

@@ -24,7 +24,7 @@ from patchwords.rng import torch_generator
 # The standard deviation of a normal cut at two standard deviations (jax.nn.initializers).
 TRUNCATED_NORMAL_STD = 0.87962566103423978
 
-# What a parameter is drawn by where that is not its name: a seed keeps its weights when we rename.
+# Names that seed a parameter, if not its own: a seed keeps its weights when we rename.
 INIT_SEED_NAMES = {"positions.table": "positions"}
 
 MIXER_PARAMETER = r"encoder\.blocks\.\d+\.attention\."
@@ -101,7 +101,7 @@ INIT_RULES: dict[str, InitRule] = {
 
 
 def get_init_rules(config: ModelConfig) -> dict[str, InitRule]:
-    """RULES, and those that depend on the config."""
+    """INIT_RULES, and those that depend on the config."""
     trunk = config.trunk
     # A unit that ends in a norm starts as its shortcut alone (vit_jax/models_resnet.py).
     last_norm = zeros if isinstance(trunk, TrunkConfig) and trunk.form == "post" else ones
@@ -113,13 +113,13 @@ def get_init_rules(config: ModelConfig) -> dict[str, InitRule]:
 
 @torch.no_grad()
 def init_weights(model: Model, seed: int) -> None:
-    """Fills every parameter; one that no rule, or more than one, speaks of is an error."""
+    """Fill every parameter; one that not exactly one rule matches is an error."""
     for name, parameter in model.named_parameters():
         parameter.copy_(make_initial_values(name, parameter.shape, model.config, seed))
 
 
 def make_initial_values(name: str, shape: Sequence[int], config: ModelConfig, seed: int) -> Tensor:
-    """The initial values of one parameter, by itself; float32.
+    """Draw the initial values of one parameter; float32.
 
     Drawn on the CPU: the same on every device and in every precision.
     """

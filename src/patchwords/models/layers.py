@@ -1,4 +1,9 @@
-"""The multilayer perceptron of a block: two dense layers with a GELU between them (Sec. 3.1).
+"""Layers of a block: dropout, the MLP of Sec. 3.1, and names that state dicts keep.
+
+torch's dropout draws a double for each value, one after the other, which takes a third of the
+training step of a small ViT on a CPU. Whether a value is dropped needs 16 random bits, of which
+one draw gives four; so masks are drawn several times faster here. On a GPU, and where torch
+compiles the model, torch's own dropout is used.
 
 Sizes: B batch, T tokens, D width, M MLP width.
 """
@@ -9,14 +14,6 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-
-# Dropout whose mask a CPU draws several times faster than torch's.
-#
-# torch draws a number of double precision for each value, one after the other, which takes a third
-# of the training step of a small ViT on a CPU. Whether a value is dropped needs far less chance: 16
-# bits of it, of which one draw of torch's generator holds four. On a GPU, and where torch compiles
-# the model, torch's own dropout is as fast as can be, and is used.
-
 
 DROPOUT_LEVELS = 1 << 16  # a probability is rounded to 1/65,536, and what is kept is scaled by that
 INT64_MIN = torch.iinfo(torch.int64).min  # from here up, a draw gives all 64 bits
@@ -35,7 +32,7 @@ class Dropout(nn.Dropout):
 
 
 def sample_dropout_mask(like: Tensor, p: float) -> Tensor:
-    """Of the shape and type of `like`: 0 with probability p, else 1 / (1 - p)."""
+    """Draw a mask shaped as `like`: 0 with probability p, else 1 / (1 - p)."""
     dropped = round(p * DROPOUT_LEVELS)  # of the 65,536 values that 16 bits can have
     draws = torch.empty((like.numel() + 3) // 4, dtype=torch.int64).random_(INT64_MIN, None)
     bits = draws.view(torch.int16)[: like.numel()].view(like.shape)  # -32,768 .. 32,767
@@ -63,7 +60,7 @@ GELU_APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
 
 
 class MLP(nn.Module):
-    """Acts on each token by itself."""
+    """Two dense layers with a GELU between them, on each token by itself."""
 
     def __init__(self, width: int, mlp_width: int, gelu: str, dropout: float) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Position embeddings: Table 8 (Appendix D.4), and what becomes of them on other grids (Sec. 3.2).
+"""Position embeddings (Table 8, Appendix D.4), and resizing them to other grids (Sec. 3.2).
 
 Sizes: n tables, h w grid of patches, N = h*w, T = N + prefix tokens, D width.
 """
@@ -22,7 +22,7 @@ SINCOS_TEMPERATURE = 10_000  # of the sine table, over 2 pi, in patches
 
 
 class PositionEmbedding(nn.Module):
-    """What is added to the tokens to say where they stand. Relative positions are in attention."""
+    """Positions that are added to the tokens; relative ones are in attention."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()

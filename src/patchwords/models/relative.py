@@ -5,8 +5,9 @@ Sizes: B batch, N = h*w patches, T tokens, K heads, Dh head width.
 For a query at place p_q of the raster and a key at p_k, the offset p_q - p_k has an embedding r,
 and q . r is added to q . k before the softmax. As in Shaw et al. (arXiv 1803.02155) every layer
 has its own table and its heads share it, and the sum is divided by sqrt(Dh). The paper leaves all
-three open, and so it does the class token, which has no place in the raster: it gets embeddings
-of its own.
+three open, and the class token, which has no place in the raster: it gets embeddings of its own.
+
+Tables of positions of any kind are resized here, too (Sec. 3.2): n tables of an h x w grid.
 """
 
 from __future__ import annotations
@@ -18,11 +19,6 @@ from torch import Tensor, nn
 from torch.nn.functional import interpolate
 
 from patchwords.errors import ConfigError, did_you_mean
-
-# Tables of positions on other grids than they were learned on: Sec. 3.2.
-#
-# Sizes: n tables, h w grid of patches, D width.
-
 
 # The authors' scipy.ndimage.zoom(order=1) keeps the corner patches in place, which is what torch
 # calls align_corners=True. timm's loaders do the second, transformers the third.
@@ -36,7 +32,7 @@ RESIZE_METHODS: dict[str, dict[str, Any]] = {
 def resize_position_grid(table: Tensor, grid: tuple[int, int], method: str) -> Tensor:
     """[n, h, w, D] -> [n, h', w', D]; an equal grid gives the table itself.
 
-    Raises ConfigError for a method that is none of METHODS.
+    Raises ConfigError for a method that is not in RESIZE_METHODS.
     """
     if method not in RESIZE_METHODS:
         raise ConfigError(f"unknown resize {method!r}{did_you_mean(method, RESIZE_METHODS)}")

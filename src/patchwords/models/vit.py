@@ -1,7 +1,11 @@
 """The Vision Transformer: Eqs. 1-4 of "An Image is Worth 16x16 Words" (arXiv 2010.11929).
 
 Sizes: B batch, C channels, H W image, P patch size, N = H/P * W/P patches, T tokens (N + 1 with
-the class token, else N), D width, K heads, L depth.
+the class token, else N), F leading tokens, D width, K heads, L depth.
+
+Dropout is where Appendix B.1 puts it: after every dense layer except the projections to q, k and
+v, and after adding positions; attention weights are never dropped. Stochastic depth comes from
+AugReg (arXiv 2106.10270, Sec. 3).
 """
 
 from __future__ import annotations
@@ -29,14 +33,6 @@ from patchwords.models.mixers.mixer import Mixer
 from patchwords.models.position import PositionEmbedding
 from patchwords.models.resnet.config import ConvStemConfig
 from patchwords.models.resnet.trunk import Trunk
-
-# The Transformer encoder: Eqs. 2-3, LayerNorm before each branch and after the last block.
-#
-# Sizes: B batch, T tokens, D width, L depth.
-#
-# Dropout stands where Appendix B.1 puts it: after every dense layer except the projections to q, k
-# and v (and after adding positions, in vit.py); attention weights are never dropped. Stochastic
-# depth is not of the paper but of its sequel (AugReg, arXiv 2106.10270, Sec. 3).
 
 
 class DropPath(nn.Module):
@@ -77,11 +73,10 @@ class Block(StateNames):
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens.
 
-        With `first` = F the others are seen but not computed any further: [B, F, D].
+        With `num_queries` = F the other tokens are seen, but not computed any further: [B, F, D].
         """
-        only = (
-            () if num_queries is None else (num_queries,)
-        )  # other mixers than attention have no such part
+        # Mixers without a class token take no such argument.
+        only = () if num_queries is None else (num_queries,)
         y = self.mixer(self.norm1(x), grid, *only)
         x = x[:, :num_queries] + self.drop_path(self.dropout(y))  # Eq. 2
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
@@ -113,8 +108,7 @@ class Encoder(nn.Module):
     ) -> Tensor:
         """[B, T, D], what enters block `start`, and positions [1 or layers, T, D] -> [B, T, D]
 
-        With `first` = F the last block ends with the first F tokens, if that is all that is asked
-        for: [B, F, D].
+        With `num_queries` = F the last block computes the first F tokens only: [B, F, D].
         """
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[start:], start):
@@ -158,8 +152,8 @@ class ViT(StateNames):
 
     def forward(self, images: Tensor) -> Tensor:
         """[B, C, H, W] -> [B, classes]"""
-        # Where the class token alone is read, the last block computes no other: a twelfth of a
-        # base model, saved.
+        # Where the head reads the class token only, the last block computes no other token: that
+        # saves a twelfth of a base model.
         return self.forward_head(self.encode(images, self.config.num_read_tokens))
 
     def tokens(self, images: Tensor) -> Tensor:
@@ -194,21 +188,21 @@ class ViT(StateNames):
     ) -> dict[int, Tensor]:
         """[B, C, H, W] -> {layer: [B, T, D]}, outputs of blocks, before the final LayerNorm.
 
-        Layers count from 0, or from the end if negative, and are keys as they were asked for
-        (all of them by default). Nothing is computed after the deepest one.
+        Layers count from 0, or from the end if negative, and are the keys as given; default: all.
+        Nothing is computed after the deepest one.
         """
         count = self.config.layers
-        asked = range(count) if layers is None else layers
-        wanted = set(check_layer_indices(list(asked), count))
+        keys = range(count) if layers is None else layers
+        indices = set(check_layer_indices(list(keys), count))
         grid = self.grid(images)
         tables = self.positions(grid, images)
         x = self.enter(self.embed_patches(images), tables)
         outputs: dict[int, Tensor] = {}
-        for layer in range(max(wanted, default=-1) + 1):
+        for layer in range(max(indices, default=-1) + 1):
             x = self.encoder.blocks[layer](self.encoder.add_positions(layer, x, tables), grid)
-            if layer in wanted:
+            if layer in indices:
                 outputs[layer] = x
-        return {layer: outputs[layer % count] for layer in asked}
+        return {layer: outputs[layer % count] for layer in keys}
 
     def forward_dense(self, images: Tensor, layers: Sequence[int] = (-1,)) -> Tensor:
         """[B, C, H, W] -> [B, D, h, w], a map of patch features; h, w = H/P, W/P
@@ -243,7 +237,7 @@ class ViT(StateNames):
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """[B, C, H, W] -> (layer, [B, K, T, T]) of the layers asked for, or of all, by depth.
+        """[B, C, H, W] -> (layer, [B, K, T, T]) by depth; default: of all layers.
 
         Rows are queries and sum to 1; layers count from 0. One layer is in memory at a time, if
         the caller keeps none and has gradients off. Raises ConfigError for a mixer without heads.
@@ -251,8 +245,8 @@ class ViT(StateNames):
         count = self.config.layers
         if not self.config.mixer_traits.has_heads:
             raise ConfigError(f"mixer {self.config.mixer!r} has no attention to look at")
-        wanted = set(check_layer_indices(list(range(count) if layers is None else layers), count))
-        deepest = max(wanted, default=-1)
+        indices = set(check_layer_indices(list(range(count) if layers is None else layers), count))
+        deepest = max(indices, default=-1)
         grid = self.grid(images)
         tables = self.positions(grid, images)
         x = self.enter(self.embed_patches(images), tables)
@@ -261,7 +255,7 @@ class ViT(StateNames):
             for layer in range(deepest + 1):
                 block = cast(Block, self.encoder.blocks[layer])
                 x = self.encoder.add_positions(layer, x, tables)
-                if layer in wanted:
+                if layer in indices:
                     yield layer, block.attention_weights(x, grid)
                 if layer < deepest:
                     x = block(x, grid)
@@ -283,7 +277,7 @@ class ViT(StateNames):
         return self.head.linear
 
     def reset_head(self, num_classes: int, *, keep_representation: bool = False) -> None:
-        """A new classifier, all zero; the tanh layer goes too, as in Sec. 3.2 and Appendix D.3."""
+        """Replace the classifier by zeros and drop the tanh layer (Sec. 3.2, Appendix D.3)."""
         size = self.config.representation_size if keep_representation else None
         self.config = self.config.with_settings(
             num_classes=num_classes, representation_size=size, head_bias=0.0
@@ -295,7 +289,7 @@ class ViT(StateNames):
         )
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """(rows, columns) of patches of these images; raises where the model cannot take them."""
+        """(rows, columns) of patches of images; raises ConfigError where these do not fit the model."""
         config = self.config
         size = check_images(images, config.channels)
         check_patch_grid(size, config.patch_size, config.trunk.stride if config.trunk else 1)

@@ -1,6 +1,11 @@
-"""The models by name: Table 1 of the paper, its ResNets and hybrids, and their relatives.
+"""Models by name: tables of variants, a resolver of spellings, the list, `create_model`.
 
-Sizes: D width, L depth, M MLP width, K heads. Spellings are in names.py.
+Sources: Table 1 of the paper and its ResNets and hybrids; configs/models.py of
+google-research/vision_transformer and the files of AugReg; big_transfer (BiT);
+vision_transformer_hybrid.py and resnetv2.py of timm; the hub ids of Hugging Face;
+modeling_resnet.py of jeonsworld/ViT-pytorch ("R50-ViT-B_16").
+
+Sizes: D width, L depth, M MLP width, K heads.
 """
 
 from __future__ import annotations
@@ -24,16 +29,93 @@ from patchwords.models.resnet.config import (
 if TYPE_CHECKING:  # names are resolved without torch
     from patchwords.models.build import Model
 
-# The spellings of model names, and what each says of the model.
-#
-# Sources: the paper's tables; configs/models.py of google-research/vision_transformer and the files
-# of AugReg; big_transfer (BiT); vision_transformer_hybrid.py and resnetv2.py of timm; the hub ids of
-# Hugging Face; modeling_resnet.py of jeonsworld/ViT-pytorch ("R50-ViT-B_16").
 
+# Tables: the variants, and which of them are listed
+
+# Letter -> D, L, M, K. B L H: Table 1. Ti S: vit_jax/configs/models.py. mu M g G: big_vision
+# models/vit.py. b: the paper's Figure 4, "all hidden dimensions halved" from B, where we keep the
+# head width of 64 and so halve the heads too.
+VIT_VARIANTS: dict[str, tuple[int, int, int, int]] = {
+    "mu": (32, 1, 128, 2),
+    "Ti": (192, 12, 768, 3),
+    "b": (384, 12, 1536, 6),
+    "S": (384, 12, 1536, 6),
+    "M": (512, 12, 2048, 8),
+    "B": (768, 12, 3072, 12),
+    "L": (1024, 24, 4096, 16),
+    "H": (1280, 32, 5120, 16),
+    "g": (1408, 40, 6144, 16),
+    "G": (1664, 48, 8192, 16),
+}
+
+# The 50 of R50 -> residual units of each stage (big_vision models/bit_paper.py). Three layers each,
+# with the first convolution and the classifier, make the number. 14 is the least that has them all,
+# for small images.
+RESNET_UNITS: dict[int, tuple[int, ...]] = {
+    14: (1, 1, 1, 1),
+    26: (2, 2, 2, 2),
+    50: (3, 4, 6, 3),
+    101: (3, 4, 23, 3),
+    152: (3, 8, 36, 3),
+    200: (3, 24, 36, 3),
+}
+
+# What `list_models` shows: published models, and small patches for images of about 32 pixels.
+LISTED_PATCH_SIZES: dict[str, tuple[int, ...]] = {
+    "mu": (4, 16),
+    "Ti": (2, 4, 8, 16),
+    "b": (32,),
+    "S": (4, 8, 16, 32),
+    "M": (16, 32),
+    "B": (4, 8, 16, 32),
+    "L": (16, 32),
+    "H": (14,),
+    "g": (14,),
+    "G": (14,),
+}
+# ResNet (None: the root alone), letter, down-sampling. R50: Table 6; the others are of
+# vit_jax/configs/models.py.
+LISTED_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
+    (None, "Ti", 16),
+    (26, "S", 32),
+    (26, "B", 32),
+    (50, "B", 32),
+    (50, "B", 16),
+    (50, "L", 32),
+    (50, "L", 16),
+)
+# Down-sampling by a convolutional stem -> its layers.
+STEM_LAYERS = {4: 2, 8: 3, 16: 4}
+USUAL_STEMS: tuple[tuple[str, int], ...] = (("Ti", 4), ("S", 8))
+# ResNet, width factor. R26 for small data; the others are Table 6 or released by big_transfer.
+LISTED_RESNETS: tuple[tuple[int, int], ...] = (
+    (26, 1),
+    (50, 1),
+    (50, 2),
+    (50, 3),
+    (101, 1),
+    (101, 3),
+    (152, 1),
+    (152, 2),
+    (152, 4),
+    (200, 3),
+)
+# B: Figure 13. The others for small images and small data.
+LISTED_AXIAL_VITS: tuple[tuple[str, int], ...] = (
+    ("Ti", 4),
+    ("Ti", 16),
+    ("S", 16),
+    ("B", 32),
+    ("B", 16),
+)
+LISTED_AXIAL_RESNETS = (50,)  # Figure 13
+
+
+# Spellings: the official ones, timm's, Hugging Face's, AugReg's
 
 SIZE_LETTERS = ("mu", "Ti", "b", "S", "M", "B", "L", "H", "g", "G")
 
-# timm's and Hugging Face's words for the letters.
+# Sizes in the names of timm and Hugging Face -> letters.
 SIZE_WORDS = {
     "tiny": "Ti",
     "small": "S",
@@ -46,7 +128,7 @@ SIZE_WORDS = {
 
 ModelFamily = Literal["ViT", "hybrid", "C+ViT", "BiT", "Axial-ViT", "AxialResNet"]
 MIXER_FAMILIES: dict[str, ModelFamily] = {"attention": "ViT", "axial": "Axial-ViT"}
-Numerics = Mapping[str, str | float]  # fields of a config that the place of a name implies
+Numerics = Mapping[str, str | float]  # config fields that a spelling implies
 
 OFFICIAL_NUMERICS: Numerics = {}
 TIMM_NUMERICS: Numerics = {"gelu": "erf"}
@@ -63,7 +145,7 @@ _AUGREG = rf"{_LETTER}_{_PATCH}-(?:i1k|i21k)-\d+ep-[\w.-]*?(?:-res_{_SIZE})?"
 _TIMM = r"(?:hf[-_]hub:)?(?:timm/)?"
 _TAG = r"(?:_in21k)?(?:\.\w+)?"
 
-# Each is matched against the whole name, in any case.
+# Matched against the whole name, in upper or lower case.
 NAME_SPELLINGS: tuple[tuple[ModelFamily, str, Numerics], ...] = (
     # ViT-B/16  B/16  ViT-B_16  vit_b_16  ViT-B_16-224
     ("ViT", rf"(?P<vit>vit[-_])?{_LETTER}[/_-]{_PATCH}(?:-{_SIZE})?", OFFICIAL_NUMERICS),
@@ -129,14 +211,49 @@ NAME_PATTERNS = tuple(
 )
 
 
+# Resolver: a name -> a config
+
+
+@dataclass(frozen=True)
+class ModelVariant:
+    """A canonical name and its config."""
+
+    name: str  # canonical: "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Axial-ViT-B/16"
+    config: ViTConfig | ResNetConfig
+
+
+def resolve_model(name: str) -> ModelVariant:
+    """Find the config of a model name in any usual spelling. Raises ConfigError.
+
+    A name tells the architecture, and the image size where it has one; else that is 224 pixels or
+    the multiple of P nearest to it. timm's and Hugging Face's names also imply their numerics
+    (GELU, epsilons, how weights are standardised). What a name says of the training (timm's tag,
+    AugReg's dropout) and of the classes is not part of the architecture and is ignored.
+
+    >>> resolve_model("google/vit-base-patch16-384").name
+    'ViT-B/16'
+    """
+    parsed = parse_model_name(name.strip())
+    if parsed is None:
+        listed = filter(None, map(parse_model_name, list_models()))
+        others = [spelling for known in listed for spelling in list_alternative_names(known)]
+        hint = did_you_mean(name.strip(), list_models() + others)
+        raise ConfigError(
+            f"unknown model {name!r}{hint or '; `patchwords models` lists the names'}"
+        )
+    config = make_resnet_config(parsed) if parsed.letter is None else make_vit_config(parsed)
+    size = {"image_size": parsed.size} if parsed.size else {}
+    return ModelVariant(str(parsed), config.with_settings(**size, **parsed.numerics))
+
+
 @dataclass(frozen=True)
 class ModelName:
-    """What a name says, whatever its spelling."""
+    """The parts of a model name, independent of its spelling."""
 
     family: ModelFamily
-    letter: str | None = None  # of the ViT; a key of variants.VARIANTS
+    letter: str | None = None  # a key of VIT_VARIANTS
     patch: int | None = None  # in a hybrid, the stride before its patches
-    resnet: int | None = None  # the 50 of R50; None where there is a root alone ("R+ViT-Ti/16")
+    resnet: int | None = None  # the 50 of R50; None: the root alone ("R+ViT-Ti/16")
     factor: int = 1  # the x of R50x1
     size: int | None = None  # pixels
     numerics: Numerics = field(default_factory=dict)
@@ -154,28 +271,46 @@ class ModelName:
 
 
 def parse_model_name(text: str) -> ModelName | None:
-    """The name in one of SPELLINGS, or None.
+    """Parse a name by NAME_SPELLINGS; None for any other text.
 
-    Upper and lower case matter twice: g and G are different models, and "ViT-b/32" so
-    spelled is the small model of Figure 4, while "b/32", "vit-b/32" and "vit_b_32" are ViT-B/32.
+    Case matters twice: g and G are different models, and "ViT-b/32" spelled exactly so is the
+    small model of Figure 4, while "b/32", "vit-b/32" and "vit_b_32" are ViT-B/32.
     """
     for family, pattern, numerics in NAME_PATTERNS:
         if match := pattern.fullmatch(text):
-            found = match.groupdict()
+            groups = match.groupdict()
             return ModelName(
                 family=family,
-                letter=_letter(found),
-                patch=_number(found, "patch") or (16 if "word" in found else None),
-                resnet=_number(found, "resnet"),
-                factor=_number(found, "factor") or 1,
-                size=_number(found, "size"),
+                letter=_letter(groups),
+                patch=_number(groups, "patch") or (16 if "word" in groups else None),
+                resnet=_number(groups, "resnet"),
+                factor=_number(groups, "factor") or 1,
+                size=_number(groups, "size"),
                 numerics=numerics,
             )
     return None
 
 
+def _number(groups: Mapping[str, str | None], group: str) -> int | None:
+    return int(groups.get(group) or 0) or None
+
+
+def _letter(groups: Mapping[str, str | None]) -> str | None:
+    """The letter of SIZE_LETTERS; `parse_model_name` explains the case."""
+    if word := groups.get("word"):
+        return SIZE_WORDS[word.lower()]
+    letter = groups.get("letter")
+    if letter is None or (
+        letter in SIZE_LETTERS and (letter != "b" or groups.get("vit") == "ViT-")
+    ):
+        return letter
+    return {known.lower(): known for known in SIZE_LETTERS if known not in {"b", "g"}}[
+        letter.lower()
+    ]
+
+
 def list_alternative_names(name: ModelName) -> list[str]:
-    """How timm and Hugging Face would write it, for "did you mean"."""
+    """Spellings of timm and Hugging Face, for "did you mean"."""
     depth, patch = name.resnet or "", name.patch
     if name.family == "BiT":
         return [f"resnetv2_{depth}x{name.factor}_bit"]
@@ -189,138 +324,81 @@ def list_alternative_names(name: ModelName) -> list[str]:
     return []
 
 
-def _number(found: Mapping[str, str | None], group: str) -> int | None:
-    return int(found.get(group) or 0) or None
+def make_vit_config(name: ModelName) -> ViTConfig:
+    """Make a ViT, a hybrid (Sec. 3.1) or an Axial-ViT (Appendix D.6) of Table 1's sizes."""
+    assert name.letter is not None
+    assert name.patch is not None
+    width, depth, mlp_width, heads = VIT_VARIANTS[name.letter]
+    shape = ViTConfig(width=width, depth=depth, mlp_width=mlp_width, heads=heads)
+    if name.family == "hybrid":
+        trunk = make_hybrid_trunk(name)
+        # The root alone has patches of 8 (vit_jax/configs/models.py): that makes 32 pixels, not 16.
+        return shape.with_settings(patch_size=1 if trunk.units else 8, trunk=trunk)
+    if name.family == "C+ViT":
+        return shape.with_settings(patch_size=1, trunk=make_conv_stem(name, width))
+    # max: patches larger than 224 pixels still make one
+    pixels = max(round(224 / name.patch), 1) * name.patch
+    mixer = next(mixer for mixer, family in MIXER_FAMILIES.items() if family == name.family)
+    return shape.with_settings(patch_size=name.patch, image_size=pixels, mixer=mixer)
 
 
-def _letter(found: Mapping[str, str | None]) -> str | None:
-    """The one of LETTERS that is meant; see `parse_model_name` about case."""
-    if word := found.get("word"):
-        return SIZE_WORDS[word.lower()]
-    letter = found.get("letter")
-    if letter is None or (letter in SIZE_LETTERS and (letter != "b" or found.get("vit") == "ViT-")):
-        return letter
-    return {one.lower(): one for one in SIZE_LETTERS if one not in {"b", "g"}}[letter.lower()]
+def make_hybrid_trunk(name: ModelName) -> TrunkConfig:
+    """Make the ResNet before a ViT; the number in the name is its down-sampling (Sec. 3.1).
 
-
-# Letter -> D, L, M, K. B L H: Table 1. Ti S: vit_jax/configs/models.py. mu M g G: big_vision
-# models/vit.py. b: the paper's Figure 4, "all hidden dimensions halved" from B, where we keep the
-# head width of 64 and so halve the heads too.
-VIT_VARIANTS: dict[str, tuple[int, int, int, int]] = {
-    "mu": (32, 1, 128, 2),
-    "Ti": (192, 12, 768, 3),
-    "b": (384, 12, 1536, 6),
-    "S": (384, 12, 1536, 6),
-    "M": (512, 12, 2048, 8),
-    "B": (768, 12, 3072, 12),
-    "L": (1024, 24, 4096, 16),
-    "H": (1280, 32, 5120, 16),
-    "g": (1408, 40, 6144, 16),
-    "G": (1664, 48, 8192, 16),
-}
-
-# The 50 of R50 -> residual units of each stage (big_vision models/bit_paper.py). Three layers each,
-# with the first convolution and the classifier, make the number. 14 is the least that has them all,
-# for small images.
-RESNET_UNITS: dict[int, tuple[int, ...]] = {
-    14: (1, 1, 1, 1),
-    26: (2, 2, 2, 2),
-    50: (3, 4, 6, 3),
-    101: (3, 4, 23, 3),
-    152: (3, 8, 36, 3),
-    200: (3, 24, 36, 3),
-}
-
-# What `list_models` shows: the published ones, and small patches for images of 32 pixels and so.
-LISTED_PATCH_SIZES: dict[str, tuple[int, ...]] = {
-    "mu": (4, 16),
-    "Ti": (2, 4, 8, 16),
-    "b": (32,),
-    "S": (4, 8, 16, 32),
-    "M": (16, 32),
-    "B": (4, 8, 16, 32),
-    "L": (16, 32),
-    "H": (14,),
-    "g": (14,),
-    "G": (14,),
-}
-# ResNet (none: the root alone), letter, down-sampling. R50: Table 6; the others are of
-# vit_jax/configs/models.py.
-LISTED_HYBRIDS: tuple[tuple[int | None, str, int], ...] = (
-    (None, "Ti", 16),
-    (26, "S", 32),
-    (26, "B", 32),
-    (50, "B", 32),
-    (50, "B", 16),
-    (50, "L", 32),
-    (50, "L", 16),
-)
-# Down-sampling by a convolutional stem -> its layers.
-STEM_LAYERS = {4: 2, 8: 3, 16: 4}
-USUAL_STEMS: tuple[tuple[str, int], ...] = (("Ti", 4), ("S", 8))
-# ResNet, width factor. R26 for small data; the others are Table 6 or released by big_transfer.
-LISTED_RESNETS: tuple[tuple[int, int], ...] = (
-    (26, 1),
-    (50, 1),
-    (50, 2),
-    (50, 3),
-    (101, 1),
-    (101, 3),
-    (152, 1),
-    (152, 2),
-    (152, 4),
-    (200, 3),
-)
-# B: Figure 13. The others for small images and small data.
-LISTED_AXIAL_VITS: tuple[tuple[str, int], ...] = (
-    ("Ti", 4),
-    ("Ti", 16),
-    ("S", 16),
-    ("B", 32),
-    ("B", 16),
-)
-LISTED_AXIAL_RESNETS = (50,)  # Figure 13
-
-
-@dataclass(frozen=True)
-class ModelVariant:
-    """A model that a name stands for."""
-
-    name: str  # canonical: "ViT-B/16", "R50+ViT-B/16", "BiT-R50x1", "Axial-ViT-B/16"
-    config: ViTConfig | ResNetConfig
-
-
-def resolve_model(name: str) -> ModelVariant:
-    """The model that a name in any usual spelling stands for. Raises ConfigError.
-
-    A name tells the architecture, and the image size where it has one; else that is 224 pixels or
-    the multiple of P nearest to it. timm's and Hugging Face's names also imply their numerics
-    (GELU, epsilons, how weights are standardised). What a name says of the training (timm's tag,
-    AugReg's dropout) and of the classes is not part of the architecture and is left aside.
-
-    >>> resolve_model("google/make_vit_config-base-patch16-384").name
-    'ViT-B/16'
+    For 16, the units of the last stage are in the one before. Raises ConfigError.
     """
-    found = parse_model_name(name.strip())
-    if found is None:
-        known = [parse_model_name(one) for one in list_models()]
-        others = [
-            spelling for one in known if one is not None for spelling in list_alternative_names(one)
-        ]
-        hint = did_you_mean(name.strip(), list_models() + others)
-        raise ConfigError(
-            f"unknown model {name!r}{hint or '; `patchwords models` lists the names'}"
+    there_is = (16, 32) if name.resnet else (16,)
+    if name.patch not in there_is:
+        would_do = " and ".join(str(replace(name, patch=stride)) for stride in there_is)
+        why = (
+            "the number is by how much the ResNet divides the image's sides; the setting "
+            "patch_size cuts larger patches from its features"
         )
-    config = make_resnet_config(found) if found.letter is None else make_vit_config(found)
-    size = {"image_size": found.size} if found.size else {}
-    return ModelVariant(str(found), config.with_settings(**size, **found.numerics))
+        raise ConfigError(
+            f"there is no {name}, but {would_do}" + (f": {why}" if name.resnet else "")
+        )
+    if name.resnet is None:
+        return TrunkConfig(units=(), width_factor=name.factor)
+    first, second, third, fourth = get_stage_units(name)
+    units = (first, second, third, fourth) if name.patch == 32 else (first, second, third + fourth)
+    return TrunkConfig(units=units, width_factor=name.factor)
+
+
+def make_conv_stem(name: ModelName, width: int) -> ConvStemConfig:
+    """Make a convolutional stem: channels double from 64 (CCT), up to the width.
+
+    Raises ConfigError for a down-sampling that is not in STEM_LAYERS.
+    """
+    if name.patch not in STEM_LAYERS:
+        would_do = ", ".join(str(replace(name, patch=stride)) for stride in STEM_LAYERS)
+        raise ConfigError(f"there is no {name}, but {would_do}: each layer of the stem halves")
+    layers = range(STEM_LAYERS[name.patch])
+    return ConvStemConfig(tuple(min(64 * 2**layer, width) for layer in layers))
+
+
+def make_resnet_config(name: ModelName) -> ResNetConfig:
+    """Make a BiT (Sec. 4.1), or an AxialResNet (Appendix D.6), which has the hybrids' form."""
+    axial = name.family == "AxialResNet"
+    config = ResNetConfig(trunk=replace(HYBRID_TRUNK, spatial="axial") if axial else BIT_TRUNK)
+    return config.with_settings(units=get_stage_units(name), width_factor=name.factor)
+
+
+def get_stage_units(name: ModelName) -> tuple[int, ...]:
+    """Units of each stage. Raises ConfigError for a depth that no ResNet of the paper has."""
+    if name.resnet not in RESNET_UNITS:
+        there_is = ", ".join(f"R{depth}" for depth in RESNET_UNITS)
+        raise ConfigError(f"{name}: there is no R{name.resnet or ''}; choose from {there_is}")
+    return RESNET_UNITS[name.resnet]
+
+
+# List, and a model with initial weights
 
 
 def list_models(pattern: str = "*") -> list[str]:
-    """Canonical names, by family and then by size; `pattern` is a glob, in any case if need be.
+    """List canonical names that match a glob, by family and then by size.
 
-    Others work as well: any patch size ("ViT-B/20"), ResNet, width factor ("BiT-R101x2") and pair
-    of a hybrid ("R101+ViT-H/32").
+    Upper and lower case count if that gives a match. Other names work as well: any patch size
+    ("ViT-B/20"), ResNet, width factor ("BiT-R101x2") and pair of a hybrid ("R101+ViT-H/32").
 
     >>> list_models("*h/*")
     ['ViT-H/14']
@@ -342,76 +420,6 @@ def list_models(pattern: str = "*") -> list[str]:
     return exact or [text for text in texts if fnmatchcase(text.lower(), pattern.lower())]
 
 
-def make_vit_config(name: ModelName) -> ViTConfig:
-    """A ViT, a hybrid (Sec. 3.1) or an Axial-ViT (Appendix D.6) of Table 1's sizes."""
-    assert name.letter is not None
-    assert name.patch is not None
-    width, depth, mlp_width, heads = VIT_VARIANTS[name.letter]
-    shape = ViTConfig(width=width, depth=depth, mlp_width=mlp_width, heads=heads)
-    if name.family == "hybrid":
-        trunk = make_hybrid_trunk(name)
-        # The root alone has patches of 8 (vit_jax/configs/models.py): that makes 32 pixels, not 16.
-        return shape.with_settings(patch_size=1 if trunk.units else 8, trunk=trunk)
-    if name.family == "C+ViT":
-        return shape.with_settings(patch_size=1, trunk=conv_stem(name, width))
-    # max: patches larger than 224 pixels still make one
-    pixels = max(round(224 / name.patch), 1) * name.patch
-    mixer = next(mixer for mixer, family in MIXER_FAMILIES.items() if family == name.family)
-    return shape.with_settings(patch_size=name.patch, image_size=pixels, mixer=mixer)
-
-
-def make_hybrid_trunk(name: ModelName) -> TrunkConfig:
-    """The ResNet in front of a ViT; the number in the name is its down-sampling (Sec. 3.1).
-
-    For 16, the units of the last stage stand in the one before. Raises ConfigError.
-    """
-    there_is = (16, 32) if name.resnet else (16,)
-    if name.patch not in there_is:
-        would_do = " and ".join(str(replace(name, patch=stride)) for stride in there_is)
-        why = (
-            "the number is by how much the ResNet divides the image's sides; the setting "
-            "patch_size cuts larger patches from its features"
-        )
-        raise ConfigError(
-            f"there is no {name}, but {would_do}" + (f": {why}" if name.resnet else "")
-        )
-    if name.resnet is None:
-        return TrunkConfig(units=(), width_factor=name.factor)
-    first, second, third, fourth = get_stage_units(name)
-    units = (first, second, third, fourth) if name.patch == 32 else (first, second, third + fourth)
-    return TrunkConfig(units=units, width_factor=name.factor)
-
-
-def conv_stem(name: ModelName, width: int) -> ConvStemConfig:
-    """Channels double with each layer, from 64 (CCT), but are never more than the width.
-
-    Raises ConfigError for a down-sampling that is not in STEM_LAYERS.
-    """
-    if name.patch not in STEM_LAYERS:
-        would_do = ", ".join(str(replace(name, patch=stride)) for stride in STEM_LAYERS)
-        raise ConfigError(f"there is no {name}, but {would_do}: each layer of the stem halves")
-    layers = range(STEM_LAYERS[name.patch])
-    return ConvStemConfig(tuple(min(64 * 2**layer, width) for layer in layers))
-
-
-def make_resnet_config(name: ModelName) -> ResNetConfig:
-    """A BiT (Sec. 4.1), or an AxialResNet (Appendix D.6), which has the hybrids' form."""
-    axial = name.family == "AxialResNet"
-    config = ResNetConfig(trunk=replace(HYBRID_TRUNK, spatial="axial") if axial else BIT_TRUNK)
-    return config.with_settings(units=get_stage_units(name), width_factor=name.factor)
-
-
-def get_stage_units(name: ModelName) -> tuple[int, ...]:
-    """Units of each stage. Raises ConfigError for a depth that no ResNet of the paper has."""
-    if name.resnet not in RESNET_UNITS:
-        there_is = ", ".join(f"R{depth}" for depth in RESNET_UNITS)
-        raise ConfigError(f"{name}: there is no R{name.resnet or ''}; choose from {there_is}")
-    return RESNET_UNITS[name.resnet]
-
-
-# From a name to a model with initial weights.
-
-
 def create_model(
     name: str,
     *,
@@ -421,10 +429,10 @@ def create_model(
     seed: int = 0,
     **config: Any,
 ) -> Model:
-    """A ViT by name ("ViT-B/16"; see `variants.resolve`), with the authors' initial weights.
+    """Create a model by name ("ViT-B/16") with the authors' initial weights.
 
-    `image_size` is one number or (height, width), and that of the name if it is not given.
-    `config` are fields of ViTConfig; they win over what the name implies.
+    `image_size` is one number or (height, width); default: that of the name. `config` are fields
+    of ViTConfig and override what the name implies. A `mixer` may be `package.module:Class`.
 
     >>> create_model("ViT-Ti/16", num_classes=10, classifier="gap").config.tokens
     196
@@ -439,7 +447,6 @@ def create_model(
     settings = resolve_model(name).config.with_settings(
         num_classes=num_classes, channels=channels, **config
     )
-
     device = torch.get_default_device()
     with torch.device("meta"):  # torch's own initial weights are neither needed nor drawn
         model = build_model(settings)

@@ -1,4 +1,4 @@
-"""What a training takes, by arithmetic: compute, memory, time, data. Nothing is run.
+"""Estimates of a training by arithmetic: compute, memory, time, data. Nothing is run.
 
 The paper's own unit of compute is the exaFLOP of Table 6: 6 x MACs x images, that is two FLOPs to
 a multiplication with its addition, and a backward pass of twice the forward pass.
@@ -30,7 +30,7 @@ MAX_DEVICES = 4096  # that are tried when looking for what would fit
 
 @dataclass(frozen=True)
 class TrainingWorkload:
-    """What is to be done."""
+    """A training: model, data and length."""
 
     config: ModelConfig
     images: int  # in the data set
@@ -50,18 +50,18 @@ class TrainingWorkload:
 
     @property
     def checkpoint_bytes(self) -> int:
-        """Of one checkpoint on disk."""
+        """Bytes of one checkpoint on disk."""
         return count_parameters(self.config) * self.update.checkpoint_bytes
 
     def flops(self, computed_again: bool = False) -> float:
-        """Of the whole training; with what checkpointed activations add, if asked for."""
+        """FLOPs of the training, optionally with what checkpointed activations add."""
         flops = compute_training_flops(count_macs(self.config), self.seen)
         return flops * RECOMPUTE_FACTOR if computed_again else flops
 
 
 @dataclass(frozen=True)
 class HardwareSetup:
-    """What it is to be done on."""
+    """Hardware, its layout and its speed."""
 
     hardware: Hardware | None  # None: only its measured speed is known
     layout: ParallelLayout
@@ -84,7 +84,7 @@ class MemoryFit:
 
 @dataclass(frozen=True)
 class TimeEstimate:
-    """How fast, and how long."""
+    """Speed and duration of a training."""
 
     images_per_second: float  # all devices together
     utilisation: float | None  # None: measured on hardware whose peak is not known
@@ -95,7 +95,7 @@ class TimeEstimate:
 def fit_in_memory(
     training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None = None
 ) -> MemoryFit:
-    """How a training sits in memory, with the most images at a time unless they are given."""
+    """Fit a training in memory, with the most images at a time unless they are given."""
     layout = machine.layout
     held = estimate_memory_footprint(training.config, layout, training.update)
     share = -(-training.batch // layout.devices)
@@ -110,7 +110,7 @@ def fit_in_memory(
 
 
 def list_layouts(layout: ParallelLayout) -> list[ParallelLayout]:
-    """The ways to lay it out on as many devices, the simplest first."""
+    """List the layouts on as many devices, the simplest first."""
     return [
         ParallelLayout(layout.devices, parallel, checkpointing)
         for parallel in (("ddp", "fsdp") if layout.devices > 1 else ("ddp",))
@@ -121,7 +121,7 @@ def list_layouts(layout: ParallelLayout) -> list[ParallelLayout]:
 def find_fitting_layout(
     training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None
 ) -> ParallelLayout | None:
-    """The simplest layout that fits: on these devices, else on twice as many, and so on."""
+    """Find the simplest layout that fits: on these devices, else on twice as many, and so on."""
     layout = machine.layout
     while layout.devices <= min(MAX_DEVICES, training.batch):
         for other in list_layouts(layout):
@@ -151,6 +151,6 @@ def estimate_time(training: TrainingWorkload, machine: HardwareSetup) -> TimeEst
 
 
 def estimate_decoding_cores(images_per_second: float) -> tuple[int, int]:
-    """CPU cores that decode so many photos a second: at best, and to be on the safe side."""
+    """CPU cores that decode N photos a second: at best, and with a margin."""
     slow, fast = JPEGS_PER_CORE_SECOND
     return math.ceil(images_per_second / fast), math.ceil(images_per_second / slow)

@@ -1,10 +1,14 @@
-"""What a training holds in the memory of one device, part by part.
+"""Memory of a training step on one device, and the micro-batch that fits.
 
 Weights, gradients and the optimizer's state are float32 even where products are in bf16. With DDP
 every device holds all of them, and the buckets in which gradients travel; with FSDP each device
 holds its share, and one layer at a time is gathered to work with. Layers are a ViT's blocks and a
 ResNet's units. With checkpointed activations a layer keeps its input only, and the rest is computed
 again in the backward pass.
+
+The recipe's batch is what the weights see; into how many parts it is cut depends on the machine. A
+GPU says when it is full (then `train_step` cuts again), but a process that takes too much of the
+main memory is killed without a message, so on a CPU the parts are chosen beforehand.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ MAX_MICRO_BATCH = 2**20  # on one device at a time
 
 @dataclass(frozen=True)
 class OptimizerSpec:
-    """What is kept for each parameter to change it by."""
+    """What an optimizer keeps for each parameter."""
 
     optimizer: OptimizerName
     average: bool  # a running average of the weights
@@ -68,7 +72,7 @@ class ParallelLayout:
 
     @property
     def shares(self) -> int:
-        """Into how many parts weights, gradients and state are cut."""
+        """Number of parts that weights, gradients and state are cut into."""
         return self.devices if self.parallel == "fsdp" else 1
 
 
@@ -81,7 +85,7 @@ class MemoryFootprint:
     buckets: int
     state: int
     average: int
-    at_work: Callable[[int], int]  # images at a time -> activations, and weights beside the stored
+    at_work: Callable[[int], int]  # images at a time -> activations, and weights next to the stored
 
     @property
     def weights_at_work(self) -> int:
@@ -89,16 +93,16 @@ class MemoryFootprint:
         return self.at_work(0)
 
     def activations(self, images: int) -> int:
-        """Of so many images at a time."""
+        """Bytes for N images at a time."""
         return self.at_work(images) - self.at_work(0)
 
     def total(self, images: int) -> int:
-        """All parts, with so many images at a time."""
+        """Bytes of all parts, with N images at a time."""
         held = self.weights + self.gradients + self.buckets + self.state + self.average
         return held + self.at_work(images)
 
     def most_images(self, memory: int) -> int:
-        """That fit at a time into a device of `memory` bytes; 0 where not even one does."""
+        """The most images at a time that fit into `memory` bytes; 0 where not even one does."""
         return bisect_right(
             range(1, MAX_MICRO_BATCH + 1), USABLE_MEMORY_SHARE * memory, key=self.total
         )
@@ -124,9 +128,9 @@ class LayerParts:
 def estimate_memory_footprint(
     config: ModelConfig, layout: ParallelLayout, update: OptimizerSpec
 ) -> MemoryFootprint:
-    """What a device holds at the fullest moment of a step."""
-    found = list(group_layer_parts(config))
-    held = -(-sum(layer.parameters for layer in found) // layout.shares)
+    """Estimate what a device holds at the fullest moment of a step."""
+    layers = list(group_layer_parts(config))
+    held = -(-sum(layer.parameters for layer in layers) // layout.shares)
     several_copies = layout.devices > 1 and layout.parallel == "ddp"
     return MemoryFootprint(
         weights=held * FLOAT32_BYTES,
@@ -136,26 +140,26 @@ def estimate_memory_footprint(
         state=held * OPTIMIZER_STATE_BYTES[update.optimizer],
         average=held * FLOAT32_BYTES * update.average,
         at_work=lambda images: estimate_step_bytes(
-            found, images, layout, PRECISION_BYTES[update.precision]
+            layers, images, layout, PRECISION_BYTES[update.precision]
         ),
     )
 
 
 def estimate_step_bytes(
-    found: Sequence[LayerParts], images: int, layout: ParallelLayout, bytes_per_value: int
+    layers: Sequence[LayerParts], images: int, layout: ParallelLayout, bytes_per_value: int
 ) -> int:
-    """Bytes that are there while a step lasts: activations, and weights beside the stored ones."""
+    """Estimate the bytes of a step: activations, and weights in other forms than stored."""
     whole = 0
     if layout.parallel == "fsdp":
-        whole = estimate_gathered_bytes(found, bytes_per_value)
-        found = [drop_weight_copies(layer) if layer.rounded else layer for layer in found]
+        whole = estimate_gathered_bytes(layers, bytes_per_value)
+        layers = [drop_weight_copies(layer) if layer.rounded else layer for layer in layers]
     if layout.checkpointing:
-        return whole + estimate_checkpointed_bytes(found, images, bytes_per_value)
-    every = [part for layer in found for part in layer.parts]
+        return whole + estimate_checkpointed_bytes(layers, images, bytes_per_value)
+    every = [part for layer in layers for part in layer.parts]
     return whole + estimate_peak_bytes(every, images, bytes_per_value)
 
 
-def estimate_gathered_bytes(found: Sequence[LayerParts], bytes_per_value: int) -> int:
+def estimate_gathered_bytes(layers: Sequence[LayerParts], bytes_per_value: int) -> int:
     """Bytes that FSDP holds whole at a time, beyond a device's share (sharding.py).
 
     A layer's weights and its gradients, and the weights of the next one, ahead of time; what is in
@@ -163,28 +167,28 @@ def estimate_gathered_bytes(found: Sequence[LayerParts], bytes_per_value: int) -
     """
     sizes = [
         layer.parameters * (bytes_per_value if layer.rounded else FLOAT32_BYTES)
-        for layer in found
+        for layer in layers
         if layer.input
     ]
-    outside = sum(layer.parameters for layer in found if not layer.input)
+    outside = sum(layer.parameters for layer in layers if not layer.input)
     return 3 * max(sizes, default=0) + 2 * outside * FLOAT32_BYTES
 
 
 def drop_weight_copies(layer: LayerParts) -> LayerParts:
-    """What is gathered in the type of the products needs no copy in it."""
+    """Leave out the copies of weights that are gathered in the type of the products."""
     return replace(layer, parts=tuple(replace(part, parameters=0) for part in layer.parts))
 
 
 def estimate_checkpointed_bytes(
-    found: Sequence[LayerParts], images: int, bytes_per_value: int
+    layers: Sequence[LayerParts], images: int, bytes_per_value: int
 ) -> int:
     """Bytes of a step in which layers keep their inputs, in float32, and one at a time is at work.
 
-    Autocast remembers its copies of weights until the forward pass ends, but for standardised
+    Autocast remembers its copies of weights until the forward pass ends, except standardised
     weights; with few images at a time that is the fullest moment.
     """
     held = peak = copies = 0
-    for layer in found:
+    for layer in layers:
         inside = estimate_peak_bytes(layer.parts, images, bytes_per_value)
         if layer.input is None:
             held += inside
@@ -232,13 +236,6 @@ def count_unit_inputs(config: ModelConfig) -> Iterator[int]:
             )
 
 
-# How many images of a batch go through the model at once.
-#
-# The recipe's batch is what the weights see; into how many parts it is cut is the machine's
-# business. A GPU says when it is full (then `train_step` cuts again), but a process that takes too
-# much of the main memory is killed without a word, so there the parts are chosen beforehand.
-
-
 FREE_MEMORY_SHARE = 0.5  # of the memory that is free before training; the rest is for all else
 
 
@@ -247,8 +244,8 @@ def choose_micro_batch(
 ) -> int:
     """Images per part: the batch over `asked` parts, or what half of the free memory holds.
 
-    The parts are equal but for the last, so that the number of parts says it all. `batch` is one
-    process's share; all processes take as many images as the one with the least memory can.
+    The parts are equal, except the last. `batch` is one process's share; all processes take as
+    many images as the one with the least memory can.
     """
     if asked != "auto":
         return -(-batch // min(int(asked), batch))
@@ -256,11 +253,11 @@ def choose_micro_batch(
     budget = FREE_MEMORY_SHARE * free_memory(device.torch_device)
     if device.type == "cpu":  # the processes of this machine have one memory
         budget /= get_world().local_size
-    found = list(group_layer_parts(config))
+    layers = list(group_layer_parts(config))
 
     def needed(images: int) -> int:
         if checkpointing:
-            return estimate_checkpointed_bytes(found, images, bytes_per_value)
+            return estimate_checkpointed_bytes(layers, images, bytes_per_value)
         return estimate_activation_bytes(config, images, None, bytes_per_value)
 
     micro = batch

@@ -20,7 +20,7 @@ from patchwords.models.zoo import (
     VIT_VARIANTS,
     ModelFamily,
     ModelName,
-    conv_stem,
+    make_conv_stem,
 )
 
 VIT_SHAPE_FIELDS = (  # what makes other weights, the classes, the channels and the image size aside
@@ -65,7 +65,7 @@ def find_architecture_name(config: ModelConfig) -> str | None:
     if isinstance(trunk, TrunkConfig):
         return _hybrid(trunk, letter, config.patch_size)
     name = ModelName("C+ViT", letter, trunk.stride)
-    usual = trunk.stride in STEM_LAYERS and trunk == conv_stem(name, config.width)
+    usual = trunk.stride in STEM_LAYERS and trunk == make_conv_stem(name, config.width)
     return str(name) if usual and config.patch_size == 1 else None
 
 

@@ -32,7 +32,7 @@ from patchwords.models.inference.calibration import ActivationRanges, check_quan
 from patchwords.models.inference.packed import pack_for_inference, supports_packed_linear
 from patchwords.models.vit import Block, ViT
 
-ZERO_POINT = 128  # where the zero of activations with a sign stands
+ZERO_POINT = 128  # of signed activations
 SMOOTHQUANT_ALPHA = 0.5  # alpha: how much of a channel's size the weights take over
 MIN_MAGNITUDE = 1e-6  # a channel that was never seen to be anything else than zero
 
@@ -119,7 +119,7 @@ class QuantisedBlock(nn.Module):
 
 
 class ScaledLayerNorm(nn.Module):
-    """LayerNorm whose outputs are whole numbers of units, but for rounding."""
+    """LayerNorm whose outputs are whole numbers of units, except for rounding."""
 
     def __init__(self, norm: nn.LayerNorm, unit: Tensor) -> None:
         super().__init__()

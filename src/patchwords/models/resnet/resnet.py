@@ -52,22 +52,22 @@ class ResNet(nn.Module):
     ) -> dict[int, Tensor]:
         """[B, C, H, W] -> {unit: [B, c, h', w']}, outputs of residual units.
 
-        Units count through all stages from 0, or from the end if negative, and are keys as they
-        were asked for (all of them by default). Nothing is computed after the deepest one.
+        Units count through all stages from 0, or from the end if negative, and are the keys as
+        given; default: all. Nothing is computed after the deepest one.
         """
         count = self.config.layers
-        asked = range(count) if layers is None else layers
-        wanted = set(check_layer_indices(list(asked), count))
+        keys = range(count) if layers is None else layers
+        indices = set(check_layer_indices(list(keys), count))
         check_images(images, self.config.channels)
         outputs: dict[int, Tensor] = {}
         x = self.trunk.root(images)
         for index, unit in enumerate(self.trunk.units()):
-            if index > max(wanted, default=-1):
+            if index > max(indices, default=-1):
                 break
             x = unit(x)
-            if index in wanted:
+            if index in indices:
                 outputs[index] = x
-        return {layer: outputs[layer % count] for layer in asked}
+        return {layer: outputs[layer % count] for layer in keys}
 
     def forward_dense(self, images: Tensor, layers: Sequence[int] | None = None) -> Tensor:
         """[B, C, H, W] -> [B, C', h, w], `forward_features`; or outputs of units of one stage
@@ -106,7 +106,7 @@ class ResNet(nn.Module):
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """Raises ConfigError: a ResNet weighs no tokens. It is here because a ViT has it."""
+        """Raise ConfigError: a ResNet has no attention, unlike a ViT."""
         raise ConfigError("a ResNet has no attention among tokens to look at: a ViT has")
 
     @property
@@ -119,7 +119,7 @@ class ResNet(nn.Module):
         return self.head.linear
 
     def reset_head(self, num_classes: int) -> None:
-        """A new classifier, all zero (Sec. 3.2)."""
+        """Replace the classifier by zeros (Sec. 3.2)."""
         self.config = self.config.with_settings(num_classes=num_classes, head_bias=0.0)
         self.head.linear = make_zero_classifier(
             self.head.linear, self.config.trunk.channels, num_classes
