@@ -313,7 +313,7 @@ def describe_result(found: Results) -> str:
         )
     return (
         f"{accuracy:.1%} of the hidden colours right on {images}, loss {found['loss']:.3f} "
-        f"(always answering the commonest colour: {found['baseline']:.1%})"
+        f"(always predicting the most frequent colour: {found['baseline']:.1%})"
     )
 
 

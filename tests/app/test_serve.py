@@ -141,7 +141,7 @@ def refused(*words: object) -> str:
         (("--host", "no such host"), "--host 'no such host' is not an address of this machine"),
         (("--host", "192.0.2.1", "--port", "0"), "of 192.0.2.1 is not available"),
         (("--data", "nowhere", "--port", "0"), "nowhere: no such file or folder"),
-        (("--cache-size", "0", "--port", "0"), "--cache-size 0: give GiB, more than 0"),
+        (("--cache-size", "0", "--port", "0"), "--cache-size 0 must be more than 0 GiB"),
     ],
 )
 def test_a_mistake_is_one_line(folder: Path, words: tuple[str, ...], said: str) -> None:

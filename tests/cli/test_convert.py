@@ -60,8 +60,8 @@ def test_labels_from_a_file_name_what_numbers_do_not(
     assert from_pretrained(ours).labels == ("a flower", "b", "c")
     for content, says in [
         ("a\nb\n", "has 2 names for a model of 3 classes"),
-        ("a\nb\na\n", "line 3: 'a' is empty or there twice"),
-        ("a\n\nc\n", "line 2: '' is empty or there twice"),
+        ("a\nb\na\n", "line 3: 'a' is empty or a duplicate"),
+        ("a\n\nc\n", "line 2: '' is empty or a duplicate"),
     ]:
         names.write_text(content)
         assert main([*words, "--overwrite"]) == 2
@@ -167,5 +167,5 @@ def test_half_precision_refuses_what_it_cannot_hold(
     assert main([*words, "patchwords"]) == 2
     assert "head.linear.weight" in capsys.readouterr().err
     assert main([*words, "google"]) == 2
-    assert "float32 alone" in capsys.readouterr().err
+    assert "takes only float32" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()

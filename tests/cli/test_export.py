@@ -93,7 +93,7 @@ def test_what_export_says(say: Say, model: Path, photos: Path, tmp_path: Path) -
     assert f"accuracy on 12 held-out images of {photos}:" in lines
     accuracies = [line for line in lines if "95 % interval" in line]
     assert [line.split(": ")[0].strip() for line in accuracies] == ["PyTorch", str(file)]
-    assert re.search(r"^  \d+ of 12 images are answered otherwise$", out, re.MULTILINE)
+    assert re.search(r"^  \d+ of 12 images get another prediction$", out, re.MULTILINE)
     assert f"patchwords predict {file}" in out
     assert "import onnxruntime" in out
 

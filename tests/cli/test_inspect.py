@@ -175,8 +175,8 @@ WRONG = {
     "layer": (("vit", "photos", "--layers", 2), "layer 2 does not exist: this model has 2, 0 to 1"),
     "head": (("vit", "photos", "--heads", 9), "head 9 does not exist"),
     "query": (("vit", "photos", "--query", 3, 0), "patch 3 0 is not on the grid of 3x4"),
-    "query-alone": (("vit", "--query", 0, 0), "--query is about images: name some after SRC"),
-    "heads-alone": (("vit", "--heads", 0), "--heads is about images: name some after SRC"),
+    "query-alone": (("vit", "--query", 0, 0), "--query needs images: give them after SRC"),
+    "heads-alone": (("vit", "--heads", 0), "--heads needs images: give them after SRC"),
     "class": (("vit", "photos", "--class-name", "disk"), "did you mean 'disc'?"),
     "no-classes": (("masked", "photos", "--class-name", "disc"), "it was trained without any"),
     "smaller-than-a-patch": (

@@ -79,7 +79,7 @@ def test_as_many_photos_as_fit(
     monkeypatch.setattr(inspect_explorer, "MAX_PHOTO_WEIGHTS", 2 * 1024)
     page = tmp_path / "page.html"
     assert main(["inspect", model, *photos, "--explore", str(page)]) == 0
-    assert "2 photos of 3, so that it stays small" in capsys.readouterr().out
+    assert "2 photos of 3; more would make the page too large" in capsys.readouterr().out
     assert told(page)["photos"] == ["1.png", "2.png"]  # spread over them
 
 
@@ -110,11 +110,11 @@ def test_a_photo_that_cannot_be_read(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["--explore", "{page}"], "--explore is about images: name some after SRC"),
-        (["{photo}", "--explore", "{page}.pdf"], "give it the end .html"),
+        (["--explore", "{page}"], "--explore needs images: give them after SRC"),
+        (["{photo}", "--explore", "{page}.pdf"], "let its name end in .html"),
         (["{photo}", "--explore", "{absent}/x.html"], "does not exist"),
         (["{photo}", "--explore", "{there}"], "exists; add --overwrite"),
-        (["{photo}", "--explore", "{page}", "--beside", "{model}"], "name each model once"),
+        (["{photo}", "--explore", "{page}", "--beside", "{model}"], "give each model once"),
         (["{photo}", "--output", "{absent}", "--beside", "x"], "add --explore PAGE.html"),
         (["{photo}"], "--explore PAGE.html a page"),
     ],

@@ -231,7 +231,7 @@ def test_without_a_name_it_searches_what_the_run_trained_on(
     assert ask(run, place / "photos", "--nearest")[0]["nearest"]["images"] == 3
     (run / "environment.json").write_text(json.dumps({"data": {"source": "hf:x", "kind": "hub"}}))
     said = ask(run, place / "photos", "--nearest", code=2)
-    assert "hf:x lies elsewhere: say --nearest hf:x to look there" in said
+    assert "hf:x is remote: give --nearest hf:x to fetch it" in said
 
 
 @pytest.mark.usefixtures("drawn")
@@ -253,21 +253,24 @@ def test_photos_and_training_images_that_cannot_be_read(
 
 NEAREST = ("--nearest", "data")
 WRONG: dict[str, tuple[tuple[object, ...], str]] = {
-    "no-photos": (("vit", *NEAREST), "--nearest is about images: name some after SRC"),
+    "no-photos": (("vit", *NEAREST), "--nearest needs images: give them after SRC"),
     "no-data": (("vit", "photos", "--nearest", "dtaa"), "dtaa: no such file or folder"),
     "empty": (("vit", "photos", "--nearest", "empty"), "empty"),
     "empty-list": (("vit", "photos", "--nearest", "head.csv"), "head.csv"),
     "no-train": (("vit", "photos", "--nearest", "held-out"), "has test/ but no train/"),
     "no-training": (("vit", "photos", "--nearest", "test.csv"), "has no training images to search"),
     "torn": (("vit", "photos", "--nearest", "torn"), "none of its training images can be read"),
-    "two": (("vit", "photos", *NEAREST, "torn"), "name one source of data there"),
-    "no-run": (("vit", "photos", "--nearest"), "does not say which images it was trained on"),
+    "two": (("vit", "photos", *NEAREST, "torn"), "give one source of data there"),
+    "no-run": (("vit", "photos", "--nearest"), "does not record its training images"),
     "k": (("vit", "photos", *NEAREST, "--nearest-k", 21), "--nearest-k 21 must be from 1 to 20"),
     "no-k": (("vit", "photos", *NEAREST, "--nearest-k", 0), "--nearest-k 0 must be from 1 to 20"),
     "images": (("vit", "photos", *NEAREST, "--nearest-images", 0), "must be at least 1"),
-    "k-alone": (("vit", "photos", "--nearest-k", 3), "are for the nearest images: add --nearest"),
-    "cache-alone": (("vit", "photos", "--cache", "none"), "add --nearest"),
-    "cache-size": (("vit", "photos", *NEAREST, "--cache-size", 0), "--cache-size 0: give GiB"),
+    "k-alone": (("vit", "photos", "--nearest-k", 3), "need --nearest"),
+    "cache-alone": (("vit", "photos", "--cache", "none"), "need --nearest"),
+    "cache-size": (
+        ("vit", "photos", *NEAREST, "--cache-size", 0),
+        "--cache-size 0 must be more than 0 GiB",
+    ),
     "column": (("vit", "photos", *NEAREST, "--nearest-image-column", "x"), "has no columns"),
     "resnet": (("resnet", "photos"), "with images those that are nearest in its features"),
     "layers": (("resnet", "photos", *NEAREST, "--layers", 0), "a ResNet has no patches"),

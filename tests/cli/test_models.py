@@ -74,8 +74,8 @@ def test_settings_change_the_model_and_are_told(say: Say) -> None:
         mixer="local", window=5, position="relative"
     )
     assert (row["parameters"], row["macs"]) == (count_parameters(config), count_macs(config))
-    assert "but with mixer local, window 5, position relative." in say(*words)
-    assert "but with" not in say("ViT-S/16", "--image-size", "96", "160")
+    assert "with mixer local, window 5, position relative." in say(*words)
+    assert "Models as named" not in say("ViT-S/16", "--image-size", "96", "160")
 
 
 @pytest.mark.parametrize(
@@ -115,8 +115,8 @@ def test_models_that_refuse_a_setting_are_notes_among_others(say: Say) -> None:
         (("--batch-size", "0"), "--batch-size 0 must be greater than 0"),
         (("--train-images", "-1"), "--train-images -1 must be greater than 0"),
         (("--classes", "0"), "--classes 0 must be greater than 0"),
-        (("--table6", "--classes", "7"), "only PATTERN and --json have a meaning"),
-        (("--table6", "--depth", "7"), "only PATTERN and --json have a meaning"),
+        (("--table6", "--classes", "7"), "only PATTERN and --json go with it"),
+        (("--table6", "--depth", "7"), "only PATTERN and --json go with it"),
         (("ViT-Ti/16", "--table6"), "Table 6 has no ViT-Ti/16; it has ViT-B/32"),
     ],
     ids=str,

@@ -225,7 +225,7 @@ def test_config_yaml_says_the_recipe_and_all_that_was_decided(tmp_path: Path) ->
     ("command", "instead"),
     [
         (FinetuneCommand, "start a new run with --weights {run}"),
-        (SweepCommand, "start anew in another --output"),
+        (SweepCommand, "start again with another --output"),
     ],
 )
 def test_other_settings_on_resume_have_a_hint_that_suits_the_verb(

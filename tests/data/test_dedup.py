@@ -98,8 +98,8 @@ def test_what_is_said(sets: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*words(sets, path), "--workers", "0"]) == 0
     said = capsys.readouterr().out
     assert "5 of 42 images are in the test sets: 1 as the same file, 4 at most 6 bits away" in said
-    assert f"{sets / 'flowers'}: 4 of 13 images (30.77%) met" in said
-    assert "2 images, too flat or too small, were compared by file only" in said
+    assert f"{sets / 'flowers'}: 4 of 13 images (30.77%) found" in said
+    assert "2 images, too uniform or too small, were compared by file only" in said
     assert f"--exclude {path}" in said
     assert main([*words(sets, path), "--workers", "0", "--json", "--overwrite"]) == 0
     counts = json.loads(capsys.readouterr().out)
@@ -117,7 +117,7 @@ def test_nothing_is_overwritten_and_faults_are_one_line(
         (): f"--output {path} exists; add --overwrite",
         ("--overwrite", "--near", "17"): "near is 17",
         ("--overwrite", "--against", "nowhere/"): "nowhere/: no such file or folder",
-        ("--overwrite", "--against", "digits", "digits"): "--against names a set twice",
+        ("--overwrite", "--against", "digits", "digits"): "--against has the same set twice",
     }.items():
         assert main([*words(sets, path), *more]) == 2
         line = capsys.readouterr().err

@@ -123,7 +123,7 @@ def test_evaluate_repeats_the_run_and_leaves_training_images_out(run: Path, phot
 def test_evaluate_on_a_split_of_choice(split: str, images: int, run: Path, photos: Path) -> None:
     out = done("evaluate", run, photos, "--split", split)
     assert f"on {images} images" in out
-    assert ("beware: the model was trained on some of these images" in out) == (images > 8)
+    assert ("warning: the model was trained on some of these images" in out) == (images > 8)
 
 
 def test_evaluate_counts_only_new_images_of_the_same_folder(

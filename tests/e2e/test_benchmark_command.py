@@ -152,7 +152,7 @@ def test_a_busy_machine_is_told() -> None:
 
 def test_without_data_photos_are_made_and_no_run_is_promised() -> None:
     text = done("benchmark", *TINY, "--precision", "fp32", "--start", "scratch")
-    assert "made JPEGs of 500 x 375 pixels" in text
+    assert "synthetic JPEGs of 500 x 375 pixels" in text
     assert "Training step, adamw" in text
     assert "Your run" not in text
     assert "--grad-accum" not in text
@@ -170,16 +170,16 @@ def test_a_run_of_as_many_images_as_one_says(photos: Path) -> None:
     ("words", "said"),
     [
         ("ViT-Q/16", "unknown model 'ViT-Q/16'"),
-        ("--batch-size 8 0", "--batch-size 0: it is a number of images, 1 or more"),
+        ("--batch-size 8 0", "--batch-size 0 must be at least 1"),
         ("--batch-size", "--batch-size lacks a value"),
         ("--image-size 1 2 3", "--image-size takes one number, or height and width"),
         ("--image-size 30", "image size 30x30 does not divide into patches of 16"),
         ("--seconds 0", "--seconds 0 must be a number greater than 0"),
         ("--epochs -1 --images 5", "--epochs -1 must be a number greater than 0"),
-        ("--epochs 3", "--epochs 3 of what? Give --images with a number, or --data"),
+        ("--epochs 3", "--epochs 3 needs --images with a number, or --data"),
         ("--images many", "--images 'many': expected a number"),
-        ("--images 1 --epochs 0.1", "--epochs 0.1 of 1 images are not one image"),
-        ("--image-column jpg", "--image-column names a column of --data; give that, too"),
+        ("--images 1 --epochs 0.1", "--epochs 0.1 of 1 images is less than one image"),
+        ("--image-column jpg", "--image-column needs --data"),
         ("--data no-such-folder", "no-such-folder"),
         ("--batch-size 1000000000", "ViT-S/16: training on 1000000000 images at a time takes"),
         ("--precision fp8", "--precision 'fp8' is not a choice"),

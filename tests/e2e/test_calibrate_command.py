@@ -74,16 +74,16 @@ def test_what_is_said(own_run: Path, tmp_path: Path) -> None:
         f"ranges of {len(training(own_run))} training images: {own_run}/model/{RANGES_FILE}" in out
     )
     assert "images/s: the model alone, " in out
-    assert f"now: patchwords predict {own_run} IMAGES --precision int8" in out
-    assert "beware" not in out
+    assert f"next: patchwords predict {own_run} IMAGES --precision int8" in out
+    assert "warning" not in out
     alone = Path(shutil.copytree(own_run / "model", tmp_path / "alone"))
     photos = make_photos(tmp_path / "photos", first=50)
     out = done("calibrate", alone, photos, "--images", 11, "--judged", 20, "--workers", 0)
-    assert "beware: what the model was trained on is not recorded with it" in out
-    assert "asked: 20 images" in out
+    assert "warning: the training images of the model are not recorded" in out
+    assert "measured on 20 images" in out
     # Data that nobody has divided: the images that the ranges are of are not judged.
     out = done("calibrate", alone, photos, "--workers", 0)
-    assert "asked: 20 images" in out
+    assert "measured on 20 images" in out
     assert "ranges of 20 training images" in out
 
 
@@ -194,8 +194,8 @@ def test_mistakes_with_int8_are_one_line(
         (["RUN", "digits"], "digits: class '0' is not one of the model's"),
         (["RUN", "BARE"], "has no label"),
         (["POOLING", "PHOTOS"], "this model has mixer 'pooling'"),
-        (["ALONE"], "ALONE does not say which images it was trained on: name them"),
-        (["patchwords:cifar10-small", "PHOTOS"], "ranges are written beside the weights"),
+        (["ALONE"], "ALONE does not record its training images: give them"),
+        (["patchwords:cifar10-small", "PHOTOS"], "ranges are stored next to the weights"),
     ],
     ids=str,
 )

@@ -77,15 +77,15 @@ def test_what_both_have_left_says_the_same_without_a_model(
     path = folders[1] / "evaluation.json"
     path.write_text(path.read_text().replace('"trained_on": true', '"trained_on": null'))
     out = done("compare", *folders)
-    assert f"beware: {folders[0]} was trained on some of these images" in out
-    assert f"beware: what {folders[1]} was trained on is not recorded with it" in out
+    assert f"warning: {folders[0]} was trained on some of these images" in out
+    assert f"warning: the training images of {folders[1]} are not recorded" in out
 
 
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (["RUN", "RUN", "PHOTOS"], "is named twice: a model need not be compared with itself"),
-        (["RUN", "OTHER", "--split", "all"], "--split all has a meaning with DATA"),
+        (["RUN", "RUN", "PHOTOS"], "is given twice: give two different models"),
+        (["RUN", "OTHER", "--split", "all"], "--split all needs DATA"),
         (["RUN", "nowhere"], "nowhere has no predictions.csv, so its answers are not known"),
         (["RUN", "FEWER", "PHOTOS"], "the models answer with other classes: only "),
         (["RUN", "OTHER", "digits"], "digits: class '0' is not one of the model's"),

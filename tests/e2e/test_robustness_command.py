@@ -107,8 +107,8 @@ def test_an_output_is_not_written_over_unasked(run: Path, photos: Path, measured
     [
         (("RUN",), "takes MODEL [MODEL ...] DATA, found"),
         ((), "takes MODEL [MODEL ...] DATA, found none"),
-        (("RUN", "DATA", "--seeds", 0), "--seeds 0: it is how often to draw"),
-        (("RUN", "DATA", "--grid", 0), "--grid 0: it is a number of patches"),
+        (("RUN", "DATA", "--seeds", 0), "--seeds 0 must be at least 1"),
+        (("RUN", "DATA", "--grid", 0), "--grid 0 must be at least 1 patch"),
         (("RUN", "DATA", "--grid", 99, "--only", "occlusion"), "--grid 99: images of 16x16 pixels"),
         (("RUN", "DATA", "--images", 0), "--images 0: it is a number of images"),
         (("RUN", "DATA", "--only", "oclusion"), "'oclusion'; did you mean 'occlusion'?"),
@@ -152,7 +152,7 @@ def test_translation_writes_and_says(run: Path, other: Path, photos: Path, tmp_p
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("--shifts", 0), "--shifts 0: it is a number of pixels"),
+        (("--shifts", 0), "--shifts 0 must be at least 1 pixel"),
         (("--shifts", 16), "a shift by 16 pixels: "),
     ],
 )

@@ -166,7 +166,7 @@ def test_going_on_with_what_is_done_changes_nothing(
     words = ("sweep", photos, "--output", folder, "--resume")
     error = call(*words, "--lrs", 0.1, 0.2).error
     assert "was started with --lrs 0.002 0.05 1e+30, not" in error
-    assert error.endswith("leave it out, or start anew in another --output")
+    assert error.endswith("leave it out, or start again with another --output")
     assert "--dev 0.2, not with 0.3" in call(*words, "--dev", 0.3).error
 
 

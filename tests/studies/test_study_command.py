@@ -26,7 +26,7 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     ("words", "wanted"),
     [
         ("head-typ", "unknown study 'head-typ'; did you mean 'head-type'?"),
-        ("head-type", "say where the results go: --output FOLDER, such as runs/head-type"),
+        ("head-type", "--output is missing: give a folder for the results, such as runs/head-type"),
         ("head-type --output o", "head-type at scale mini needs CIFAR-10 (a folder with its"),
         ("head-type --output o --data gone", "gone"),
         ("head-type --output o --data digits --seeds 0", "--seeds 0 must be greater than 0"),

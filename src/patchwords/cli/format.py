@@ -13,7 +13,7 @@ CONSOLE_WIDTH = 100
 
 
 def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:
-    """A title, and rows of name, number, formula."""
+    """Print a title, and rows of name, number, formula."""
     table = Table(box=None, show_header=False, pad_edge=False)
     table.add_column(min_width=20, no_wrap=True)
     table.add_column(justify="right", min_width=16, no_wrap=True)
@@ -25,7 +25,7 @@ def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]
 
 
 def format_bytes(size: float) -> str:
-    """Decimal, as files and disks are counted."""
+    """Format a size in decimal units, as disks are sold."""
     return f"{format_compact(size)}B"
 
 
@@ -34,7 +34,8 @@ def format_epochs(epochs: float) -> str:
 
 
 def format_days(seconds: float) -> str:
-    """
+    """Format the duration of a training in days, hours or minutes.
+
     >>> format_days(86_400 * 3), format_days(7200 * 3), format_days(30)
     ('3.0 days', '6.0 hours', '1 minute')
     """
@@ -46,13 +47,32 @@ def format_days(seconds: float) -> str:
 
 
 def format_long_duration(seconds: float) -> str:
-    """
+    """Format a duration of seconds to days.
+
     >>> format_long_duration(90), format_long_duration(200_000)
     ('1 min 30 s', '2.3 days')
     """
     return format_days(seconds) if seconds >= 86_400 else format_duration(seconds)
 
 
-def print_unwrapped(console: Console, line: str) -> None:
-    """A line that may be copied whole."""
-    console.print(line, markup=False, soft_wrap=True)
+def make_table(first: str, *numbers: str) -> Table:
+    """Make a plain table: a column of names, then columns of numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column(first, no_wrap=True)
+    for name in numbers:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table
+
+
+def make_number_table(*names: str) -> Table:
+    """Make a plain table whose columns are numbers."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in names:
+        table.add_column(name, justify="right")
+    return table
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are: unwrapped, so that commands and paths can be copied."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -1,4 +1,4 @@
-"""What the commands that measure a model have in common: where, on which images, into what."""
+"""Options that several commands share: machine, data, output, feature cache, compared models."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ class OutputOptions:
     """print the results as JSON"""
 
     def claim(self) -> None:
-        """Make the folder, if there is to be one; before the work, as it may be taken."""
+        """Make the output folder before the work, as it may exist."""
         claim_output_folder(self.output, self.overwrite)
 
     def give(
@@ -115,7 +115,7 @@ class OutputOptions:
         draw: Callable[[], Mapping[str, bytes]],
         show: Callable[[], None],
     ) -> None:
-        """Write results, rows and figure where there is a folder; print as JSON, or show."""
+        """Write results, rows and figures to the folder; print them as JSON or as text."""
         if self.output is not None:
             write_results(self.output, results, rows, draw())
         if self.json:
@@ -130,7 +130,7 @@ def write_results(
     rows: Sequence[Mapping[str, Any]],
     figure: Mapping[str, bytes],
 ) -> None:
-    """results.json with everything, results.csv with the rows, and the files of the figure."""
+    """Write results.json with everything, results.csv with the rows, and the figures."""
     from patchwords.files import write_atomically
 
     text = json.dumps(results, indent=2, ensure_ascii=False)
@@ -141,7 +141,7 @@ def write_results(
 
 
 def format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """CSV with a column for every key that a row has, in the order of their first appearance."""
+    """Format rows as CSV; columns are all keys, in the order of their first appearance."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     writer = csv.DictWriter(text, names, lineterminator="\n")
@@ -150,20 +150,17 @@ def format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
     return text.getvalue()
 
 
-# What the commands that set models side by side share: MODEL [MODEL ...] DATA, and their words.
-
-
 @dataclass(frozen=True)
 class ComparedModels:
-    """The models, and the images that all of them are shown."""
+    """Several models, and the images that all of them are measured on."""
 
     subjects: list[LoadedModel]
     data: DatasetSplits
     chosen: RobustnessImages
-    unrecorded: list[str]  # models whose training images nobody knows
+    unrecorded: list[str]  # models whose training images are unknown
 
     def describe(self) -> dict[str, Any]:
-        """For results.json."""
+        """Describe models and images for results.json."""
         from patchwords.evaluation.held_out import describe_evaluated_model
 
         return {
@@ -177,22 +174,24 @@ class ComparedModels:
             "notes": list(self.chosen.notes),
         }
 
-    def in_words(self) -> list[str]:
-        """Lines that say which images were measured."""
-        beware = "beware: what it was trained on is not recorded with"
+    def summarise(self) -> list[str]:
+        """List which images were measured, and warnings."""
         return [
             f"{len(self.chosen.judged):,} images of {self.chosen.split}, {self.data.source}",
             *self.chosen.notes,
-            *(f"{beware} {name}" for name in self.unrecorded),
+            *(
+                f"warning: the training images of {name} are not recorded"
+                for name in self.unrecorded
+            ),
         ]
 
 
 def split_models_and_data(words: Sequence[str], verb: str) -> tuple[list[str], str]:
-    """The models, and the data behind them; raises ConfigError where one of them is missing."""
+    """Split MODEL [MODEL ...] DATA; raises ConfigError if one of them is missing."""
     if len(words) < 2:
-        found = f"found {words[0]!r} alone" if words else "found none"
+        given = f"found only {words[0]!r}" if words else "found none"
         raise ConfigError(
-            f"patchwords {verb} takes MODEL [MODEL ...] DATA, {found}: patchwords {verb} "
+            f"patchwords {verb} takes MODEL [MODEL ...] DATA, {given}: patchwords {verb} "
             "runs/vit runs/resnet photos/"
         )
     return list(words[:-1]), words[-1]
@@ -224,9 +223,6 @@ def load_compared_models(
     return ComparedModels(subjects, data, chosen, unrecorded)
 
 
-# What the probes of a frozen model have in common: its features, kept for the next one.
-
-
 FEATURE_CACHE_FOLDER = "features"  # in the cache folder
 
 
@@ -249,7 +245,7 @@ class CacheOptions:
         from patchwords.files import GIB, cache_folder
 
         if not self.cache_size > 0:
-            raise ConfigError(f"--cache-size {self.cache_size:g}: give GiB, more than 0")
+            raise ConfigError(f"--cache-size {self.cache_size:g} must be more than 0 GiB")
         if self.cache == "none":
             return None
         folder = cache_folder() / FEATURE_CACHE_FOLDER if self.cache is None else Path(self.cache)
@@ -276,37 +272,35 @@ def open_probe_inputs(
     )
 
 
-def print_image_counts(results: dict[str, Any], say: Callable[[str], None]) -> None:
-    """Which images were learned from and judged, and which could not be read."""
-    say(f"{results['test']:,} images of test; {results['divided']}")
+def describe_image_counts(results: dict[str, Any]) -> list[str]:
+    """Describe the test images, and those that could not be read."""
+    lines = [f"{results['test']:,} images of test; {results['divided']}"]
     if results["skipped"]:
         first = results["skipped"][0]
-        say(
+        lines.append(
             f"{len(results['skipped'])} images cannot be read, the first: {first['path']} "
             f"({first['reason']})"
         )
+    return lines
 
 
-# The images that a model was trained on, or that a user names: where to look for the nearest.
-
-
-REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are not fetched unless somebody asks for it
+REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are fetched only if the user names them
 
 
 @dataclass(frozen=True)
 class DataRequest:
-    """Which data, in the words of a command."""
+    """The data of a command: given by a flag, or those that a run was trained on."""
 
-    source: str  # the model's, as the user named it
-    flag: str  # that names data, for a message
-    data: str | None = None  # none given: what the run says that it was made from
+    source: str  # the model, as the user named it
+    flag: str  # the flag for data, for messages
+    data: str | None = None  # default: the data that the run records
     image_column: str | None = None
     label_column: str | None = None
 
     def open(self) -> DatasetSplits | None:
-        """The data; None where none are given, and the source says nothing of any.
+        """Open the data; None if none are given or recorded.
 
-        Raises DataError for data that cannot be read, or that are the run's and lie elsewhere.
+        Raises DataError for data that cannot be read, or recorded data that are remote.
         """
         from patchwords.data.open import open_data
         from patchwords.errors import DataError
@@ -323,7 +317,7 @@ class DataRequest:
             if not data:
                 return None
             if recorded.get("kind") in REMOTE_KINDS:
-                raise DataError(f"{data} lies elsewhere: say {self.flag} {data} to look there")
+                raise DataError(f"{data} is remote: give {self.flag} {data} to fetch it")
         return open_data(
             data,
             image_column=self.image_column or settings.get("image_column"),
@@ -332,8 +326,8 @@ class DataRequest:
             need_labels=False,
         )
 
-    def training(self, data: DatasetSplits) -> tuple[ImageDataset, str]:
-        """Its images to train on, and which those are; raises DataError where there are none."""
+    def select_training(self, data: DatasetSplits) -> tuple[ImageDataset, str]:
+        """Select the training images, and say which they are; raises DataError for none."""
         from patchwords.evaluation.held_out import read_run_splits
         from patchwords.evaluation.probes.knn import select_training_images
 

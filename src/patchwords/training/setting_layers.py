@@ -159,7 +159,7 @@ def override_duration(default: ConfigT, said: Mapping[str, Any]) -> ConfigT:
 def suggest_new_run(given: Any) -> str:
     """What to do with other settings: a run has weights to start from, a series of runs has not."""
     if given.verb in SERIES_VERBS:
-        return "start anew in another --output"
+        return "start again with another --output"
     return f"start a new run with --weights {given.output}"
 
 

@@ -43,11 +43,11 @@ class DedupCommand:
     workers: int | None = None
     """processes that read images; 0: read in this process; default: one per CPU core"""
     image_column: str | None = None
-    """column with DATA's images, in a CSV or parquet table; default: found by name and type"""
+    """column with DATA's images, in a CSV or parquet table; default: duplicates by name and type"""
 
 
 def run_dedup(config: DedupCommand) -> int:
-    """Compare, write the list, say what was found."""
+    """Compare the images, write the list, print the counts."""
     import json
 
     from patchwords.cli.progress import show_progress
@@ -58,60 +58,66 @@ def run_dedup(config: DedupCommand) -> int:
 
     check_csv_writable(config.output, config.overwrite, "--output")
     if not config.against:
-        raise ConfigError("--against lacks a value: name the sets that models are measured on")
+        raise ConfigError("--against lacks a value: give one or more test sets")
     if len({*config.against}) < len(config.against):
-        raise ConfigError("--against names a set twice")
+        raise ConfigError("--against has the same set twice")
     data = open_data(config.data, image_column=config.image_column, need_labels=False)
     tests = [open_data(test, need_labels=False) for test in config.against]
     with show_progress(f"comparing {data.source}") as progress:
-        found = find_duplicates(
+        duplicates = find_duplicates(
             data, tests, near=config.near, workers=config.workers, progress=progress
         )
-    # File names may hold bytes that are not UTF-8; they go out as they came in.
-    write_atomically(config.output, format_duplicates_csv(found).encode("utf-8", "surrogateescape"))
+    # File names that are not UTF-8 are written as their bytes.
+    write_atomically(
+        config.output, format_duplicates_csv(duplicates).encode("utf-8", "surrogateescape")
+    )
     if config.json:
-        print(json.dumps(summarise_duplicates(found, config.output)))
+        print(json.dumps(summarise_duplicates(duplicates, config.output)))
     else:
-        print(describe_duplicates(found, config))
+        print(describe_duplicates(duplicates, config))
     return 0
 
 
-def summarise_duplicates(found: Duplicates, output: Path) -> dict[str, object]:
-    """What --json prints."""
+def summarise_duplicates(duplicates: Duplicates, output: Path) -> dict[str, object]:
+    """Make what --json prints."""
     return {
-        "images": len(found.examples),
-        "to_leave_out": len(found.matches),
-        "same_file": sum(match.same_file for match in found.matches),
+        "images": len(duplicates.examples),
+        "to_leave_out": len(duplicates.matches),
+        "same_file": sum(match.same_file for match in duplicates.matches),
         "by_distance": {
-            str(bits): sum(match.distance == bits for match in found.matches)
-            for bits in sorted({match.distance for match in found.matches})
+            str(bits): sum(match.distance == bits for match in duplicates.matches)
+            for bits in sorted({match.distance for match in duplicates.matches})
         },
         "tests": {
-            test: {"images": images, "with_a_double": found.found[test]}
-            for test, images in found.compared.items()
+            test: {"images": images, "with_a_double": duplicates.found[test]}
+            for test, images in duplicates.compared.items()
         },
-        "unreadable": found.unreadable,
-        "compared_by_file_only": found.plain,
+        "unreadable": duplicates.unreadable,
+        "compared_by_file_only": duplicates.plain,
         "output": str(output),
     }
 
 
-def describe_duplicates(found: Duplicates, config: DedupCommand) -> str:
-    """The counts, and what to do with the list."""
-    same = sum(match.same_file for match in found.matches)
+def describe_duplicates(duplicates: Duplicates, config: DedupCommand) -> str:
+    """Describe the counts, and what to do with the list."""
+    same = sum(match.same_file for match in duplicates.matches)
     lines = [
-        f"{config.data}: {len(found.matches):,} of {len(found.examples):,} images are in the test "
-        f"sets: {same:,} as the same file, {len(found.matches) - same:,} at most {config.near} "
+        f"{config.data}: {len(duplicates.matches):,} of {len(duplicates.examples):,} images are in the test "
+        f"sets: {same:,} as the same file, {len(duplicates.matches) - same:,} at most {config.near} "
         "bits away"
     ]
-    for test, images in found.compared.items():
-        share = found.found[test] / max(images, 1)
-        lines.append(f"  {test}: {found.found[test]:,} of {images:,} images ({share:.2%}) met")
-    if found.unreadable:
+    for test, images in duplicates.compared.items():
+        share = duplicates.found[test] / max(images, 1)
         lines.append(
-            f"  {found.unreadable:,} images cannot be read; `patchwords doctor` lists them"
+            f"  {test}: {duplicates.found[test]:,} of {images:,} images ({share:.2%}) found"
         )
-    if found.plain:
-        lines.append(f"  {found.plain:,} images, too flat or too small, were compared by file only")
+    if duplicates.unreadable:
+        lines.append(
+            f"  {duplicates.unreadable:,} images cannot be read; `patchwords doctor` lists them"
+        )
+    if duplicates.plain:
+        lines.append(
+            f"  {duplicates.plain:,} images, too uniform or too small, were compared by file only"
+        )
     lines.append(f"list: {config.output}; train without these by --exclude {config.output}")
     return "\n".join(lines)

@@ -58,7 +58,7 @@ class DoctorCommand:
 
 
 def run_doctor(config: DoctorCommand) -> int:
-    """Examine, tell, and return the exit code."""
+    """Check the data, print the findings; -> the exit code."""
     from patchwords.data.doctor.diagnose import diagnose_dataset
     from patchwords.data.open import open_data
     from patchwords.files import check_csv_writable
@@ -71,7 +71,7 @@ def run_doctor(config: DoctorCommand) -> int:
         label_column=config.label_column,
         need_labels=False,
     )
-    with show_progress(f"looking at {data.source}") as progress:
+    with show_progress(f"checking {data.source}") as progress:
         findings = diagnose_dataset(
             data,
             workers=config.workers,
@@ -84,7 +84,7 @@ def run_doctor(config: DoctorCommand) -> int:
     if config.csv is not None:
         from patchwords.files import write_atomically
 
-        # File names may hold bytes that are not UTF-8; they go out as they came in.
+        # File names that are not UTF-8 are written as their bytes.
         write_atomically(
             config.csv, format_findings_csv(findings).encode("utf-8", "surrogateescape")
         )
@@ -96,7 +96,7 @@ def run_doctor(config: DoctorCommand) -> int:
 
 
 def format_findings_csv(findings: DoctorReport) -> str:
-    """A row per image and finding; images of one finding share the number of a group."""
+    """Format a row per image and finding; images of one finding share a group number."""
     import csv
     import io
 
@@ -112,7 +112,7 @@ def format_findings_csv(findings: DoctorReport) -> str:
 
 
 def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code: int) -> str:
-    """Everything, for a program to read."""
+    """Format everything as JSON."""
     import json
 
     return json.dumps(
@@ -134,7 +134,7 @@ def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code:
                     "kind": finding.kind,
                     "severity": finding.severity,
                     "detail": finding.detail,
-                    "places": [place._asdict() for place in finding.places],
+                    "places": [image._asdict() for image in finding.places],
                 }
                 for finding in findings.findings
             ],
@@ -143,46 +143,41 @@ def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code:
     )
 
 
-# The doctor's findings on a terminal: short enough to be read, with the first examples.
-
-
 SEVERITY_TITLES: dict[Severity, str] = {
-    "error": "Errors: put them right before training",
-    "warning": "Warnings: look at them",
+    "error": "Errors: fix them before training",
+    "warning": "Warnings: check them",
     "note": "Notes: good to know",
 }
 SEVERITY_STYLES: dict[Severity, str] = {"error": "bold red", "warning": "yellow", "note": "cyan"}
 MAX_EXAMPLES = 3  # findings of a kind that are shown
 MAX_EXAMPLE_PATHS = 4  # images of a finding that are shown
-MAX_LARGEST_CLASSES, MAX_SMALLEST_CLASSES = (
-    5,
-    10,
-)  # classes that are shown where there are more than both together
+MAX_LARGEST_CLASSES = 5  # classes that are shown, if there are more than both together
+MAX_SMALLEST_CLASSES = 10
 BAR_WIDTH = 24  # characters for the largest class
 
 
 def print_findings(
     data: DatasetSplits, findings: DoctorReport, exit_code: int, csv: Path | None
 ) -> None:
-    """Print the summary."""
+    """Print the findings by severity, with the first examples of each kind."""
     console = Console(highlight=False)
-    console.print(Text(_headline(data, findings), style="bold"), soft_wrap=True)
-    for line in (_shape(findings), *data.notes):
+    console.print(Text(format_headline(data, findings), style="bold"), soft_wrap=True)
+    for line in (format_sizes(findings), *data.notes):
         if line:
             console.print(Text(replace_unprintable(line), style="dim"), soft_wrap=True)
     if data.classes:
         console.print()
-        console.print(_classes(data, findings, "#" if console.options.ascii_only else "━"))
+        console.print(make_class_table(data, findings, "#" if console.options.ascii_only else "━"))
     for severity, title in SEVERITY_TITLES.items():
         if findings.of_severity(severity):
             console.print()
             console.print(Text(title, style=SEVERITY_STYLES[severity]))
         for kind in CHECKS:
-            found = findings.of_kind(kind)
-            if found and CHECKS[kind].severity == severity:
-                _show_kind(console, kind, found)
+            of_kind = findings.of_kind(kind)
+            if of_kind and CHECKS[kind].severity == severity:
+                print_findings_of_kind(console, kind, of_kind)
     console.print()
-    console.print(_verdict(findings, exit_code))
+    console.print(format_verdict(findings, exit_code))
     if csv is not None:
         console.print(
             Text(f"Every image concerned is listed in {replace_unprintable(str(csv))}"),
@@ -198,18 +193,18 @@ def format_noun_count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{plural if number != 1 else ''}"
 
 
-def _headline(data: DatasetSplits, findings: DoctorReport) -> str:
+def format_headline(data: DatasetSplits, findings: DoctorReport) -> str:
     splits = [f"{name} {sum(counts):,}" for name, counts in findings.counts.items()]
-    told = f" ({', '.join(splits)})" if len(splits) > 1 else ""
+    per_split = f" ({', '.join(splits)})" if len(splits) > 1 else ""
     classes = (
         f" of {format_noun_count(len(data.classes), 'class')}" if data.classes else ", no labels"
     )
     return replace_unprintable(
-        f"{data.source}: {format_noun_count(findings.images, 'image')}{classes}{told}"
+        f"{data.source}: {format_noun_count(findings.images, 'image')}{classes}{per_split}"
     )
 
 
-def _shape(findings: DoctorReport) -> str:
+def format_sizes(findings: DoctorReport) -> str:
     """Formats and sizes, on one line."""
     parts = [f"{name} {number:,}" for name, number in findings.formats.items()]
     for side, pixels in findings.sizes.items():
@@ -222,8 +217,8 @@ def _shape(findings: DoctorReport) -> str:
     return " · ".join(parts)
 
 
-def _classes(data: DatasetSplits, findings: DoctorReport, stroke: str) -> Table:
-    """Images of each class and split, with a bar; of many classes the largest and smallest."""
+def make_class_table(data: DatasetSplits, findings: DoctorReport, bar_sign: str) -> Table:
+    """Make a table of images per class and split; of many classes the largest and smallest."""
     import numpy as np
 
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
@@ -242,34 +237,34 @@ def _classes(data: DatasetSplits, findings: DoctorReport, stroke: str) -> Table:
             more = len(total) - MAX_LARGEST_CLASSES - MAX_SMALLEST_CLASSES
             table.add_row(Text(f"... {more:,} more ...", "dim"))
             continue
-        bar = stroke * int(np.ceil(BAR_WIDTH * total[label] / max(total.max(), 1)))
+        bar = bar_sign * int(np.ceil(BAR_WIDTH * total[label] / max(total.max(), 1)))
         numbers = [f"{number:,}" for number in counts[:, label]]
         table.add_row(Text(replace_unprintable(data.classes[label])), *numbers, Text(bar, "blue"))
     return table
 
 
-def _show_kind(console: Console, kind: str, found: tuple[Finding, ...]) -> None:
+def print_findings_of_kind(console: Console, kind: str, findings: tuple[Finding, ...]) -> None:
     severity, meaning = CHECKS[kind]
-    title = (f"{len(found):>6,} {kind}", SEVERITY_STYLES[severity])
+    title = (f"{len(findings):>6,} {kind}", SEVERITY_STYLES[severity])
     console.print(Text.assemble(title, f"  {meaning}"), soft_wrap=True)
-    for finding in found[:MAX_EXAMPLES]:
+    for finding in findings[:MAX_EXAMPLES]:
         console.print(
-            Text(replace_unprintable(f"       {_example(finding)}"), "dim"), soft_wrap=True
+            Text(replace_unprintable(f"       {format_example(finding)}"), "dim"), soft_wrap=True
         )
-    if len(found) > MAX_EXAMPLES:
-        console.print(Text(f"       ... and {len(found) - MAX_EXAMPLES:,} more", "dim"))
+    if len(findings) > MAX_EXAMPLES:
+        console.print(Text(f"       ... and {len(findings) - MAX_EXAMPLES:,} more", "dim"))
 
 
-def _example(finding: Finding) -> str:
-    names = finding.keys or tuple(place.label for place in finding.places)
-    named = ", ".join(names[:MAX_EXAMPLE_PATHS])
+def format_example(finding: Finding) -> str:
+    names = finding.keys or tuple(image.label for image in finding.places)
+    listed = ", ".join(names[:MAX_EXAMPLE_PATHS])
     if len(names) > MAX_EXAMPLE_PATHS:
-        named += f" and {len(names) - MAX_EXAMPLE_PATHS:,} more"
-    return f"{named}: {finding.detail}" if finding.detail else named
+        listed += f" and {len(names) - MAX_EXAMPLE_PATHS:,} more"
+    return f"{listed}: {finding.detail}" if finding.detail else listed
 
 
-def _verdict(findings: DoctorReport, exit_code: int) -> Text:
-    """The last line: what was found and whether training can begin."""
+def format_verdict(findings: DoctorReport, exit_code: int) -> Text:
+    """Format the last line: the number of findings, and whether training can start."""
     parts: list[str | tuple[str, str]] = []
     for severity in SEVERITY_TITLES:
         number = len(findings.of_severity(severity))
@@ -277,7 +272,7 @@ def _verdict(findings: DoctorReport, exit_code: int) -> Text:
             (format_noun_count(number, severity), SEVERITY_STYLES[severity] if number else "dim"),
             ", ",
         ]
-    advice = "put right the errors before training" if exit_code else "ready to train"
+    advice = "fix the errors before training" if exit_code else "ready to train"
     if exit_code and not findings.of_severity("error"):
-        advice = "--strict: put right the warnings"
+        advice = "--strict: fix the warnings"
     return Text.assemble(*parts[:-1], f" in {findings.seconds:.1f} s: {advice}")

@@ -1,4 +1,4 @@
-"""`patchwords index DATA`: what is in shards, written down once for all who train on them."""
+"""`patchwords index DATA`: an index of tar or parquet shards for streaming."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class IndexCommand:
 
 
 def run_index(config: IndexCommand) -> int:
-    """Index, write, say how many there are."""
+    """Index the shards, write the index, print the number of images."""
     from patchwords.data.shards.index import INDEX_SUFFIX
     from patchwords.data.shards.stream import (
         format_index_lines,

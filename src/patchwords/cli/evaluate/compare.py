@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from patchwords.cli.format import print_lines
 from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -49,7 +50,7 @@ class CompareCommand:
 
 
 def run_compare(config: CompareCommand) -> int:
-    """Ask or read, compare, write, say."""
+    """Predict or read predictions, compare, write and print the results."""
     from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.evaluation.compare import compare_predictions, list_disagreements
     from patchwords.evaluation.predictions import match_predictions
@@ -57,55 +58,55 @@ def run_compare(config: CompareCommand) -> int:
     check_compare(config)
     device = config.where.choose()
     with join_process_group(device.type == "cuda"):
-        answers, about = (
+        predictions, about = (
             read_compared_predictions(config)
             if config.data is None
             else predict_compared(config, config.data)
         )
-        a, b = match_predictions(*answers)
+        a, b = match_predictions(*predictions)
         run_on_main_process(config.results.claim)
     if not is_main_process():
         return 0
     results = {
         **about,
-        "left_out": [len(one) - len(a) for one in answers],
+        "left_out": [len(answered) - len(a) for answered in predictions],
         **compare_predictions(a, b),
     }
-    other = list_disagreements(a, b)
+    disagreements = list_disagreements(a, b)
     config.results.give(
         results,
         results["per_class"],
-        lambda: make_comparison_files(results, other),
-        lambda: print_comparison(results, other, config.results.output),
+        lambda: make_comparison_files(results, disagreements),
+        lambda: print_comparison(results, disagreements, config.results.output),
     )
     return 0
 
 
 def check_compare(config: CompareCommand) -> None:
-    """Raise ConfigError for what cannot be meant."""
+    """Refuse flags that contradict one another."""
     from patchwords.errors import ConfigError
 
     if config.data is None and config.split != "held-out":
-        raise ConfigError(f"--split {config.split} has a meaning with DATA, and none is given")
+        raise ConfigError(f"--split {config.split} needs DATA")
     if Path(config.a).resolve() == Path(config.b).resolve():
-        raise ConfigError(f"{config.a} is named twice: a model need not be compared with itself")
+        raise ConfigError(f"{config.a} is given twice: give two different models")
 
 
 def read_compared_predictions(
     config: CompareCommand,
 ) -> tuple[list[LabelledPredictions], dict[str, Any]]:
-    """The answers that both have left, and what is known of their images."""
+    """Read predictions.csv of both folders, and what is known of their images."""
     from patchwords.evaluation.predictions import read_labelled_predictions
 
-    answers = [read_labelled_predictions(Path(folder)) for folder in (config.a, config.b)]
-    known = {side: one.trained_on for side, one in zip("ab", answers, strict=True)}
-    return answers, {"data": None, "split": None, "trained_on": known}
+    predictions = [read_labelled_predictions(Path(folder)) for folder in (config.a, config.b)]
+    trained_on = {side: p.trained_on for side, p in zip("ab", predictions, strict=True)}
+    return predictions, {"data": None, "split": None, "trained_on": trained_on}
 
 
 def predict_compared(
     config: CompareCommand, spec: str
 ) -> tuple[list[LabelledPredictions], dict[str, Any]]:
-    """What both say of the held-out images of the data, and which images these are."""
+    """Predict the held-out images of the data with both models; also say which these are."""
     from patchwords.cli.progress import show_progress
     from patchwords.distributed import is_main_process, run_on_main_process
     from patchwords.evaluation.compare import predict_with_models
@@ -130,12 +131,12 @@ def predict_compared(
     examples = rename_wnid_classes(selection.examples, a.source.labels, a.name)
     examples = map_to_model_labels(examples, a.source.labels, spec)
     run_on_main_process(config.results.claim)  # before the work
-    with show_progress(f"asking {a.name} and {b.name}") as progress:
-        answers = predict_with_models(
+    with show_progress(f"running {a.name} and {b.name}") as progress:
+        predictions = predict_with_models(
             subjects, examples, config.read.max_bad, progress if is_main_process() else None
         )
     trained = "train" in selection.split.split("+")
-    return answers, {
+    return predictions, {
         "data": spec,
         "split": selection.split,
         "trained_on": {
@@ -145,29 +146,28 @@ def predict_compared(
     }
 
 
-def make_comparison_files(results: dict[str, Any], other: list[dict[str, Any]]) -> dict[str, bytes]:
-    """disagreements.csv and the figure."""
+def make_comparison_files(
+    results: dict[str, Any], disagreements: list[dict[str, Any]]
+) -> dict[str, bytes]:
+    """Make disagreements.csv and the figure."""
     from patchwords.cli.options import format_csv
     from patchwords.evaluation.compare import DISAGREEMENT_COLUMNS
     from patchwords.report.figures.comparison import draw_recall_comparison
 
-    # a file name that is not UTF-8 is written as the bytes that it is
-    text = format_csv(other) if other else ",".join(DISAGREEMENT_COLUMNS) + "\n"
+    # file names that are not UTF-8 are written as their bytes
+    text = format_csv(disagreements) if disagreements else ",".join(DISAGREEMENT_COLUMNS) + "\n"
     return {
         "disagreements.csv": text.encode("utf-8", "surrogateescape"),
         **draw_recall_comparison(results["per_class"], results["a"]["name"], results["b"]["name"]),
     }
 
 
-# What `patchwords compare` prints.
-
-
-MAX_CLASS_ROWS = 20  # rows, those with the largest differences; results.csv has them all
-MAX_DISAGREEMENTS = 5  # that the models disagree on; disagreements.csv has them all
+MAX_CLASS_ROWS = 20  # the classes with the largest differences; results.csv has all
+MAX_DISAGREEMENTS = 5  # disagreements.csv has all
 
 
 def print_comparison(
-    results: dict[str, Any], other: Sequence[dict[str, Any]], folder: Path | None
+    results: dict[str, Any], disagreements: Sequence[dict[str, Any]], folder: Path | None
 ) -> None:
     """Print tables of the models and of the classes, then the conclusion."""
     from rich.console import Console
@@ -180,16 +180,15 @@ def print_comparison(
     lines = [
         *describe_comparison(results),
         *list_comparison_warnings(results),
-        *describe_disagreements(other),
+        *describe_disagreements(disagreements),
     ]
     if folder is not None:
         lines.append(f"written: {folder}")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, *lines)
 
 
 def make_comparison_table(results: dict[str, Any]) -> Table:
-    """Accuracy and macro F1 of each, and how far they are apart."""
+    """Make the table of both models' accuracy and macro F1, and of their differences."""
     from rich.markup import escape
     from rich.table import Table
 
@@ -197,14 +196,14 @@ def make_comparison_table(results: dict[str, Any]) -> Table:
     for name in ("", "accuracy", "95 %", "macro F1", "95 %"):
         table.add_column(name, justify="left" if not name else "right")
     for side in ("a", "b"):
-        one = results[side]
-        cells = [*format_share_cells(one, "accuracy"), *format_share_cells(one, "macro_f1")]
-        table.add_row(f"{side.upper()} {escape(one['name'])}", *cells)
-    apart = results["difference"]
+        model = results[side]
+        cells = [*format_share_cells(model, "accuracy"), *format_share_cells(model, "macro_f1")]
+        table.add_row(f"{side.upper()} {escape(model['name'])}", *cells)
+    difference = results["difference"]
     table.add_row(
-        "B less A",
-        *format_point_cells(apart, "accuracy"),
-        *format_point_cells(apart, "macro_f1"),
+        "B - A",
+        *format_point_cells(difference, "accuracy"),
+        *format_point_cells(difference, "macro_f1"),
         style="bold",
     )
     return table
@@ -216,18 +215,18 @@ def format_share_cells(numbers: dict[str, Any], name: str) -> tuple[str, str]:
 
 
 def format_point_cells(numbers: dict[str, Any], name: str) -> tuple[str, str]:
-    """A difference in percentage points."""
+    """Format a difference and its interval in percentage points."""
     value, low, high = (100 * numbers[key] for key in (name, f"{name}_low", f"{name}_high"))
     return f"{value:+.2f}", f"{low:+.2f} to {high:+.2f}"
 
 
 def make_recall_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Recall of each class, the widest apart first."""
+    """Make the table of each class's recall, the largest differences first."""
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("class", "recall of A", "of B", "B less A", "95 %", "images"):
+    for name in ("class", "recall of A", "of B", "B - A", "95 %", "images"):
         table.add_column(name, justify="left" if name == "class" else "right")
     for row in sorted(rows, key=lambda row: -abs(row["difference"]))[:MAX_CLASS_ROWS]:
         recalls = (f"{row[f'recall_{side}']:.3f}" for side in "ab")
@@ -241,7 +240,7 @@ def make_recall_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 
 def describe_comparison(results: dict[str, Any]) -> list[str]:
-    """What the numbers say."""
+    """Describe who is right where, and whether the difference is significant."""
     from patchwords.evaluation.statistics import (
         PairedCounts,
         format_mcnemar_result,
@@ -249,9 +248,9 @@ def describe_comparison(results: dict[str, Any]) -> list[str]:
     )
 
     pairs = PairedCounts(**results["pairs"])
-    where = "" if results["split"] is None else f" of {results['split']}"
+    split = "" if results["split"] is None else f" of {results['split']}"
     lines = [
-        f"{results['images']:,} images{where}: {format_paired_counts(pairs)}; the same answer to "
+        f"{results['images']:,} images{split}: {format_paired_counts(pairs)}; the same prediction for "
         f"{results['agreement']:.2%}",
         format_mcnemar_result(pairs),
     ]
@@ -259,32 +258,34 @@ def describe_comparison(results: dict[str, Any]) -> list[str]:
         lines.append(f"{left:,} images were left out: a run trained on them")
     if any(results["left_out"]):
         a, b = results["left_out"]
-        lines.append(f"left out: {a:,} images of A and {b:,} of B that the other did not answer")
+        lines.append(
+            f"left out: {a:,} images of A and {b:,} of B that the other has no prediction for"
+        )
     return lines
 
 
 def list_comparison_warnings(results: dict[str, Any]) -> list[str]:
-    """What may flatter one of them."""
+    """List what may favour one of the models."""
     names = {side: results[side]["name"] for side in ("a", "b")}
     trained, unknown = (
-        [names[side] for side, found in results["trained_on"].items() if found is value]
+        [names[side] for side, known in results["trained_on"].items() if known is value]
         for value in (True, None)
     )
     return [
-        *(f"beware: {name} was trained on some of these images" for name in trained),
-        *(f"beware: what {name} was trained on is not recorded with it" for name in unknown),
+        *(f"warning: {name} was trained on some of these images" for name in trained),
+        *(f"warning: the training images of {name} are not recorded" for name in unknown),
     ]
 
 
-def describe_disagreements(other: Sequence[dict[str, Any]]) -> list[str]:
-    """The images on which both are sure, of different answers."""
-    if not other:
+def describe_disagreements(disagreements: Sequence[dict[str, Any]]) -> list[str]:
+    """Describe the images that the models classify differently with the most confidence."""
+    if not disagreements:
         return []
     return [
-        f"they answer {len(other):,} images differently; both are surest on:",
+        f"{len(disagreements):,} images are classified differently; the most confident:",
         *(
             f"  {row['path']} ({row['label']}): A {row['prediction_a']} "
             f"{row['probability_a']:.0%}, B {row['prediction_b']} {row['probability_b']:.0%}"
-            for row in other[:MAX_DISAGREEMENTS]
+            for row in disagreements[:MAX_DISAGREEMENTS]
         ),
     ]

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from patchwords.cli.format import make_number_table, print_lines
 from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class EquivarianceCommand:
 
 
 def run_equivariance(config: EquivarianceCommand) -> int:
-    """Load, measure, write, say."""
+    """Load the models, measure, write and print the results."""
     from patchwords.cli.options import (
         load_compared_models,
         split_models_and_data,
@@ -56,7 +57,7 @@ def run_equivariance(config: EquivarianceCommand) -> int:
 
     models, spec = split_models_and_data(config.models_and_data, "translation")
     if config.shifts is not None and config.shifts < 1:
-        raise ConfigError(f"--shifts {config.shifts}: it is a number of pixels, 1 or more")
+        raise ConfigError(f"--shifts {config.shifts} must be at least 1 pixel")
     device = config.where.choose()
     with join_process_group(device.type == "cuda"):
         compared = load_compared_models(
@@ -81,13 +82,13 @@ def run_equivariance(config: EquivarianceCommand) -> int:
         results,
         rows,
         lambda: draw_equivariance(rows),
-        lambda: print_equivariance(rows, compared.in_words(), config.results.output),
+        lambda: print_equivariance(rows, compared.summarise(), config.results.output),
     )
     return 0
 
 
 def choose_shift_count(subjects: Sequence[LoadedModel]) -> int:
-    """Pixels: the largest patch, as far as the smallest image allows."""
+    """Choose the largest shift: the largest patch size, below the smallest image size."""
     from patchwords.models.vit import ViT
 
     patches = [s.model.config.stride for s in subjects if isinstance(s.model, ViT)]
@@ -98,29 +99,25 @@ def choose_shift_count(subjects: Sequence[LoadedModel]) -> int:
 def print_equivariance(
     rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None
 ) -> None:
-    """A table for each model: rows are shifts, errors are means of both axes."""
+    """Print a table for each model: a row per shift, errors averaged over both axes."""
     from rich.console import Console
-    from rich.table import Table
 
     from patchwords.report.figures.comparison import mean_shift_error
 
     console = Console()
     for model in dict.fromkeys(row["model"] for row in rows):
-        mine = [row for row in rows if row["model"] == model]
+        model_rows = [row for row in rows if row["model"] == model]
         errors = {
-            place: dict(zip(*mean_shift_error(mine, model, place), strict=True))
-            for place in dict.fromkeys(row["place"] for row in mine)
+            layer: dict(zip(*mean_shift_error(model_rows, model, layer), strict=True))
+            for layer in dict.fromkeys(row["place"] for row in model_rows)
         }
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("shift, pixels", *errors, "same answer"):
-            table.add_column(name, justify="right")
-        for pixels in dict.fromkeys(row["pixels"] for row in mine):
-            same = [row["same_answer"] for row in mine if row["pixels"] == pixels]
-            found = [errors[place].get(pixels) for place in errors]
-            cells = ("-" if error is None else f"{error:.3f}" for error in found)
+        table = make_number_table("shift, pixels", *errors, "same answer")
+        for pixels in dict.fromkeys(row["pixels"] for row in model_rows):
+            same = [row["same_answer"] for row in model_rows if row["pixels"] == pixels]
+            at_shift = [by_pixels.get(pixels) for by_pixels in errors.values()]
+            cells = ("-" if error is None else f"{error:.3f}" for error in at_shift)
             table.add_row(str(pixels), *cells, f"{sum(same) / len(same):.1%}")
         console.print(f"\n{model}", style="bold", markup=False, highlight=False)
         console.print(table)
     written = [] if output is None else [f"results and figure: {output}"]
-    for line in ("", *lines, *written):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, "", *lines, *written)

@@ -78,7 +78,7 @@ def print_evaluation(
     lines = [
         f"accuracy {accuracy['value']:.2%} on {evaluation['images']:,} images of "
         f"{selection.split} (95 % interval {accuracy['low']:.2%} to {accuracy['high']:.2%}); "
-        f"always answering the commonest class: {evaluation['baseline']:.2%}",
+        f"always predicting the most frequent class: {evaluation['baseline']:.2%}",
         format_metric_line("macro F1", evaluation["macro"], "f1"),
     ]
     if evaluation["top5"] is not None:
@@ -89,9 +89,9 @@ def print_evaluation(
     if selection.trained_on and "train" not in selection.split:
         lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
     if evaluation["trained_on"]:
-        lines.append("beware: the model was trained on some of these images")
+        lines.append("warning: the model was trained on some of these images")
     if evaluation["trained_on"] is None:
-        lines.append("beware: what the model was trained on is not recorded with it")
+        lines.append("warning: the training images of the model are not recorded")
     if evaluation["skipped"]:
         first = evaluation["skipped"][0]
         lines.append(

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from patchwords.cli.format import make_number_table, print_lines
 from patchwords.cli.options import (
     CacheOptions,
     DataOptions,
     DeviceOptions,
     OutputOptions,
+    describe_image_counts,
     open_probe_inputs,
-    print_image_counts,
 )
 
 
@@ -63,7 +64,7 @@ def run_fewshot(config: FewshotCommand) -> int:
     )
 
     if config.seeds < 1:
-        raise ConfigError(f"--seeds {config.seeds}: it is a number of draws, 1 or more")
+        raise ConfigError(f"--seeds {config.seeds} must be at least 1")
     require_positive_penalties(config.l2)
     config.results.claim()
     seeds = range(config.seed, config.seed + config.seeds)
@@ -91,7 +92,7 @@ def run_fewshot(config: FewshotCommand) -> int:
 
 
 def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:
-    """Accuracy over the images of each class, a curve for each penalty, with its deviation."""
+    """Draw accuracy over shots: a curve per regularisation strength, with its deviation."""
     from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
     curves = []
@@ -122,12 +123,9 @@ def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:
 
 def print_fewshot(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("shots", "l2", "accuracy", "deviation", "draws"):
-        table.add_column(name, justify="right")
+    table = make_number_table("shots", "l2", "accuracy", "deviation", "draws")
     for row in results["table"]:
         deviation = "-" if row["std"] is None else f"{row['std']:.2%}"
         table.add_row(
@@ -135,10 +133,9 @@ def print_fewshot(results: dict[str, Any], folder: Path | None) -> None:
         )
     console.print(table)
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    say(f"drawn from {results['pool']:,} images of train")
-    print_image_counts(results, say)
-    if folder is not None:
-        say(f"results: {folder}")
+    print_lines(
+        console,
+        f"drawn from {results['pool']:,} images of train",
+        *describe_image_counts(results),
+        *([] if folder is None else [f"results: {folder}"]),
+    )

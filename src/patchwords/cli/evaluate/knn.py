@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from patchwords.cli.format import make_number_table, print_lines
 from patchwords.cli.options import (
     CacheOptions,
     DataOptions,
     DeviceOptions,
     OutputOptions,
+    describe_image_counts,
     open_probe_inputs,
-    print_image_counts,
 )
 
 
@@ -83,7 +84,7 @@ def run_knn(config: KnnCommand) -> int:
 
 
 def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
-    """Accuracy over the number of neighbours, with the interval of each."""
+    """Draw accuracy over the number of neighbours, with its interval."""
     from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
     rows = sorted(results["path"], key=lambda row: row["k"])
@@ -95,7 +96,7 @@ def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
     panel = Panel("k-NN", "k", "accuracy (%)", curves, log_x=True, x_ticks=ks)
     caption = (
         f"{results['model']} on {results['data']}: {results['train']:,} images of train vote, "
-        f"{results['test']:,} of test are judged, T = {results['temperature']:g}. Band: 95 % "
+        f"{results['test']:,} of test are classified, T = {results['temperature']:g}. Band: 95 % "
         "interval."
     )
     return draw_panels([panel], caption, "knn")
@@ -103,12 +104,9 @@ def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
 
 def print_knn(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("k", "train", "test", "95 % interval"):
-        table.add_column(name, justify="right")
+    table = make_number_table("k", "train", "test", "95 % interval")
     for row in results["path"]:
         chosen = "-" if row["train"] is None else f"{row['train']:.2%}"
         interval = f"{row['low']:.2%} to {row['high']:.2%}"
@@ -116,15 +114,13 @@ def print_knn(results: dict[str, Any], folder: Path | None) -> None:
         table.add_row(str(row["k"]), chosen, f"{row['value']:.2%}", interval, style=style)
     console.print(table)
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
+    lines = [
+        f"{results['train']:,} images of train vote, with T = {results['temperature']:g}",
+        *describe_image_counts(results),
+    ]
     if results["chosen"]:
-        say(
-            f"k {results['k']} was chosen by {results['judges']:,} images of train, each judged by "
-            "the others"
-        )
-    say(f"{results['train']:,} images of train vote, with T = {results['temperature']:g}")
-    print_image_counts(results, say)
+        judges = f"{results['judges']:,} images of train, each classified by the others"
+        lines.insert(0, f"k {results['k']} was chosen on {judges}")
     if folder is not None:
-        say(f"results: {folder}")
+        lines.append(f"results: {folder}")
+    print_lines(console, *lines)

@@ -8,13 +8,14 @@ from typing import Annotated, Any
 
 import tyro
 
+from patchwords.cli.format import make_number_table, print_lines
 from patchwords.cli.options import (
     CacheOptions,
     DataOptions,
     DeviceOptions,
     OutputOptions,
+    describe_image_counts,
     open_probe_inputs,
-    print_image_counts,
 )
 
 
@@ -77,7 +78,7 @@ def run_probe(config: ProbeCommand) -> int:
 
 
 def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
-    """Accuracy on the dev split over the penalties, and that on test of the one chosen."""
+    """Draw dev accuracy over the regularisation, and the test accuracy of the chosen one."""
     from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
     l2s = [row["l2"] for row in results["path"]]
@@ -89,38 +90,33 @@ def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
     panel = Panel("Linear probe", "l2", "accuracy (%)", curves, log_x=True)
     caption = (
         f"{results['model']} on {results['data']}: {results['train']:,} images of train, "
-        f"{results['path'][0]['images']:,} held back to choose by, {results['test']:,} of test."
+        f"{results['path'][0]['images']:,} held out to choose by, {results['test']:,} of test."
     )
     return draw_panels([panel], caption, "probe")
 
 
 def print_probe(results: dict[str, Any], folder: Path | None) -> None:
     from rich.console import Console
-    from rich.table import Table
 
     console = Console()
     if results["chosen"]:
-        table = Table(box=None, pad_edge=False, header_style="bold")
-        for name in ("l2", "dev accuracy"):
-            table.add_column(name, justify="right")
+        table = make_number_table("l2", "dev accuracy")
         for row in results["path"]:
             style = "bold" if row["l2"] == results["l2"] else None
             table.add_row(f"{row['l2']:g}", f"{row['dev']:.2%}", style=style)
         console.print(table)
 
-    def say(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
     accuracy = results["results"]["accuracy"]
-    say(
+    lines = [
         f"accuracy {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
         f"{accuracy['high']:.2%}), macro F1 {results['results']['macro']['f1']:.3f}, with l2 "
-        f"{results['l2']:g}, from {results['train']:,} images of train"
-    )
-    print_image_counts(results, say)
+        f"{results['l2']:g}, from {results['train']:,} images of train",
+        *describe_image_counts(results),
+    ]
     if results["at_end"]:
-        say("beware: the best penalty is at the end of the path; give more of them by --l2")
+        lines.append("warning: the best regularisation is the last one tried; try more by --l2")
     if not results["converged"]:
-        say("beware: L-BFGS was stopped before it reached the minimum; a larger --l2 is easier")
+        lines.append("warning: L-BFGS stopped before the minimum; a larger --l2 converges faster")
     if folder is not None:
-        say(f"results: {folder}")
+        lines.append(f"results: {folder}")
+    print_lines(console, *lines)

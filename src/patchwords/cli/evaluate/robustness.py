@@ -1,4 +1,4 @@
-"""`patchwords robustness MODEL [MODEL ...] DATA`: what is left of accuracy on disturbed images."""
+"""`patchwords robustness MODEL [MODEL ...] DATA`: accuracy on perturbed images."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from patchwords.cli.format import print_lines
 from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class RobustnessCommand:
 
 
 def run_robustness(config: RobustnessCommand) -> int:
-    """Load, measure, write, say."""
+    """Load the models, measure, write and print the results."""
     from patchwords.cli.options import (
         load_compared_models,
         split_models_and_data,
@@ -70,10 +71,10 @@ def run_robustness(config: RobustnessCommand) -> int:
 
     models, spec = split_models_and_data(config.models_and_data, "robustness")
     if config.seeds < 1:
-        raise ConfigError(f"--seeds {config.seeds}: it is how often to draw, 1 or more")
+        raise ConfigError(f"--seeds {config.seeds} must be at least 1")
     if config.grid is not None and config.grid < 1:
-        raise ConfigError(f"--grid {config.grid}: it is a number of patches to a side, 1 or more")
-    wanted = choose_perturbations(config.only)  # a wrong name is told before anything is loaded
+        raise ConfigError(f"--grid {config.grid} must be at least 1 patch")
+    requested = choose_perturbations(config.only)  # refuses an unknown name before models load
     device = config.where.choose()
     with join_process_group(device.type == "cuda"):
         compared = load_compared_models(
@@ -82,40 +83,40 @@ def run_robustness(config: RobustnessCommand) -> int:
             device,
             config.images,
             workers=config.where.workers,
-            training=any(each.prepare is not None for each in wanted),
+            training=any(perturbation.prepare is not None for perturbation in requested),
         )
         judge = find_saliency_model(config.saliency, compared.subjects)
-        disturbances = choose_perturbations(config.only, config.grid, judge)
+        perturbations = choose_perturbations(config.only, config.grid, judge)
         run_on_main_process(config.results.claim)
         with show_progress_in_turn() as progress:
             rows = measure_robustness(
                 compared.subjects,
                 compared.chosen.judged,
-                disturbances,
+                perturbations,
                 range(config.seeds),
                 compared.chosen.training,
                 config.read.max_bad,
                 progress,
             )
     if is_main_process():
-        write_robustness_results(config, compared, disturbances, rows)
+        write_robustness_results(config, compared, perturbations, rows)
     return 0
 
 
 def find_saliency_model(name: str | None, subjects: Sequence[LoadedModel]) -> LoadedModel | None:
-    """The model of --saliency: one of the subjects, or another that is loaded for it."""
+    """Find the model of --saliency among the compared models, or load it."""
     from patchwords.evaluation.predictions import load_model_on_device
 
     if name is None:
         return None
-    known = {subject.name: subject for subject in subjects}
-    return known[name] if name in known else load_model_on_device(name, subjects[0].device)
+    by_name = {subject.name: subject for subject in subjects}
+    return by_name.get(name) or load_model_on_device(name, subjects[0].device)
 
 
 def write_robustness_results(
     config: RobustnessCommand,
     compared: ComparedModels,
-    disturbances: Sequence[Perturbation],
+    perturbations: Sequence[Perturbation],
     rows: Sequence[dict[str, Any]],
 ) -> None:
     """Write results, rows and figures; print the points."""
@@ -130,8 +131,12 @@ def write_robustness_results(
         "grid": config.grid,
         "saliency": config.saliency,
         "disturbances": {
-            each.name: {"title": each.title, "level": each.x_label, "published": each.published}
-            for each in disturbances
+            perturbation.name: {
+                "title": perturbation.title,
+                "level": perturbation.x_label,
+                "published": perturbation.published,
+            }
+            for perturbation in perturbations
         },
         "points": points,
         "rows": list(rows),
@@ -140,33 +145,31 @@ def write_robustness_results(
     config.results.give(
         results,
         rows,
-        lambda: draw_robustness(disturbances, points),
-        lambda: print_robustness(disturbances, points, compared.in_words(), config.results.output),
+        lambda: draw_robustness(perturbations, points),
+        lambda: print_robustness(
+            perturbations, points, compared.summarise(), config.results.output
+        ),
     )
 
 
-# The results of `patchwords robustness` as tables on the screen.
-
-
 def print_robustness(
-    disturbances: Sequence[Perturbation],
+    perturbations: Sequence[Perturbation],
     points: Sequence[Mapping[str, Any]],
     lines: Sequence[str],
     output: Path | None,
 ) -> None:
-    """A table for each disturbance, and what was measured on."""
+    """Print a table for each perturbation, then which images were measured."""
     console = Console()
-    for disturbance in disturbances:
-        mine = [point for point in points if point["disturbance"] == disturbance.name]
-        console.print(f"\n{disturbance.title}", style="bold", markup=False, highlight=False)
-        console.print(make_robustness_table(disturbance.x_label, mine))
+    for perturbation in perturbations:
+        own_points = [point for point in points if point["disturbance"] == perturbation.name]
+        console.print(f"\n{perturbation.title}", style="bold", markup=False, highlight=False)
+        console.print(make_robustness_table(perturbation.x_label, own_points))
     written = [] if output is None else [f"results and figures: {output}"]
-    for line in ("", *lines, *written):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    print_lines(console, "", *lines, *written)
 
 
 def make_robustness_table(x_label: str, points: Sequence[Mapping[str, Any]]) -> Table:
-    """A row for each level, a column for each curve: accuracy and its deviation over seeds, in %"""
+    """Make a table of accuracy and its deviation over seeds in %: levels by curves."""
     from patchwords.report.figures.comparison import robustness_curve_name
 
     curves = list(dict.fromkeys(robustness_curve_name(point) for point in points))

@@ -1,4 +1,4 @@
-"""`patchwords inspect ... --explore PAGE`: from models and photos to a page to play with."""
+"""`patchwords inspect ... --explore PAGE`: an interactive page of attention maps."""
 
 from __future__ import annotations
 
@@ -32,27 +32,27 @@ class ExplorerOptions:
 
 
 def check_explorer_options(config: ExplorerOptions, images: bool, source: str) -> None:
-    """Raise ConfigError for what needs no model to be known as wrong."""
+    """Refuse contradictory flags before a model is loaded."""
     from patchwords.errors import ConfigError
 
     if config.explore is None:
         if config.beside:
-            raise ConfigError("--beside is for the page of --explore: add --explore PAGE.html")
+            raise ConfigError("--beside needs --explore: add --explore PAGE.html")
         return
     if not images:
-        raise ConfigError("--explore is about images: name some after SRC")
+        raise ConfigError("--explore needs images: give them after SRC")
     if config.explore.suffix.lower() not in {".html", ".htm"}:
-        raise ConfigError(f"--explore {config.explore} is to be a page: give it the end .html")
+        raise ConfigError(f"--explore {config.explore} is an HTML page: let its name end in .html")
     models = [source, *config.beside]
     for model in config.beside:
         if models.count(model) > 1:
-            raise ConfigError(f"--beside {model} is on the page already; name each model once")
+            raise ConfigError(f"--beside {model} is on the page already; give each model once")
 
 
 def write_explorer_page(
     config: ExplorerOptions, photos: PhotoReader, examples: ImageDataset, count: int
 ) -> tuple[Path, str]:
-    """Write the page of `count` photos, or as many as fit; gives its path and a line about it."""
+    """Write the page of `count` photos, or as many as fit; -> its path and a line about it."""
     import numpy as np
 
     from patchwords.data.dataset import subsample_evenly
@@ -63,28 +63,30 @@ def write_explorer_page(
 
     assert config.explore is not None
     first = photos.loaded
-    looking = [photos]
+    readers = [photos]
     for spec in config.beside:
         subject = load_model_on_device(spec, first.device, first.workers)
-        seen = subject.preprocess
+        preprocess = subject.preprocess
         if photos.preprocess.image_size != first.preprocess.image_size:  # --image-size is for all
-            seen = replace(seen, image_size=photos.preprocess.image_size)
-        looking.append(PhotoReader(subject, seen, photos.unreadable))
+            preprocess = replace(preprocess, image_size=photos.preprocess.image_size)
+        readers.append(PhotoReader(subject, preprocess, photos.unreadable))
     _, once = np.unique(examples.keys, return_index=True)
-    examples = examples.select(np.sort(once))  # a file may have been named twice
-    each = sum(count_photo_weights(some, config.explore_heads) for some in looking)
-    fit = max(1, MAX_PHOTO_WEIGHTS // each)
+    examples = examples.select(np.sort(once))  # a file may be given twice
+    weights = sum(count_photo_weights(reader, config.explore_heads) for reader in readers)
+    fit = max(1, MAX_PHOTO_WEIGHTS // weights)
     chosen = subsample_evenly(examples, min(count, fit))
-    views = [view for some in looking for view in make_views(some, chosen, config.explore_heads)]
+    views = [
+        view for reader in readers for view in make_views(reader, chosen, config.explore_heads)
+    ]
     page = write_explorer(config.explore, views)
-    shown = pluralise(len(views) // len(looking), "photo")
+    shown = pluralise(len(views) // len(readers), "photo")
     if fit < min(count, len(examples)):
-        shown += f" of {min(count, len(examples))}, so that it stays small"
+        shown += f" of {min(count, len(examples))}; more would make the page too large"
     return page, f"{shown}, {page.stat().st_size / 1e6:.1f} MB"
 
 
 def count_photo_weights(photos: PhotoReader, heads: Literal["auto", "all", "mean"]) -> int:
-    """Weights that the page keeps of a photo; raises ConfigError for a model without attention."""
+    """Count the attention weights per photo; raises ConfigError for a model without attention."""
     import torch
 
     from patchwords.interpret.view import attention_view_shape
@@ -98,7 +100,7 @@ def count_photo_weights(photos: PhotoReader, heads: Literal["auto", "all", "mean
 def make_views(
     photos: PhotoReader, examples: ImageDataset, heads: Literal["auto", "all", "mean"]
 ) -> list[AttentionView]:
-    """What a model makes of each photo that can be read."""
+    """Make the attention view of each photo that can be read."""
     from patchwords.interpret.view import build_attention_view
 
     subject = photos.loaded
@@ -119,12 +121,12 @@ def make_views(
 
 
 def shorten_paths(paths: Sequence[str]) -> dict[str, str]:
-    """The names of files, or, where two have one name, the paths as they were given."""
+    """Shorten paths to file names, unless two files have the same name."""
     names = {path: Path(path).name for path in paths}
     return names if len(set(names.values())) == len(names) else {path: path for path in paths}
 
 
 def format_model_title(subject: LoadedModel) -> str:
-    """A model as the user named it, and by architecture where that is known."""
+    """Format the name of a model with its architecture, if that is known."""
     architecture = subject.source.architecture
     return f"{subject.name} ({architecture})" if architecture else subject.name

@@ -83,22 +83,20 @@ class InspectCommand:
 
 @dataclass(frozen=True)
 class InspectionPlan:
-    """What was asked for, checked before the work."""
+    """The checked settings of an inspection."""
 
     layers: list[int]
     heads: list[int]
-    asked_class: int | None
-    no_attention: str | None = None  # why nothing can be said of attention
+    class_index: int | None
+    no_attention: str | None = None  # why the model has no attention maps
 
 
 def run_inspect(config: InspectCommand) -> int:
-    """Check everything that can be wrong, look, write, say."""
+    """Check the settings, inspect the model, write and print the results."""
     import sys
 
-    from patchwords.cli.inspect.explorer import check_explorer_options as refuse_page
-    from patchwords.cli.inspect.explorer import write_explorer_page
-    from patchwords.cli.inspect.nearest import check_nearest_options as refuse_nearest
-    from patchwords.cli.inspect.nearest import open_nearest_search
+    from patchwords.cli.inspect.explorer import check_explorer_options, write_explorer_page
+    from patchwords.cli.inspect.nearest import check_nearest_options, open_nearest_search
     from patchwords.cli.options import claim_output_folder
     from patchwords.evaluation.predictions import load_model_on_device
     from patchwords.files import check_csv_writable
@@ -108,8 +106,8 @@ def run_inspect(config: InspectCommand) -> int:
         raise ConfigError(
             "nothing to do: --output FOLDER writes figures and numbers, --explore PAGE.html a page"
         )
-    refuse_page(config.page, bool(config.images), config.source)
-    refuse_nearest(config.near, config.cache, bool(config.images), config.output is not None)
+    check_explorer_options(config.page, bool(config.images), config.source)
+    check_nearest_options(config.near, config.cache, bool(config.images), config.output is not None)
     check_inspection_counts(config)
     examples = open_photos(config.images, config.image_column) if config.images else None
     search = open_nearest_search(config.near, config.cache, config.source)
@@ -120,20 +118,22 @@ def run_inspect(config: InspectCommand) -> int:
         from patchwords.training.model_setup import parse_image_size
 
         size = parse_image_size(size)
-    seen = subject.preprocess if size is None else replace(subject.preprocess, image_size=size)
-    photos = PhotoReader(subject, seen)
+    preprocess = subject.preprocess
+    if size is not None:
+        preprocess = replace(preprocess, image_size=size)
+    photos = PhotoReader(subject, preprocess)
     plan = plan_inspection(config, photos) if examples is not None else None
     folder = claim_output_folder(config.output, config.overwrite)
     if config.page.explore is not None:
         check_csv_writable(config.page.explore, config.overwrite, "--explore")
-    results, said = {}, ""
+    results, summary = {}, ""
     with device.autocast():
         if folder is not None:
             inspection = inspect_model(config, photos, examples, plan, search)
             write_inspection(folder, inspection)
             results = inspection.results
         if examples is not None and config.page.explore is not None:
-            page, said = write_explorer_page(config.page, photos, examples, config.photos)
+            page, summary = write_explorer_page(config.page, photos, examples, config.photos)
             results = results | {"page": str(page)}
     for path, reason in photos.unreadable.items():
         print(f"patchwords: {path}: {reason}", file=sys.stderr)
@@ -142,13 +142,13 @@ def run_inspect(config: InspectCommand) -> int:
         return 2 if photos.unreadable else 0
     if folder is not None:
         print_inspection(results, folder)
-    if said:
-        print(f"page to open in a browser: {config.page.explore} ({said})")
+    if summary:
+        print(f"page to open in a browser: {config.page.explore} ({summary})")
     return 2 if photos.unreadable else 0
 
 
 def check_inspection_counts(config: InspectCommand) -> None:
-
+    """Refuse counts that are too small, and flags that need images without any."""
     least = {"--photos": 1, "--distance-images": 1, "--truth-images": 0}
     for flag, value in zip(
         least, (config.photos, config.distance_images, config.truth_images), strict=True
@@ -160,24 +160,24 @@ def check_inspection_counts(config: InspectCommand) -> None:
     if config.images:
         return
     for flag in list_attention_flags(config):
-        raise ConfigError(f"{flag} is about images: name some after SRC")
+        raise ConfigError(f"{flag} needs images: give them after SRC")
 
 
 def list_attention_flags(config: InspectCommand) -> list[str]:
-    """The flags given that only a model with attention has an answer to."""
+    """List the flags on the command line that need a model with attention."""
     given = {
         "--query": config.query is not None,
         "--class-name": config.class_name is not None,
         "--layers": bool(config.layers),
         "--heads": bool(config.heads),
     }
-    return [flag for flag, asked in given.items() if asked]
+    return [flag for flag, is_given in given.items() if is_given]
 
 
 def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPlan:
-    """Raises ConfigError for what this model cannot do with images; nothing is computed.
+    """Check the settings against the model; raises ConfigError for what it cannot do.
 
-    Without attention it can find the nearest images, if no more than that is asked for.
+    A model without attention can only find the nearest images.
     """
     import torch
 
@@ -188,8 +188,8 @@ def plan_inspection(config: InspectCommand, photos: PhotoReader) -> InspectionPl
     try:
         vit = photos.require_attention()
     except ConfigError as error:
-        alone = config.near.nearest is not None and config.page.explore is None
-        if alone and not list_attention_flags(config):
+        only_nearest = config.near.nearest is not None and config.page.explore is None
+        if only_nearest and not list_attention_flags(config):
             return InspectionPlan([], [], None, str(error))
         raise
     height, width = photos.preprocess.image_size
@@ -260,7 +260,7 @@ def inspect_images(
 
     vit = photos.require_attention()
     names, pixels = photos.read_all(subsample_evenly(examples, config.photos))
-    parts.inspect_photos(inspection, photos, names, pixels, plan.asked_class)
+    parts.inspect_photos(inspection, photos, names, pixels, plan.class_index)
     parts.inspect_heads(
         inspection, photos, names[0], pixels[0], plan.layers, plan.heads, config.query
     )
@@ -285,52 +285,49 @@ def inspect_images(
 
 
 @contextlib.contextmanager
-def show_inspection_progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on stderr, where that is a terminal."""
+def show_inspection_progress(title: str, total: int) -> Iterator[Callable[[int], None]]:
+    """Show a progress bar on stderr, if that is a terminal."""
     console = Console(stderr=True)
     with Progress(console=console, disable=not console.is_terminal, transient=True) as bar:
-        task = bar.add_task(what, total=total)
+        task = bar.add_task(title, total=total)
         yield lambda done: bar.advance(task, done)
-
-
-# What `patchwords inspect` says on the screen.
 
 
 def print_inspection(results: dict[str, Any], folder: Path) -> None:
     from rich.console import Console
 
-    console = Console()
-    for line in format_inspection_lines(results, folder):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    from patchwords.cli.format import print_lines
+
+    print_lines(Console(), *format_inspection_lines(results, folder))
 
 
 def format_inspection_lines(results: dict[str, Any], folder: Path) -> list[str]:
-    """The main numbers, and whether maps explain answers."""
+    """Format the main numbers, and whether the maps explain the predictions."""
     filters = results["filters"]
-    said = [
+    lines = [
         f"filters: the first {len(filters['explained'])} principal components hold "
         f"{sum(filters['explained']):.0%} of the variance of {filters['filters']} filters of the "
         f"{filters['of']}"
     ]
     if "positions" in results:
-        said += [
+        lines += [
             format_positions(table, results)
             for table in first_and_last(results["positions"]["explained"])
         ]
     if "nearest" in results:
-        said.append(format_nearest(results["nearest"]))
+        lines.append(format_nearest(results["nearest"]))
     if "distance" in results:
-        said += format_distance(results["distance"])
+        lines += format_distance(results["distance"])
     if "tokens" in results:
         tokens = results["tokens"]
-        said.append(
+        lines.append(
             f"tokens: cosine similarity to the {tokens['to']} {tokens['mean'][0]:.2f} after the "
             f"first layer, {tokens['mean'][-1]:.2f} after the last"
         )
     if "truth" in results:
-        said += format_faithfulness(results["truth"])
-    said += [f"left out: {part}: {why}" for part, why in results["left_out"].items()]
-    return [*said, f"figures and numbers: {folder}"]
+        lines += format_faithfulness(results["truth"])
+    lines += [f"left out: {part}: {reason}" for part, reason in results["left_out"].items()]
+    return [*lines, f"figures and numbers: {folder}"]
 
 
 def first_and_last(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -361,16 +358,16 @@ def format_distance(distance: dict[str, Any]) -> list[str]:
     return [
         f"attention distance over {pluralise(distance['images'], 'image')}: heads of the first layer "
         f"{min(first):.3g} to {max(first):.3g} pixels, of the last {min(last):.3g} to "
-        f"{max(last):.3g}; looking everywhere alike would be {distance['uniform']:.3g}"
+        f"{max(last):.3g}; uniform attention would be {distance['uniform']:.3g}"
     ]
 
 
 def format_faithfulness(truth: dict[str, Any]) -> list[str]:
-    said = [
-        f"do maps explain the answers? over {pluralise(truth['images'], 'image')}, area under "
-        "insertion less deletion, beside random maps:"
+    lines = [
+        f"do the maps explain the predictions? over {pluralise(truth['images'], 'image')}, area under "
+        "insertion minus deletion, compared with random maps:"
     ]
     for name, areas in truth["maps"].items():
-        if beside := areas.get("beside_random"):
-            said.append(f"  {name}: {format_against_random(beside)}")
-    return said
+        if comparison := areas.get("beside_random"):
+            lines.append(f"  {name}: {format_against_random(comparison)}")
+    return lines

@@ -46,12 +46,12 @@ class NearestOptions:
 
 @dataclass(frozen=True)
 class NearestSearch:
-    """Where to look: images that are not read yet."""
+    """The training images to search, not read yet."""
 
     data: str
-    origin: str  # which of its images, in words
+    origin: str  # which of its images
     examples: ImageDataset
-    of: int  # images before some were drawn
+    of: int  # images before a subset was drawn
     k: int
     cache: FeatureCache | None
 
@@ -59,20 +59,20 @@ class NearestSearch:
 def check_nearest_options(
     config: NearestOptions, cache: CacheOptions, images: bool, output: bool
 ) -> None:
-    """Raise ConfigError for what needs neither model nor data to be known as wrong."""
+    """Refuse contradictory flags before model and data are opened."""
     from patchwords.errors import ConfigError
 
     if config.nearest is None:
         if config != NearestOptions() or cache != CacheOptions():
-            raise ConfigError("--nearest-... and --cache are for the nearest images: add --nearest")
+            raise ConfigError("--nearest-... and --cache need --nearest")
         return
     if not images:
-        raise ConfigError("--nearest is about images: name some after SRC")
+        raise ConfigError("--nearest needs images: give them after SRC")
     if not output:
         raise ConfigError("--nearest writes a figure and numbers: add --output FOLDER")
     if len(config.nearest) > 1:
         raise ConfigError(
-            f"--nearest {' '.join(config.nearest)}: name one source of data there, photos after SRC"
+            f"--nearest {' '.join(config.nearest)}: give one source of data there, and photos after SRC"
         )
     if not 1 <= config.nearest_k <= MAX_NEAREST_IMAGES:
         raise ConfigError(f"--nearest-k {config.nearest_k} must be from 1 to {MAX_NEAREST_IMAGES}")
@@ -85,7 +85,7 @@ def open_nearest_search(
 ) -> NearestSearch | None:
     """Find the training images, not read yet; None without --nearest.
 
-    Raises DataError for data without any, ConfigError where a model does not say what it is from.
+    Raises DataError for data without training images, ConfigError if SRC does not record its data.
     """
     from patchwords.cli.options import DataRequest
     from patchwords.errors import ConfigError
@@ -93,18 +93,19 @@ def open_nearest_search(
 
     if config.nearest is None:
         return None
-    kept, given = cache.open(), config.nearest[0] if config.nearest else None
+    feature_cache, source_data = cache.open(), config.nearest[0] if config.nearest else None
     columns = config.nearest_image_column, config.nearest_label_column
-    wanted = DataRequest(source, "--nearest", given, *columns)
-    data = wanted.open()
+    request = DataRequest(source, "--nearest", source_data, *columns)
+    data = request.open()
     if data is None:
         raise ConfigError(
-            f"--nearest: {source} does not say which images it was trained on; name them: "
-            "--nearest DATA"
+            f"--nearest: {source} does not record its training images; give them: --nearest DATA"
         )
-    examples, origin = wanted.training(data)
-    few = subsample_examples(examples, config.nearest_images)
-    return NearestSearch(data.source, origin, few, len(examples), config.nearest_k, kept)
+    examples, origin = request.select_training(data)
+    subset = subsample_examples(examples, config.nearest_images)
+    return NearestSearch(
+        data.source, origin, subset, len(examples), config.nearest_k, feature_cache
+    )
 
 
 def inspect_nearest(
@@ -122,91 +123,93 @@ def inspect_nearest(
 
     names, pixels = photos.read_all(examples)
     subject = resize_subject(photos)
-    asked = build_feature_extractor(subject, None)(examples).values  # [n, R]
-    found = compute_search_features(search, subject)
-    cosines, rows = find_nearest_images(asked, found.values, search.k, subject.device.torch_device)
-    places = found.indices[rows]  # [n, k], in the examples of the search
+    queries = build_feature_extractor(subject, None)(examples).values  # [n, R]
+    features = compute_search_features(search, subject)
+    cosines, rows = find_nearest_images(
+        queries, features.values, search.k, subject.device.torch_device
+    )
+    indices = features.indices[rows]  # [n, k], in the examples of the search
     searched = SearchSummary(
         search.data,
         search.origin,
-        images=len(found.values),
-        skipped=len(found.bad),
+        images=len(features.values),
+        skipped=len(features.bad),
         of=search.of,
         asked=search.k,
-        by_chance=median_random_similarity(found.values),
+        by_chance=median_random_similarity(features.values),
     )
-    near = load_neighbours(search.examples, places, cosines, photos)
-    companies = [
+    neighbours = load_neighbours(search.examples, indices, cosines, photos)
+    rows_of_photos = [
         PhotoNeighbours(name, pixels_to_rgb(photo), row)
-        for name, photo, row in zip(names, pixels, near, strict=True)
+        for name, photo, row in zip(names, pixels, neighbours, strict=True)
     ]
     table = [
-        {"path": company.path, "nearest": [describe_neighbour(one) for one in company.neighbours]}
-        for company in companies
+        {"path": photo.path, "nearest": [describe_neighbour(image) for image in photo.neighbours]}
+        for photo in rows_of_photos
     ]
-    results = {**asdict(searched), "k": places.shape[1], "photos": table}
-    arrays = {"nearest_similarity": cosines, "nearest_places": places}
-    inspection.add("nearest", results, arrays, draw_nearest_images(companies, searched))
+    results = {**asdict(searched), "k": indices.shape[1], "photos": table}
+    arrays = {"nearest_similarity": cosines, "nearest_places": indices}
+    inspection.add("nearest", results, arrays, draw_nearest_images(rows_of_photos, searched))
 
 
 def resize_subject(photos: PhotoReader) -> LoadedModel:
-    """The model, to be asked for features at the size that photos are looked at in."""
+    """Set the model's image size to that of the photos."""
     source = replace(photos.loaded.source, preprocess=photos.preprocess)
     return replace(photos.loaded, source=source)
 
 
 def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
-    """Of the images searched, from the cache where they are; DataError where none can be read."""
+    """Compute or load the features to search; raises DataError if no image can be read."""
     from patchwords.cli.progress import show_progress
     from patchwords.errors import DataError
     from patchwords.evaluation.probes.cache import build_feature_extractor
 
     with show_progress("computing features") as progress:
-        found = build_feature_extractor(subject, search.cache, progress)(search.examples)
-    if not len(found.indices):
-        key, reason = search.examples.keys[found.bad[0][0]], found.bad[0][1]
+        features = build_feature_extractor(subject, search.cache, progress)(search.examples)
+    if not len(features.indices):
+        key, reason = search.examples.keys[features.bad[0][0]], features.bad[0][1]
         raise DataError(
             f"{search.data}: none of its training images can be read; the first is {key}: {reason}"
         )
-    return found
+    return features
 
 
 def load_neighbours(
-    examples: ImageDataset, places: np.ndarray, cosines: np.ndarray, photos: PhotoReader
+    examples: ImageDataset, indices: np.ndarray, cosines: np.ndarray, photos: PhotoReader
 ) -> list[list[NearestImage]]:
-    """[n, k] places in the examples -> each with its name, picture and label."""
+    """Look up [n, k] indices of the examples: name, picture and label of each."""
     from patchwords.report.figures.insight import NearestImage
 
-    seen = load_neighbour_pictures(examples, np.unique(places), photos)
+    pictures = load_neighbour_pictures(examples, np.unique(indices), photos)
 
-    def one(place: int, cosine: float) -> NearestImage:
-        label = int(examples.labels[place])
+    def describe(index: int, cosine: float) -> NearestImage:
+        label = int(examples.labels[index])
         name = examples.classes[label] if label >= 0 else None
-        return NearestImage(examples.keys[place], seen.get(place), name, cosine)
+        return NearestImage(examples.keys[index], pictures.get(index), name, cosine)
 
     return [
-        [one(*pair) for pair in zip(*row, strict=True)]
-        for row in zip(places.tolist(), cosines.tolist(), strict=True)
+        [describe(*pair) for pair in zip(*row, strict=True)]
+        for row in zip(indices.tolist(), cosines.tolist(), strict=True)
     ]
 
 
 def load_neighbour_pictures(
-    examples: ImageDataset, places: np.ndarray, photos: PhotoReader
+    examples: ImageDataset, indices: np.ndarray, photos: PhotoReader
 ) -> dict[int, np.ndarray]:
-    """[H, W, 3] of each that can still be read, as the model sees it."""
+    """Load [H, W, 3] of each image that can still be read, as the model sees it."""
     from patchwords.data.loader import load_eval_batches
     from patchwords.evaluation.model_insight import IMAGE_BATCH
     from patchwords.report.inspection import pixels_to_rgb
 
     return {
-        int(places[index]): pixels_to_rgb(pixels)
-        for batch in load_eval_batches(examples.select(places), photos.preprocess, IMAGE_BATCH)
+        int(indices[index]): pixels_to_rgb(pixels)
+        for batch in load_eval_batches(examples.select(indices), photos.preprocess, IMAGE_BATCH)
         for index, pixels in zip(batch.indices.tolist(), batch.images, strict=True)
     }
 
 
 def describe_neighbour(neighbour: NearestImage) -> dict[str, Any]:
-    """A neighbour for results.json."""
+    """Describe a neighbour for results.json."""
     return {
         "path": neighbour.path,
         "label": neighbour.label,

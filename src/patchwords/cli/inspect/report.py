@@ -39,7 +39,7 @@ def run_report(config: ReportCommand) -> int:
     from patchwords.report.run_insight import find_run_images, lacks_insight, write_run_insight
 
     contents = read_run_data(Path(config.run))
-    others = [read_run_data(Path(other)) for other in config.beside]
+    others = [read_run_data(Path(folder)) for folder in config.beside]
     refuse_incomparable(contents, others)
     try:
         examples = find_run_images(contents)
@@ -53,9 +53,11 @@ def run_report(config: ReportCommand) -> int:
 
 
 def refuse_incomparable(run: RunData, others: Sequence[RunData]) -> None:
-    """Raise ConfigError where one of several runs has no accuracy to compare."""
+    """Refuse runs without an accuracy to compare."""
     from patchwords.errors import ConfigError
 
-    for one in (run, *others) if others else ():
-        if not one.evaluation:
-            raise ConfigError(f"--beside: {one.folder} has no evaluation.json, so no accuracy yet")
+    for compared in (run, *others) if others else ():
+        if not compared.evaluation:
+            raise ConfigError(
+                f"--beside: {compared.folder} has no evaluation.json, so no accuracy yet"
+            )

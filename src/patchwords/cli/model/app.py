@@ -49,7 +49,7 @@ class AppCommand:
 
 
 def run_app(config: AppCommand) -> int:
-    """Serve until told to stop."""
+    """Serve the page until it is stopped."""
     from patchwords.app.server import require_app_packages
 
     require_app_packages()
@@ -66,7 +66,9 @@ def run_app(config: AppCommand) -> int:
     from patchwords.device import choose_device
     from patchwords.evaluation.predictions import load_model_on_device
 
-    sock = open_listening_socket(config.host, config.port)  # first: to load a model takes a while
+    sock = open_listening_socket(
+        config.host, config.port
+    )  # before the model, which takes a while to load
     try:
         device = choose_device(config.device, config.precision)
         subject = load_model_on_device(config.run, device, workers=0)
@@ -95,22 +97,22 @@ def run_app(config: AppCommand) -> int:
 
 
 def find_neighbour_photos(config: AppCommand) -> tuple[ImageDataset | None, str]:
-    """Where to look for the nearest: (photos, ""), or (None, why there are none).
+    """Find the photos to search for neighbours; -> (photos, "") or (None, the reason).
 
-    Raises DataError for --data that cannot be read; data of the run that are gone are no error.
+    Raises DataError for --data that cannot be read; missing data of the run are no error.
     """
     from patchwords.cli.options import DataRequest
     from patchwords.errors import PatchwordsError
 
-    wanted = DataRequest(
+    request = DataRequest(
         config.run, "--data", config.data, config.image_column, config.label_column
     )
     try:
-        data = wanted.open()
+        data = request.open()
         if data is None:
-            reason = "the model does not say which images it was trained on: name them by --data"
+            reason = "the training images of the model are not recorded: give them by --data"
             return None, reason
-        return wanted.training(data)[0], ""
+        return request.select_training(data)[0], ""
     except PatchwordsError as error:
         if config.data is not None:
             raise

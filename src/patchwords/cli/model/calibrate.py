@@ -88,7 +88,7 @@ def run_calibrate(config: CalibrateCommand) -> int:
 
 
 def open_quantisable_model(run: str) -> tuple[Pretrained, Path]:
-    """The model and its folder; raises where it cannot be quantised, or is in no folder of ours."""
+    """Load a model that can be quantised, with its folder; raises ConfigError for another one."""
     from patchwords.errors import ConfigError
     from patchwords.models.inference.int8 import check_int8_support
     from patchwords.weights.store import from_pretrained
@@ -98,57 +98,57 @@ def open_quantisable_model(run: str) -> tuple[Pretrained, Path]:
     check_int8_support(source.model)
     if source.home is None or not Path(run).exists():
         raise ConfigError(
-            f"{run} is no folder of patchwords, and ranges are written beside the weights: run "
+            f"{run} is not a folder of patchwords, and ranges are stored next to the weights: run "
             f"patchwords convert {run} DST --to patchwords, then patchwords calibrate DST DATA"
         )
     return source, source.home
 
 
 def open_calibration_data(config: CalibrateCommand) -> tuple[DatasetSplits, ImageDataset]:
-    """DATA or the run's own, and the training images of it."""
+    """Open DATA or the run's own data, and find its training images."""
     from patchwords.cli.options import DataRequest
     from patchwords.errors import ConfigError
 
     columns = config.read.image_column, config.read.label_column
-    wanted = DataRequest(config.run, f"patchwords calibrate {config.run}", config.data, *columns)
-    data = wanted.open()
+    request = DataRequest(config.run, f"patchwords calibrate {config.run}", config.data, *columns)
+    data = request.open()
     if data is None:
         raise ConfigError(
-            f"{config.run} does not say which images it was trained on: name them, patchwords "
+            f"{config.run} does not record its training images: give them, patchwords "
             f"calibrate {config.run} DATA"
         )
-    return data, wanted.training(data)[0]
+    return data, request.select_training(data)[0]
 
 
 def split_calibration_images(
     config: CalibrateCommand, training: ImageDataset, held_out: ImageDataset
 ) -> tuple[ImageDataset, ImageDataset]:
-    """The images to find ranges on, and those to measure the cost on: never the same.
+    """Choose the images to calibrate on, and others to measure the cost on.
 
-    Data without splits are all to train on and all held out: half of them are for ranges.
+    Images of data without splits are both training and held-out images: half are for calibration.
     """
     import numpy as np
 
     from patchwords.evaluation.robustness.perturbation import draw_stratified_subset
     from patchwords.rng import numpy_generator
 
-    def places(examples: ImageDataset) -> list[tuple[str, int]]:
+    def identify(examples: ImageDataset) -> list[tuple[str, int]]:
         return list(zip(examples.keys, examples.sizes.tolist(), strict=True))
 
-    most = len(training)
-    if not set(places(training)).isdisjoint(places(held_out)):
-        most = (most + 1) // 2
+    available = len(training)
+    if not set(identify(training)).isdisjoint(identify(held_out)):
+        available = (available + 1) // 2
     order = numpy_generator(config.seed, "calibrate").permutation(len(training))
-    seen = training.select(np.sort(order[: min(config.images, most)]))
-    known = set(places(seen))
-    judged = held_out.select([i for i, at in enumerate(places(held_out)) if at not in known])
+    seen = training.select(np.sort(order[: min(config.images, available)]))
+    used = set(identify(seen))
+    judged = held_out.select([i for i, key in enumerate(identify(held_out)) if key not in used])
     return seen, judged.select(draw_stratified_subset(judged, min(config.judged, len(judged))))
 
 
 def match_model_labels(
     source: Pretrained, config: CalibrateCommand, judged: ImageDataset
 ) -> ImageDataset:
-    """With labels that are the model's; raises DataError for an unknown class."""
+    """Map the labels to the model's classes; raises DataError for an unknown class."""
     from patchwords.evaluation.held_out import map_to_model_labels
     from patchwords.evaluation.imagenet import rename_wnid_classes
 
@@ -159,7 +159,7 @@ def match_model_labels(
 def find_activation_ranges(
     config: CalibrateCommand, source: Pretrained, seen: ImageDataset
 ) -> tuple[ActivationRanges, int]:
-    """The ranges, and the number of images that could be read."""
+    """Find the ranges of activations; -> they and the number of images that could be read."""
     from patchwords.cli.progress import show_progress
     from patchwords.data.loader import check_bad_image_share, choose_num_workers, load_eval_batches
     from patchwords.models.inference.calibration import collect_activation_ranges
@@ -188,7 +188,7 @@ def find_activation_ranges(
 def measure_precisions(
     config: CalibrateCommand, source: Pretrained, ranges: ActivationRanges, judged: ImageDataset
 ) -> dict[str, Any]:
-    """What each precision answers, and how fast."""
+    """Measure accuracy and speed in each precision."""
     from patchwords.cli.progress import show_progress
     from patchwords.data.loader import load_eval_batches
     from patchwords.evaluation.compare import predict_with_models
@@ -200,59 +200,55 @@ def measure_precisions(
     )
 
     subjects = build_precision_variants(config.run, source, ranges, config.workers)
-    with show_progress("asking in each precision") as progress:
-        answers = predict_with_models(subjects, judged, config.read.max_bad, progress)
+    with show_progress("running in each precision") as progress:
+        predictions = predict_with_models(subjects, judged, config.read.max_bad, progress)
     rows = compare_precisions(
-        dict(zip((s.device.precision for s in subjects), answers, strict=True))
+        dict(zip((s.device.precision for s in subjects), predictions, strict=True))
     )
-    some = next(
+    timed = next(
         batch.images
         for batch in load_eval_batches(judged, source.preprocess, CALIBRATION_BATCH_SIZE)
         if len(batch.indices)
     )
-    speeds = measure_precision_throughput(subjects, some)
+    speeds = measure_precision_throughput(subjects, timed)
     return {
-        "images": len(answers[0]),
+        "images": len(predictions[0]),
         "precisions": [{**row, "images_per_second": speeds[row["precision"]]} for row in rows],
-        "timed_on": describe_timing_setup(some),
+        "timed_on": describe_timing_setup(timed),
     }
 
 
 def print_precisions(results: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    names = ("accuracy", "less fp32", "95 %", "as fp32", "95 %", "images/s")
-    table.add_column("")
-    for name in names:
-        table.add_column(name, justify="right")
+    from patchwords.cli.format import make_table, print_lines
+
+    table = make_table("", "accuracy", "less fp32", "95 %", "as fp32", "95 %", "images/s")
     for row in results["precisions"]:
         table.add_row(row["precision"], *format_precision_cells(row))
     console = Console()
     console.print(table)
     timed = results["timed_on"]
     lines = [
-        f"asked: {results['images']:,} images of {results['split']}, {results['data']}; less fp32: "
-        "points of accuracy; as fp32: the same answer, right or wrong",
+        f"measured on {results['images']:,} images of {results['split']}, {results['data']}; less fp32: "
+        "points of accuracy; as fp32: the same prediction, right or wrong",
         f"images/s: the model alone, {timed['batch']} images at a time, {timed['threads']} "
         f"thread{'s' * (timed['threads'] > 1)} of {timed['device']}",
         f"ranges of {results['calibrated_on']:,} training images: {results['ranges']}",
-        f"now: patchwords predict {results['run']} IMAGES --precision int8",
+        f"next: patchwords predict {results['run']} IMAGES --precision int8",
     ]
     if results["trained_on"] is None:
-        lines.append("beware: what the model was trained on is not recorded with it")
-    for line in lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        lines.append("warning: the training images of the model are not recorded")
+    print_lines(console, *lines)
 
 
 def format_precision_cells(row: dict[str, Any]) -> tuple[str, ...]:
-    """Of one precision; nothing is said of fp32 next to itself."""
+    """Format the row of one precision; fp32 is not compared with itself."""
     from patchwords.cli.evaluate.compare import format_point_cells
 
     speed = f"{row['images_per_second']:,.1f}"
     if row["precision"] == "fp32":
         return f"{row['accuracy']:.2%}", "", "", "", "", speed
     ends = f"{row['agreement_low']:.1%} to {row['agreement_high']:.1%}"
-    apart = format_point_cells(row, "difference")
-    return f"{row['accuracy']:.2%}", *apart, f"{row['agreement']:.2%}", ends, speed
+    difference = format_point_cells(row, "difference")
+    return f"{row['accuracy']:.2%}", *difference, f"{row['agreement']:.2%}", ends, speed

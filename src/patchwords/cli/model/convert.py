@@ -1,4 +1,4 @@
-"""`patchwords convert SRC DST --to FORMAT`: weights from one project's form into another's."""
+"""`patchwords convert SRC DST --to FORMAT`: weights from one project's format into another's."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run_convert(config: ConvertCommand) -> int:
     from patchwords.weights.store import FORMAT_WRITERS, from_pretrained
 
     if config.half and config.to == "google":
-        raise ConfigError("--half: Google's code takes float32 alone; leave --half out")
+        raise ConfigError("--half: Google's code takes only float32; leave --half out")
     check_weights_target(config.target, config.to, config.overwrite)
     size = config.image_size
     source = from_pretrained(
@@ -65,7 +65,9 @@ def run_convert(config: ConvertCommand) -> int:
         architecture=config.model,
         image_size=size * 2 if size is not None and len(size) == 1 else size,
     )
-    if config.to != "patchwords":  # whose config.json alone can say that there are no classes
+    if (
+        config.to != "patchwords"
+    ):  # only config.json of patchwords can say that there are no classes
         source.require_classes(config.source)
     if config.labels is not None:
         source = replace(source, labels=read_labels_file(config.labels, source))
@@ -80,20 +82,20 @@ def run_convert(config: ConvertCommand) -> int:
 
 
 def round_to_float16(model: nn.Module, name: str) -> None:
-    """Round the weights to float16, in place. Raises WeightsError where one is too large for it."""
+    """Round the weights to float16 in place; raises WeightsError for one that is too large."""
     import torch
 
     from patchwords.errors import WeightsError
 
-    most = torch.finfo(torch.float16).max
+    largest = torch.finfo(torch.float16).max
     for key, value in model.state_dict().items():
-        if not value.abs().max() <= most:
-            raise WeightsError(f"--half: {key} of {name} exceeds {most:,.0f}: leave --half out")
+        if not value.abs().max() <= largest:
+            raise WeightsError(f"--half: {key} of {name} exceeds {largest:,.0f}: leave --half out")
     model.half()
 
 
 def read_labels_file(path: Path, source: Pretrained) -> tuple[str, ...]:
-    """One name a line, as many as the model has classes, no two alike. Raises ConfigError."""
+    """Read a class name per line, as many as the model has; raises ConfigError."""
     from patchwords.errors import ConfigError
 
     try:
@@ -105,7 +107,7 @@ def read_labels_file(path: Path, source: Pretrained) -> tuple[str, ...]:
         names.pop()
     for number, name in enumerate(names, 1):
         if not name or name in names[: number - 1]:
-            raise ConfigError(f"--labels {path}, line {number}: {name!r} is empty or there twice")
+            raise ConfigError(f"--labels {path}, line {number}: {name!r} is empty or a duplicate")
     if len(names) != len(source.labels):
         raise ConfigError(
             f"--labels {path} has {len(names)} names for a model of {len(source.labels)} classes"

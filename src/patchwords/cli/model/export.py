@@ -70,7 +70,7 @@ def run_export(config: ExportCommand) -> int:
 
 
 def check_export_options(config: ExportCommand) -> None:
-    """Raises before the model is loaded."""
+    """Refuse contradictory flags before the model is loaded."""
     from patchwords.errors import ConfigError
     from patchwords.export.onnx import DEFAULT_OPSET
     from patchwords.export.write import check_export_target
@@ -78,9 +78,9 @@ def check_export_options(config: ExportCommand) -> None:
     engine = check_export_target(config.file, overwrite=config.overwrite, opset=config.opset)
     if config.to not in ("auto", engine):
         suffix = {"onnx": ".onnx", "openvino": ".xml"}[config.to]
-        raise ConfigError(f"--to {config.to} writes NAME{suffix}, and {config.file} is none")
+        raise ConfigError(f"--to {config.to} writes NAME{suffix}, and {config.file} ends otherwise")
     if engine == "openvino" and config.opset != DEFAULT_OPSET:
-        raise ConfigError(f"--opset {config.opset} is for ONNX: OpenVINO has operators of its own")
+        raise ConfigError(f"--opset {config.opset} is for ONNX: OpenVINO has its own operators")
 
 
 def open_export_source(config: ExportCommand) -> Pretrained:
@@ -97,7 +97,7 @@ def open_export_source(config: ExportCommand) -> Pretrained:
 
 
 def select_calibration_images(config: ExportCommand, source: Pretrained) -> ImageDataset | None:
-    """The images of --calibrate that the run was not trained on."""
+    """Select the images of --calibrate that the run was not trained on."""
     from patchwords.data.open import open_data
     from patchwords.evaluation.held_out import map_to_model_labels, read_run_splits, select_held_out
 
@@ -109,7 +109,7 @@ def select_calibration_images(config: ExportCommand, source: Pretrained) -> Imag
 
 
 def find_recorded_images(config: ExportCommand) -> ImageDataset | None:
-    """Images of the data that the run was made of, if they are still where they were."""
+    """Find the images of the run's data, if they are still there."""
     from patchwords.data.dataset import concatenate_datasets
     from patchwords.data.open import open_data
     from patchwords.errors import PatchwordsError
@@ -124,12 +124,12 @@ def find_recorded_images(config: ExportCommand) -> ImageDataset | None:
         if data != "digits" and not Path(data).exists():  # nothing is fetched from the network
             return None
         return concatenate_datasets(list(open_data(data, need_labels=False).splits.values()))
-    except (PatchwordsError, KeyError):  # noise does without
+    except (PatchwordsError, KeyError):  # then noise is compared
         return None
 
 
 def load_comparison_photos(source: Pretrained, examples: ImageDataset | None) -> Tensor | None:
-    """Some of the images, spread over all: uint8 [B, C, H, W]."""
+    """Load a few images, evenly spread: uint8 [B, C, H, W]."""
     import numpy as np
 
     from patchwords.data.loader import load_eval_batches
@@ -159,27 +159,27 @@ def print_export(config: ExportCommand, source: Pretrained, written: ExportedFil
         f"{written.quantized.largest:.1e} in int8 {scale}"
     )
     if config.calibrate is None:
-        print("what int8 costs in accuracy is not known: --calibrate DATA measures it")
+        print("the accuracy of int8 is not measured; --calibrate DATA does that")
 
 
 def print_accuracy_change(
     config: ExportCommand, source: Pretrained, examples: ImageDataset
 ) -> None:
-    """Both accuracies, and how many images are answered otherwise."""
+    """Print both accuracies, and how many predictions differ."""
     from patchwords.export.runtime import open_exported_model
 
     before = evaluate_on_cpu(source, source.model, examples)
     after = evaluate_on_cpu(source, open_exported_model(config.file).model, examples)
     images = before["evaluation"]["images"]
     print(f"accuracy on {images:,} held-out images of {config.calibrate}:")
-    for name, found in (("PyTorch", before), (str(config.file), after)):
-        accuracy = found["evaluation"]["accuracy"]
+    for name, outcome in (("PyTorch", before), (str(config.file), after)):
+        accuracy = outcome["evaluation"]["accuracy"]
         print(
             f"  {name}: {accuracy['value']:.2%} (95 % interval {accuracy['low']:.2%} to "
             f"{accuracy['high']:.2%})"
         )
-    other = int((before["answers"] != after["answers"]).sum())
-    print(f"  {other:,} of {images:,} images are answered otherwise")
+    changed = int((before["answers"] != after["answers"]).sum())
+    print(f"  {changed:,} of {images:,} images get another prediction")
 
 
 def evaluate_on_cpu(source: Pretrained, model: nn.Module, examples: ImageDataset) -> dict[str, Any]:
@@ -188,12 +188,12 @@ def evaluate_on_cpu(source: Pretrained, model: nn.Module, examples: ImageDataset
     from patchwords.evaluation.held_out import evaluate_predictions, predict_examples
 
     device = choose_device("cpu", "fp32")
-    found = predict_examples(
+    predictions = predict_examples(
         model, examples, source.preprocess, device, choose_num_workers(examples)
     )
     return {
-        "evaluation": evaluate_predictions(found, examples, source.labels, max_bad=0.01),
-        "answers": found.probabilities.argmax(1),
+        "evaluation": evaluate_predictions(predictions, examples, source.labels, max_bad=0.01),
+        "answers": predictions.probabilities.argmax(1),
     }
 
 

@@ -11,6 +11,7 @@ import tyro
 from rich.console import Console
 from rich.table import Table
 
+from patchwords.cli.format import make_table
 from patchwords.errors import ConfigError
 from patchwords.training.config import ModelSettings
 
@@ -69,28 +70,30 @@ def run_models(config: ModelsCommand) -> int:
 
 
 def check_models(config: ModelsCommand) -> None:
-    """Refuse numbers that mean nothing, and flags that would change nothing."""
+    """Refuse numbers below 1, and flags that would change nothing."""
     for name in ("classes", "batch_size", "train_images"):
         value = getattr(config, name)
         if value is not None and not (value > 0 and math.isfinite(value)):
             raise ConfigError(f"--{name.replace('_', '-')} {value:g} must be greater than 0")
-    alone = ModelsCommand(pattern=config.pattern, table6=True, json=config.json)
-    if config.table6 and config != alone:
+    plain = ModelsCommand(pattern=config.pattern, table6=True, json=config.json)
+    if config.table6 and config != plain:
         raise ConfigError(
-            "--table6 is of the paper's models as they were trained: beside it only PATTERN and "
-            "--json have a meaning"
+            "--table6 shows the paper's models as they were trained: only PATTERN and --json go "
+            "with it"
         )
 
 
 def list_model_rows(config: ModelsCommand) -> list[ModelRow]:
-    """One row for each model; where several are asked for, one that is refused has a note."""
+    """List a row per model; of several models, one that is refused has a note."""
     from patchwords.models.zoo import list_models, resolve_model
 
     names = list_models(config.pattern)
     if not names:
         variant = resolve_model(config.pattern)
         return [
-            make_model_row(variant.name, adjust_config(variant.config, config), config, alone=True)
+            make_model_row(
+                variant.name, adjust_config(variant.config, config), config, with_parts=True
+            )
         ]
     rows: list[ModelRow] = []
     for name in names:
@@ -101,22 +104,24 @@ def list_model_rows(config: ModelsCommand) -> list[ModelRow]:
                 raise
             rows.append({"model": name, "note": str(error)})
             continue
-        rows.append(make_model_row(name, shape, config, alone=len(names) == 1))
+        rows.append(make_model_row(name, shape, config, with_parts=len(names) == 1))
     return rows
 
 
 def adjust_config(shape: ModelConfig, config: ModelsCommand) -> ModelConfig:
-    """The named model with the settings that were asked for. Raises ConfigError."""
-    asked = {
+    """Apply the settings of the command line to a named model; raises ConfigError."""
+    settings = {
         name: value for name, value in vars(config.model_settings).items() if value is not None
     }
-    if size := asked.get("image_size"):
-        asked["image_size"] = size * 2 if len(size) == 1 else size
-    return shape.with_settings(num_classes=config.classes, **asked)
+    if size := settings.get("image_size"):
+        settings["image_size"] = size * 2 if len(size) == 1 else size
+    return shape.with_settings(num_classes=config.classes, **settings)
 
 
-def make_model_row(name: str, shape: ModelConfig, config: ModelsCommand, alone: bool) -> ModelRow:
-    """A model's row; with its parts if it is the only one."""
+def make_model_row(
+    name: str, shape: ModelConfig, config: ModelsCommand, with_parts: bool
+) -> ModelRow:
+    """Make the row of a model, with its parts if it is the only one."""
     from patchwords.models.config import ViTConfig
     from patchwords.models.cost import (
         compute_training_flops,
@@ -139,21 +144,21 @@ def make_model_row(name: str, shape: ModelConfig, config: ModelsCommand, alone: 
     }
     if config.train_images is not None:
         row["training_flops"] = compute_training_flops(row["macs"], config.train_images)
-    if alone:
+    if with_parts:
         row["parts"] = [
             {
                 "part": part,
-                "count": len(same),
-                "parameters": sum(one.parameters for one in same),
-                "macs": sum(one.macs for one in same),
+                "count": len(costs),
+                "parameters": sum(cost.parameters for cost in costs),
+                "macs": sum(cost.macs for cost in costs),
             }
-            for part, same in group_part_costs(shape).items()
+            for part, costs in group_part_costs(shape).items()
         ]
     return row
 
 
 def list_table6_rows(config: ModelsCommand) -> list[ModelRow]:
-    """Print Table 6 of the paper next to our count."""
+    """List the rows of the paper's Table 6 with our count."""
     from patchwords.models.zoo import list_models, resolve_model
     from patchwords.planning.table6 import TABLE6
 
@@ -175,51 +180,47 @@ def list_table6_rows(config: ModelsCommand) -> list[ModelRow]:
     return rows
 
 
-# The tables of `patchwords models` on a terminal, and what their columns mean.
-
-
-ModelTableRow = dict[str, Any]
 GB, EXA = 1e9, 1e18
 MAX_NOTE_MODELS = 3  # models that a note names, at most
 
 
-def print_models(rows: list[ModelTableRow], asked: ModelsCommand) -> None:
-    """The models, the parts where there is one model, the legend, the notes."""
+def print_models(rows: list[ModelRow], config: ModelsCommand) -> None:
+    """Print the models (the parts of a single one), the legend and the notes."""
     console = Console()
-    console.print(make_models_table(rows, asked.train_images is not None))
+    console.print(make_models_table(rows, config.train_images is not None))
     if len(rows) == 1:
         console.print()
         console.print(make_parts_table(rows[0]))
     console.print()
-    for line in [*format_legend(asked), *format_model_notes(rows)]:
+    for line in [*format_legend(config), *format_model_notes(rows)]:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
-def format_legend(asked: ModelsCommand) -> list[str]:
-    """What the columns mean, and with which settings the models are others than their names say."""
+def format_legend(config: ModelsCommand) -> list[str]:
+    """Explain the columns, and name the settings that differ from the models' names."""
     settings = {
-        name: value for name, value in vars(asked.model_settings).items() if value is not None
+        name: value for name, value in vars(config.model_settings).items() if value is not None
     }
     settings.pop("image_size", None)  # has a column
     lines = [
         "GMACs: 1e9 multiply-adds, of one image; FLOPs are twice as many.",
-        f"activations: kept by a training step on {asked.batch_size:,} images in "
-        f"{asked.precision}, beside the weights.",
+        f"activations: kept by a training step on {config.batch_size:,} images in "
+        f"{config.precision}, in addition to the weights.",
     ]
-    if asked.train_images is not None:
+    if config.train_images is not None:
         lines.append(
-            f"exaFLOPs: of training on {asked.train_images:,.0f} images, 6 x MACs x images / 1e18."
+            f"exaFLOPs: of training on {config.train_images:,.0f} images, 6 x MACs x images / 1e18."
         )
     if settings:
-        told = ", ".join(f"{name} {value}" for name, value in settings.items())
-        lines.insert(0, f"Models as named, but with {told}.")
+        changes = ", ".join(f"{name} {value}" for name, value in settings.items())
+        lines.insert(0, f"Models as named, with {changes}.")
     return lines
 
 
-def make_models_table(rows: list[ModelTableRow], training: bool) -> Table:
-    """A row for each model. A ResNet has no tokens, but a feature map."""
+def make_models_table(rows: list[ModelRow], training: bool) -> Table:
+    """Make a row per model; a ResNet has a feature map instead of tokens."""
     numbers = ["image", "tokens", "parameters", "GMACs", "activations"]
-    table = _table("model", *numbers, *(["exaFLOPs"] if training else []))
+    table = make_table("model", *numbers, *(["exaFLOPs"] if training else []))
     for row in rows:
         if "note" in row:
             table.add_row(row["model"], *"-" * (len(table.columns) - 1))
@@ -237,9 +238,9 @@ def make_models_table(rows: list[ModelTableRow], training: bool) -> Table:
     return table
 
 
-def make_parts_table(row: ModelTableRow) -> Table:
-    """Where a model's parameters and products are."""
-    table = _table("part", "parameters", "share", "GMACs", "share ")
+def make_parts_table(row: ModelRow) -> Table:
+    """Make a table of the parameters and multiply-adds of each part."""
+    table = make_table("part", "parameters", "share", "GMACs", "share ")
     for part in row["parts"]:
         times = f" x{part['count']}" if part["count"] > 1 else ""
         table.add_row(
@@ -252,10 +253,10 @@ def make_parts_table(row: ModelTableRow) -> Table:
     return table
 
 
-def print_table6(rows: list[ModelTableRow]) -> None:
-    """The paper's exaFLOPs next to ours."""
+def print_table6(rows: list[ModelRow]) -> None:
+    """Print the paper's exaFLOPs next to ours."""
     console = Console()
-    table = _table("model", "epochs", "paper", "counted", "counted / paper", "")
+    table = make_table("model", "epochs", "paper", "counted", "counted / paper", "")
     doubts = []
     for row in rows:
         printed, counted = row["exaflops_printed"], row["exaflops_counted"]
@@ -276,17 +277,17 @@ def print_table6(rows: list[ModelTableRow]) -> None:
         console.print(line, style="dim", markup=False, highlight=False)
 
 
-def format_model_notes(rows: list[ModelTableRow]) -> list[str]:
-    """Why models are without numbers, each reason once, with the models that have it."""
-    why: dict[str, list[str]] = {}
+def format_model_notes(rows: list[ModelRow]) -> list[str]:
+    """List the reasons why models have no numbers, each with its models."""
+    reasons: dict[str, list[str]] = {}
     for row in rows:
         if "note" in row:
-            why.setdefault(row["note"], []).append(row["model"])
-    return [f"{', '.join(_first(models))}: {note}" for note, models in why.items()]
+            reasons.setdefault(row["note"], []).append(row["model"])
+    return [f"{', '.join(_first(models))}: {note}" for note, models in reasons.items()]
 
 
 def format_significant(value: float) -> str:
-    """Four digits, without an exponent.
+    """Format a number with four digits, without an exponent.
 
     >>> format_significant(4262.04), format_significant(0.0123456), format_significant(123456.7)
     ('4,262', '0.01235', '123,457')
@@ -305,11 +306,3 @@ def _first(names: list[str]) -> list[str]:
 
 def _format_sides(sides: list[int]) -> str:
     return f"{sides[0]}x{sides[1]}"
-
-
-def _table(first: str, *numbers: str) -> Table:
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column(first, no_wrap=True)
-    for name in numbers:
-        table.add_column(name, justify="right", no_wrap=True)
-    return table

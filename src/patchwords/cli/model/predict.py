@@ -60,14 +60,14 @@ class PredictCommand:
 
 
 class PredictionWriter(Protocol):
-    """Takes answers as they come."""
+    """Takes predictions one image at a time."""
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None: ...
     def close(self, whole: bool) -> None: ...
 
 
 def run_predict(config: PredictCommand) -> int:
-    """Stream the images through the model; memory does not grow with their number."""
+    """Stream the images through the model, in memory that does not grow with their number."""
     import sys
 
     from patchwords.errors import ConfigError
@@ -84,7 +84,7 @@ def run_predict(config: PredictCommand) -> int:
 
     source, scores = open_predictor(config)
     examples = open_images(config.images)
-    sink = choose_writer(config, len(examples))
+    writer = choose_writer(config, len(examples))
     unreadable, whole = 0, False
     try:
         for path, answers, reason in stream_predictions(
@@ -96,18 +96,18 @@ def run_predict(config: PredictCommand) -> int:
             scores=scores,
         ):
             if reason is None:
-                sink.add(path, answers)
+                writer.add(path, answers)
             else:
                 unreadable += 1
                 print(f"patchwords: {path}: {reason}", file=sys.stderr)
         whole = True
     finally:
-        sink.close(whole)
+        writer.close(whole)
     return 2 if unreadable else 0
 
 
 def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, Scores]:
-    """What knows the classes and the preprocessing, and the function that computes."""
+    """Open the model or exported file, with the function that computes its scores."""
     from functools import partial
 
     from patchwords.device import choose_device
@@ -138,22 +138,24 @@ def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, 
 
 
 def choose_engine(config: PredictCommand) -> str:
-    """What the name of the model says; raises ConfigError where --engine says otherwise."""
+    """Choose the engine by the model's name; raises ConfigError if --engine contradicts it."""
     from patchwords.errors import ConfigError
     from patchwords.export.runtime import ENGINE_SUFFIXES
 
     path = Path(config.model)
-    found = "torch" if path.is_dir() else ENGINE_SUFFIXES.get(path.suffix.lower(), "torch")
-    if config.engine in ("auto", found):
-        return found
-    if found == "torch":
+    default = "torch" if path.is_dir() else ENGINE_SUFFIXES.get(path.suffix.lower(), "torch")
+    if config.engine in ("auto", default):
+        return default
+    if default == "torch":
         suffix = next(suffix for suffix, name in ENGINE_SUFFIXES.items() if name == config.engine)
         raise ConfigError(
-            f"--engine {config.engine} runs an exported file, and {path} is none: make one with "
+            f"--engine {config.engine} runs an exported file, and {path} is not one: make one with "
             f"patchwords export {path} {path.name}{suffix}"
         )
     wants = "a run folder" if config.engine == "torch" else "another file; export writes it"
-    raise ConfigError(f"{path} runs with --engine {found}; --engine {config.engine} takes {wants}")
+    raise ConfigError(
+        f"{path} runs with --engine {default}; --engine {config.engine} takes {wants}"
+    )
 
 
 def choose_writer(config: PredictCommand, images: int) -> PredictionWriter:
@@ -163,7 +165,7 @@ def choose_writer(config: PredictCommand, images: int) -> PredictionWriter:
 
 
 class JsonLinesWriter:
-    """{"path": ..., "predictions": [{"label", "score"}, ...]} a line."""
+    """Prints {"path": ..., "predictions": [{"label", "score"}, ...]} per line."""
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None:
         print(jsonlib.dumps({"path": path, "predictions": answers}), flush=True)
@@ -173,7 +175,7 @@ class JsonLinesWriter:
 
 
 class CsvWriter:
-    """path,rank,label,score; in place only when all of it is there. Shows how far it is."""
+    """Writes path,rank,label,score, with a progress bar; the file appears when it is complete."""
 
     def __init__(self, path: Path, images: int) -> None:
         import csv
@@ -213,7 +215,7 @@ class CsvWriter:
 
 
 class ConsoleWriter:
-    """A line per image, wide or narrow as the names need."""
+    """Prints a line per image."""
 
     def __init__(self, top_k: int) -> None:
         self.top_k = top_k

@@ -1,4 +1,4 @@
-"""`patchwords benchmark [MODEL]`: what this machine can do, what to set, how long a run takes."""
+"""`patchwords benchmark [MODEL]`: the speed of this machine, settings, duration of a run."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from patchwords.cli.format import (
     format_bytes,
     format_epochs,
     format_long_duration,
+    print_lines,
     print_section,
-    print_unwrapped,
 )
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.distributed import get_world
@@ -90,29 +90,31 @@ def run_benchmark(config: BenchmarkCommand) -> int:
     from patchwords.cli.options import claim_output_folder, write_results
     from patchwords.cli.train.plan import parse_image_count
 
-    wanted = None if config.images is None else parse_image_count(config.images)
-    where = config.device, config.precision
-    # What is refused without looking at the data comes before they are opened, which may take long.
+    num_images = None if config.images is None else parse_image_count(config.images)
+    device = config.device, config.precision
+    # Bad settings are refused before the data are opened, which may take long.
     subject = build_workload(
-        config.model, config.image_size, config.batch_size, config.start, wanted, where
+        config.model, config.image_size, config.batch_size, config.start, num_images, device
     )
     examples = open_benchmark_images(config)
-    if config.data is not None and wanted is None:
-        wanted = len(examples)
+    if config.data is not None and num_images is None:
+        num_images = len(examples)
         subject = build_workload(
-            config.model, config.image_size, config.batch_size, config.start, wanted, where
+            config.model, config.image_size, config.batch_size, config.start, num_images, device
         )
     epochs = DEFAULT_EPOCHS[config.start] if config.epochs is None else config.epochs
-    if wanted is not None and not round(wanted * epochs):
-        raise ConfigError(f"--epochs {epochs:g} of {wanted:,} images are not one image")
+    if num_images is not None and not round(num_images * epochs):
+        raise ConfigError(f"--epochs {epochs:g} of {num_images:,} images is less than one image")
     folder = claim_output_folder(config.output, config.overwrite)
     cores = count_usable_cores()
-    with BenchmarkProgress(count_benchmark_stages(subject, cores)) as steps:
-        found = benchmark_machine(subject, examples, cores, config.seconds, steps.tell)
+    with BenchmarkProgress(count_benchmark_stages(subject, cores)) as progress:
+        result = benchmark_machine(subject, examples, cores, config.seconds, progress.show_stage)
     run = (
-        None if wanted is None else estimate_from_benchmark(subject, found.together, wanted, epochs)
+        None
+        if num_images is None
+        else estimate_from_benchmark(subject, result.together, num_images, epochs)
     )
-    results = summarise_benchmark(config, subject, examples, found, run)
+    results = summarise_benchmark(config, subject, examples, result, run)
     if folder is not None:
         write_results(folder, results, list_speed_rows(results), {})
     if config.json:
@@ -123,7 +125,7 @@ def run_benchmark(config: BenchmarkCommand) -> int:
 
 
 def open_benchmark_images(config: BenchmarkCommand) -> ImageDataset:
-    """The images to train on of --data, or made ones."""
+    """Open the training images of --data, or make synthetic ones."""
     if config.data is None:
         from patchwords.benchmark.loader import make_synthetic_photos
 
@@ -140,15 +142,15 @@ def summarise_benchmark(
     config: BenchmarkCommand,
     subject: BenchmarkWorkload,
     examples: ImageDataset,
-    found: BenchmarkResult,
+    result: BenchmarkResult,
     run: BenchmarkEstimate | None,
 ) -> dict[str, Any]:
-    """All of it as one table, which is what --json prints."""
+    """Make what --json prints."""
     from patchwords.benchmark.benchmark import build_finetune_command
     from patchwords.models.cost import count_forward_macs, count_macs, count_parameters
     from patchwords.version import __version__
 
-    results = asdict(found)
+    results = asdict(result)
     parts, compiling = results.pop("parts"), results.pop("compile")
     if run is None:  # the recipe's batch is not known
         results["advice"] = [row for row in results["advice"] if row["name"] != "--grad-accum"]
@@ -160,20 +162,20 @@ def summarise_benchmark(
         "sees": subject.shape.summary,
         "parameters": count_parameters(subject.shape),
         "macs_per_image": count_macs(subject.shape),
-        "macs_computed": count_forward_macs(subject.shape),  # what shares of the peak are meant of
+        "macs_computed": count_forward_macs(subject.shape),  # what the shares of the peak refer to
         "start": config.start,
         "optimizer": subject.training.recipe.optimizer,
         "data": config.data,
         "images": len(examples),
         "image_bytes": float(examples.sizes.mean()),
         **results,
-        "command": build_finetune_command(subject, found.together, config.start, parts, compiling),
+        "command": build_finetune_command(subject, result.together, config.start, parts, compiling),
         "run": run and asdict(run),
     }
 
 
 def list_speed_rows(results: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every speed in a row of its own, for results.csv."""
+    """List every speed in a row, for results.csv."""
     kinds = {kind: results[kind] for kind in ("inference", "training", "input")}
     together = {name: value for name, value in results["together"].items() if name != "phases"}
     kinds["together"] = [together]
@@ -193,24 +195,19 @@ def _check_numbers(config: BenchmarkCommand) -> None:
         raise ConfigError("--batch-size lacks a value; leave it out, or say which")
     for batch in config.batch_size or ():
         if batch < 1:
-            raise ConfigError(f"--batch-size {batch}: it is a number of images, 1 or more")
+            raise ConfigError(f"--batch-size {batch} must be at least 1")
     if config.epochs is not None and config.images is None and config.data is None:
-        raise ConfigError(
-            f"--epochs {config.epochs:g} of what? Give --images with a number, or --data"
-        )
+        raise ConfigError(f"--epochs {config.epochs:g} needs --images with a number, or --data")
     if config.image_column is not None and config.data is None:
-        raise ConfigError("--image-column names a column of --data; give that, too")
-
-
-# What a machine does with a model, on a terminal; and how far the measuring is.
+        raise ConfigError("--image-column needs --data")
 
 
 GIB = 2**30
-BUSY_LOAD = 0.5  # programs that ran just before: from here on, speeds are too low
+BUSY_LOAD = 0.5  # load average above which measured speeds are too low
 
 
 class BenchmarkProgress:
-    """On stderr: a bar on a terminal, a line for each step elsewhere."""
+    """Shows progress on stderr: a bar on a terminal, a line per stage elsewhere."""
 
     def __init__(self, total: int) -> None:
         self.console = Console(stderr=True)
@@ -225,12 +222,12 @@ class BenchmarkProgress:
         )
         self.task = self.bar.add_task("", total=total)
 
-    def tell(self, what: str) -> None:
-        """What is measured next."""
+    def show_stage(self, stage: str) -> None:
+        """Show what is measured next."""
         if not self.console.is_terminal:
-            line = f"{self.done + 1}/{self.total} {what}"
+            line = f"{self.done + 1}/{self.total} {stage}"
             self.console.print(line, markup=False, highlight=False, soft_wrap=True)
-        self.bar.update(self.task, completed=self.done, description=what)
+        self.bar.update(self.task, completed=self.done, description=stage)
         self.done += 1
 
     def __enter__(self) -> BenchmarkProgress:
@@ -247,53 +244,53 @@ class BenchmarkProgress:
 
 
 def print_benchmark(results: dict[str, Any], folder: Path | None) -> None:
-    """Print the table of `commands.benchmark.summarise`."""
+    """Print the results by section, then the advice."""
     console = Console(width=CONSOLE_WIDTH, highlight=False)
     height, width = results["image_size"]
     title = f"{results['model']} at {height}x{width} on {results['machine']['name']}"
     console.print(Text(title, style="bold"))
     print_section(console, "The machine", machine_rows(results["machine"]))
-    for name, what in {
-        "inference": "Inference, as patchwords predict asks",
+    for name, section in {
+        "inference": "Inference, as in patchwords predict",
         "training": f"Training step, {results['optimizer']}",
     }.items():
-        console.print(Text(f"\n{what}", style="bold"))
+        console.print(Text(f"\n{section}", style="bold"))
         console.print(make_speed_table(results[name]))
     print_section(console, "Input", input_rows(results))
     print_section(console, "Where the time of a training goes", phase_rows(results["together"]))
     print_section(console, "The step by kind of operation", share_rows(results["operations"]))
     print_section(console, "Advice for predict", advice_rows(results["prediction"]))
     print_section(console, "Advice for training", advice_rows(results["advice"]))
-    print_unwrapped(console, f"\n  {results['command']}")
+    print_lines(console, f"\n  {results['command']}")
     if results["run"] is not None:
         print_section(console, "Your run", training_time_rows(results))
-        print_unwrapped(console, f"\n  {results['run']['plan']}")
+        print_lines(console, f"\n  {results['run']['plan']}")
     if folder is not None:
-        print_unwrapped(console, f"\nresults: {folder}")
+        print_lines(console, f"\nresults: {folder}")
 
 
-def machine_rows(found: dict[str, Any]) -> list[tuple[str, str, str]]:
-    used = f"{pluralise(found['threads'], 'thread')} on {pluralise(found['cores'], 'core')}"
+def machine_rows(machine: dict[str, Any]) -> list[tuple[str, str, str]]:
+    used = f"{pluralise(machine['threads'], 'thread')} on {pluralise(machine['cores'], 'core')}"
     rows = [
         (
             f"matrix peak, {precision}",
             f"{format_compact(peak)}FLOP/s",
-            used if found["device"] == "cpu" else "",
+            used if machine["device"] == "cpu" else "",
         )
-        for precision, peak in found["peak_flops_per_second"].items()
+        for precision, peak in machine["peak_flops_per_second"].items()
     ]
     rows.append(
-        ("memory", format_bytes(found["copied_bytes_per_second"]) + "/s", "read and written")
+        ("memory", format_bytes(machine["copied_bytes_per_second"]) + "/s", "read and written")
     )
-    rows.append(("free memory", f"{found['free_bytes'] / GIB:.1f} GiB", "before this"))
-    if found["load"] is not None and found["load"] >= BUSY_LOAD:
-        why = "other programs ran just before: if they still do, all speeds are too low"
-        rows.append(("load", f"{found['load']:.1f}", why))
+    rows.append(("free memory", f"{machine['free_bytes'] / GIB:.1f} GiB", "before this"))
+    if machine["load"] is not None and machine["load"] >= BUSY_LOAD:
+        warning = "other programs ran just before: if they still run, all speeds are too low"
+        rows.append(("load", f"{machine['load']:.1f}", warning))
     return rows
 
 
 def make_speed_table(rows: list[dict[str, Any]]) -> Table:
-    """A row for each precision and number of images at a time."""
+    """Make a table of speed and memory per precision and batch size."""
     from patchwords.benchmark.advice import format_throughput
 
     table = Table(box=None, pad_edge=False)
@@ -302,13 +299,13 @@ def make_speed_table(rows: list[dict[str, Any]]) -> Table:
         table.add_column(name, justify="right", no_wrap=True)
     table.add_column("", style="dim")
     for row in rows:
-        used, held = row["share_of_peak"], row["memory_bytes"]
+        share, memory = row["share_of_peak"], row["memory_bytes"]
         table.add_row(
             row["precision"],
             format_count(row["batch"]),
             UNKNOWN_VALUE if row["skipped"] else format_throughput(row["images_per_second"]),
-            UNKNOWN_VALUE if used is None else f"{used:.0%}" if used >= 0.1 else f"{used:.1%}",
-            UNKNOWN_VALUE if held is None else f"{held / GIB:.2f} GiB",
+            UNKNOWN_VALUE if share is None else f"{share:.0%}" if share >= 0.1 else f"{share:.1%}",
+            UNKNOWN_VALUE if memory is None else f"{memory / GIB:.2f} GiB",
             row["skipped"] or "",
         )
     return table
@@ -317,15 +314,15 @@ def make_speed_table(rows: list[dict[str, Any]]) -> Table:
 def input_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
     from patchwords.benchmark.advice import format_throughput
 
-    named = "made JPEGs of 500 x 375 pixels" if results["data"] is None else results["data"]
-    what = f"{named}, {format_bytes(results['image_bytes'])} each"
+    named = "synthetic JPEGs of 500 x 375 pixels" if results["data"] is None else results["data"]
+    description = f"{named}, {format_bytes(results['image_bytes'])} each"
     return [
         (
             "between the steps" if row["workers"] == 0 else pluralise(row["workers"], "worker"),
             f"{format_throughput(row['images_per_second'])} images/s",
-            what if place == 0 else "",
+            description if index == 0 else "",
         )
-        for place, row in enumerate(results["input"])
+        for index, row in enumerate(results["input"])
     ]
 
 
@@ -351,14 +348,14 @@ def advice_rows(rows: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
 
 
 def training_time_rows(results: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """How long, and from which numbers."""
+    """List how long training takes, and from which numbers."""
     from patchwords.benchmark.advice import format_throughput
 
-    found = results["run"]
-    seen = f"{format_count(found['images'])} images x {format_epochs(found['epochs'])}"
-    speed = f"{format_throughput(found['images_per_second'])} images/s, training and input together"
-    steps = f"{format_count(found['steps'])} steps of {format_count(found['batch'])}"
+    run = results["run"]
+    seen = f"{format_count(run['images'])} images x {format_epochs(run['epochs'])}"
+    speed = f"{format_throughput(run['images_per_second'])} images/s, training and input together"
+    steps = f"{format_count(run['steps'])} steps of {format_count(run['batch'])}"
     return [
-        ("training", format_long_duration(found["seconds"]), f"{seen} / {speed}"),
+        ("training", format_long_duration(run["seconds"]), f"{seen} / {speed}"),
         ("steps", steps, "evaluation and checkpoints are not counted"),
     ]

@@ -1,4 +1,4 @@
-"""`patchwords plan`: what a training costs, before it is paid for."""
+"""`patchwords plan`: what a training costs, before it starts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def run_plan(config: PlanCommand) -> int:
 
 
 def check_plan(config: PlanCommand) -> tuple[TrainingWorkload, HardwareSetup]:
-    """The training and the machine that are asked for; raises ConfigError by the flag's name."""
+    """Build the training and the hardware setup; raises ConfigError that names the flag."""
     from patchwords.models.zoo import resolve_model
     from patchwords.planning.estimate import HardwareSetup, TrainingWorkload
     from patchwords.planning.hardware import HARDWARE, choose_hardware_precision, find_hardware
@@ -104,15 +104,15 @@ def check_plan(config: PlanCommand) -> tuple[TrainingWorkload, HardwareSetup]:
     _check_numbers(config)
     if config.gpu is None and config.measured is None:
         raise ConfigError(
-            f"which hardware? Give --gpu with one of {', '.join(HARDWARE)}; or --measured with "
-            "the images a second of a short run"
+            f"--gpu is missing: give one of {', '.join(HARDWARE)}; or --measured with "
+            "the images per second of a short run"
         )
     if config.parallel == "fsdp" and config.gpus == 1:
-        raise ConfigError("--parallel fsdp shares weights out over devices; --gpus 1 is only one")
+        raise ConfigError("--parallel fsdp shards weights over several devices, and --gpus is 1")
     if config.gpus > config.batch_size:
         raise ConfigError(
             f"--gpus {config.gpus} for batches of {config.batch_size}: a device would have no "
-            f"image; up to {config.batch_size} can take part"
+            f"image; use at most {config.batch_size}"
         )
     settings: dict[str, Any] = {"num_classes": config.classes}
     if config.image_size is not None:
@@ -129,18 +129,18 @@ def check_plan(config: PlanCommand) -> tuple[TrainingWorkload, HardwareSetup]:
     )
     if not training.seen:
         raise ConfigError(
-            f"--epochs {config.epochs:g} of {training.images:,} images are not one image"
+            f"--epochs {config.epochs:g} of {training.images:,} images is less than one image"
         )
     if config.micro_batch is not None and config.micro_batch * config.gpus > config.batch_size:
         raise ConfigError(
             f"--micro-batch {config.micro_batch} on {config.gpus} devices is more than the batch "
-            f"of {config.batch_size}; up to {config.batch_size // config.gpus} would do"
+            f"of {config.batch_size}; use at most {config.batch_size // config.gpus}"
         )
     return training, HardwareSetup(hardware, layout, config.utilisation, config.measured)
 
 
 def parse_image_count(text: str) -> int:
-    """'303e6', '1,281,167' or a data set of the paper, as a number of images.
+    """Parse a number of images: '303e6', '1,281,167' or a data set of the paper.
 
     >>> parse_image_count("303e6"), parse_image_count("ImageNet-21k")
     (303000000, 14197122)
@@ -153,10 +153,10 @@ def parse_image_count(text: str) -> int:
     except ValueError:
         near = did_you_mean(name, DATA_SET_SIZES)
         raise ConfigError(
-            f"--images {text!r}: expected a number, as 303e6, or a data set{near}"
+            f"--images {text!r}: expected a number, such as 303e6, or a data set{near}"
         ) from None
     if not math.isfinite(number) or number < 1 or number != int(number):
-        raise ConfigError(f"--images {text} must be a whole number from 1 up, as 303e6")
+        raise ConfigError(f"--images {text} must be a whole number of at least 1, such as 303e6")
     return int(number)
 
 
@@ -173,13 +173,13 @@ def _check_numbers(config: PlanCommand) -> None:
         raise ConfigError("--image-size takes one number, or height and width")
 
 
-# Every number of a plan in one table, which is what `--json` prints: the unit is in each name.
-
-
 def estimate_plan(
     config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
 ) -> dict[str, Any]:
-    """The whole plan; raises ConfigError where the hardware has no peak in this precision."""
+    """Compute the plan as --json prints it, with the unit in each name.
+
+    Raises ConfigError if the hardware has no peak in this precision.
+    """
     from patchwords.models.zoo import resolve_model
 
     return {
@@ -231,47 +231,47 @@ def _hardware(training: TrainingWorkload, machine: HardwareSetup) -> dict[str, A
 def _time(
     config: PlanCommand, training: TrainingWorkload, machine: HardwareSetup
 ) -> dict[str, Any]:
-    """How long, and what the data and the money have to be for that."""
+    """Estimate time, price, and the speed that reading and decoding need."""
     from patchwords.planning.estimate import (
         JPEGS_PER_CORE_SECOND,
         estimate_decoding_cores,
         estimate_time,
     )
 
-    spent = estimate_time(training, machine)
+    duration = estimate_time(training, machine)
     price = config.price_per_hour
     return {
-        "utilisation": spent.utilisation,
+        "utilisation": duration.utilisation,
         "utilisation_is": "measured" if machine.measured else "assumed",
-        "images_per_second": spent.images_per_second,
-        "seconds": spent.seconds,
-        "days": spent.seconds / 86_400,
-        "device_days": spent.device_days,
+        "images_per_second": duration.images_per_second,
+        "seconds": duration.seconds,
+        "days": duration.seconds / 86_400,
+        "device_days": duration.device_days,
         "price_per_device_hour": price,
-        "price": price and price * spent.device_days * 24,
+        "price": price and price * duration.device_days * 24,
         "image_kb": config.image_kb,
         "data_gb": training.images * config.image_kb / 1e6,
-        "read_mb_per_second": spent.images_per_second * config.image_kb / 1e3,
+        "read_mb_per_second": duration.images_per_second * config.image_kb / 1e3,
         "decoded_images_per_second_and_core": list(JPEGS_PER_CORE_SECOND),
-        "decoding_cores": list(estimate_decoding_cores(spent.images_per_second)),
+        "decoding_cores": list(estimate_decoding_cores(duration.images_per_second)),
     }
 
 
 def _memory(
     training: TrainingWorkload, machine: HardwareSetup, micro_batch: int | None
 ) -> dict[str, Any]:
-    """The layouts side by side, and, where the one asked for does not fit, one that does."""
+    """Compute the memory of each layout; if the chosen one does not fit, find one that does."""
     from patchwords.planning.estimate import find_fitting_layout, fit_in_memory, list_layouts
 
-    found = {
+    fits = {
         layout: fit_in_memory(training, replace(machine, layout=layout), micro_batch)
         for layout in list_layouts(machine.layout)
     }
     would_fit = None
-    if found[machine.layout].fits is False:
+    if fits[machine.layout].fits is False:
         would_fit = find_fitting_layout(training, machine, micro_batch)
     return {
-        "memory": [_layout(one, layout == machine.layout) for layout, one in found.items()],
+        "memory": [_layout(fit, layout == machine.layout) for layout, fit in fits.items()],
         "would_fit": would_fit
         and {
             "devices": would_fit.devices,
@@ -281,31 +281,28 @@ def _memory(
     }
 
 
-def _layout(one: MemoryFit, chosen: bool) -> dict[str, Any]:
-    held = one.footprint
+def _layout(fit: MemoryFit, chosen: bool) -> dict[str, Any]:
+    footprint = fit.footprint
     return {
-        "parallel": one.layout.parallel if one.layout.devices > 1 else None,
-        "checkpoint_activations": one.layout.checkpointing,
+        "parallel": fit.layout.parallel if fit.layout.devices > 1 else None,
+        "checkpoint_activations": fit.layout.checkpointing,
         "chosen": chosen,
-        "weights_bytes": held.weights,
-        "gradients_bytes": held.gradients,
-        "buckets_bytes": held.buckets,
-        "state_bytes": held.state,
-        "average_bytes": held.average,
-        "weights_at_work_bytes": held.weights_at_work,
-        "activations_bytes": held.activations(one.micro_batch),
-        "total_bytes": one.total_bytes,
-        "fits": one.fits,
-        "most_images": one.most_images,
-        "micro_batch": one.micro_batch,
-        "parts": one.parts,
+        "weights_bytes": footprint.weights,
+        "gradients_bytes": footprint.gradients,
+        "buckets_bytes": footprint.buckets,
+        "state_bytes": footprint.state,
+        "average_bytes": footprint.average,
+        "weights_at_work_bytes": footprint.weights_at_work,
+        "activations_bytes": footprint.activations(fit.micro_batch),
+        "total_bytes": fit.total_bytes,
+        "fits": fit.fits,
+        "most_images": fit.most_images,
+        "micro_batch": fit.micro_batch,
+        "parts": fit.parts,
     }
 
 
-# A plan on a terminal: four sections, a formula beside each number.
-
-
-# Rows of the table of memory: what is in a device, under its name in the estimate.
+# Rows of the table of memory: title and name in the estimate.
 MEMORY_PARTS = {
     "weights": "weights_bytes",
     "gradients": "gradients_bytes",
@@ -318,7 +315,7 @@ MEMORY_PARTS = {
 
 
 def print_plan(plan: dict[str, Any]) -> None:
-    """Print the estimate of `commands.plan.calculate`."""
+    """Print a plan in four sections, with a formula next to each number."""
     console = Console(width=CONSOLE_WIDTH, highlight=False)
     height, width = plan["image_size"]
     hardware = plan["hardware"] or "a device of measured speed"
@@ -365,7 +362,7 @@ def compute_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def make_memory_table(plan: dict[str, Any]) -> Table:
-    """A column for each layout, the one asked for marked."""
+    """Make a table of memory with a column per layout; the chosen one is marked."""
     table = Table(box=None, pad_edge=False)
     table.add_column("", min_width=20, no_wrap=True)
     rows = plan["memory"]
@@ -394,7 +391,7 @@ def format_fit(row: dict[str, Any]) -> tuple[str, str]:
 
 
 def list_memory_notes(plan: dict[str, Any]) -> list[Text]:
-    """What the numbers rest on, and what to do where they are too large."""
+    """List the assumptions, and a layout that fits if the chosen one does not."""
     shares = "* as asked for; a device's share of a batch = images at a time x parts"
     if plan["hardware"]:
         free = f"fits: within 90 % of {plan['hardware_memory_gib']} GiB. "
@@ -409,7 +406,8 @@ def list_memory_notes(plan: dict[str, Any]) -> list[Text]:
 
 
 def suggest_layout(would_fit: dict[str, Any] | None) -> str:
-    """
+    """Suggest flags that fit in memory.
+
     >>> suggest_layout({"devices": 8, "parallel": "fsdp", "checkpoint_activations": True})
     'This would: --gpus 8 --parallel fsdp --checkpoint-activations'
     """
@@ -477,7 +475,8 @@ def data_rows(plan: dict[str, Any]) -> list[tuple[str, str, str]]:
 
 
 def format_gib(size: int) -> str:
-    """
+    """Format a size in GiB.
+
     >>> format_gib(3 * GIB), format_gib(5_000_000), format_gib(0)
     ('3.00', '0.005', '-')
     """

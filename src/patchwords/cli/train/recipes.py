@@ -52,7 +52,7 @@ def run_recipes(config: RecipesCommand) -> int:
 
 
 def recipe_to_dict(row: Recipe) -> dict[str, Any]:
-    """Everything about a recipe, for JSON: no clipping is null."""
+    """Describe a recipe for JSON; clip is null if gradients are not clipped."""
     kind, amount = row.length
     return {
         "recipe": row.name,
@@ -78,7 +78,7 @@ def recipe_to_dict(row: Recipe) -> dict[str, Any]:
 
 
 def format_recipe_command(row: Recipe) -> str:
-    """What runs it."""
+    """Format the command that trains by a recipe."""
     if row.finetunes:
         return f"patchwords finetune DATA --weights WEIGHTS --recipe {row.name}"
     return f"patchwords pretrain DATA --recipe {row.name}"
@@ -111,10 +111,7 @@ def _plain(value: Any) -> Any:
     return None if isinstance(value, float) and math.isinf(value) else value
 
 
-# The tables of `patchwords recipes` on a terminal.
-
-
-LIST_WIDTH = 100  # columns that the list takes
+LIST_WIDTH = 100  # columns of the list
 # What the trainer adds to a name: training/engine/optimizer.py and training/plan.py.
 VALUE_MEANINGS = {
     ("optimizer", "adamw"): "Adam, betas 0.9 and 0.999, decoupled weight decay",
@@ -142,9 +139,9 @@ SETTING_UNITS = {
 
 
 def print_recipe_list(rows: list[Recipe]) -> None:
-    """One line each, under their sources."""
+    """Print a line per recipe, grouped by source."""
     console = Console()
-    console.width = max(console.width, LIST_WIDTH)  # a name that is cut short is of no use
+    console.width = max(console.width, LIST_WIDTH)  # names must not be cut short
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("recipe", "model", "data"):
         table.add_column(name, no_wrap=True)
@@ -165,22 +162,22 @@ def print_recipe_list(rows: list[Recipe]) -> None:
     console.print(table)
     console.print()
     for line in (
-        "length: on the recipe's own data. lr: peak learning rate. decay: of the weights, x lr.",
-        "One whole, with its command and cost: patchwords recipes NAME",
+        "length: on the recipe's own data. lr: peak learning rate. decay: weight decay, x lr.",
+        "All settings of a recipe, its command and its cost: patchwords recipes NAME",
     ):
         console.print(line, style="dim", markup=False, highlight=False)
 
 
 def print_recipe(recipe: dict[str, Any]) -> None:
-    """All settings of one recipe, what it costs, and how to run it."""
+    """Print all settings of a recipe, its cost and its command."""
     console = Console()
     title = f"{recipe['recipe']}: {recipe['source']}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold", no_wrap=True)
     table.add_column()
     table.add_column(style="dim")
-    for name, value, said in list_recipe_settings(recipe):
-        table.add_row(name, value, said)
+    for name, value, meaning in list_recipe_settings(recipe):
+        table.add_row(name, value, meaning)
     console.print(table)
     console.print()
     if recipe["note"]:
@@ -190,11 +187,11 @@ def print_recipe(recipe: dict[str, Any]) -> None:
 
 
 def list_recipe_settings(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
-    """(name, value, what it means)."""
+    """List (name, value, meaning) of every setting."""
     kind = "epochs" if "epochs" in recipe else "steps"
     rates = " ".join(f"{rate:g}" for rate in recipe["lr_tried"])
     classes = "" if recipe["classes"] is None else f", {recipe['classes']:,} classes"
-    sized = {
+    amounts = {
         "data": (recipe["data"], f"{recipe['images']:,} images{classes}"),
         "model": (recipe["model"] or "any", ""),
         kind: (
@@ -212,10 +209,10 @@ def list_recipe_settings(recipe: dict[str, Any]) -> list[tuple[str, str, str]]:
         )
         for name, value in recipe["settings"].items()
     }
-    exa = f"{recipe['training_flops'] / 1e18:,.4g}"
-    of = f"6 x MACs x images seen / 1e18, of {recipe['cost_of']} on its data"
-    cost = {"exaFLOPs": (exa, of)}
-    return [(name, *said) for name, said in {**sized, **settings, **cost}.items()]
+    exaflops = f"{recipe['training_flops'] / 1e18:,.4g}"
+    unit = f"6 x MACs x images seen / 1e18, of {recipe['cost_of']} on its data"
+    cost = {"exaFLOPs": (exaflops, unit)}
+    return [(name, *row) for name, row in {**amounts, **settings, **cost}.items()]
 
 
 def _hashable(value: Any) -> Any:
@@ -223,7 +220,8 @@ def _hashable(value: Any) -> Any:
 
 
 def _format_value(value: Any) -> str:
-    """
+    """Format a setting as on the command line.
+
     >>> _format_value([0.05, 1.0]), _format_value(True), _format_value(None), _format_value(6 / 7)
     ('0.05 1', 'yes', 'none', '0.8571')
     """

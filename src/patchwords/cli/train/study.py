@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json as jsonlib
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -14,8 +16,6 @@ from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from patchwords.planning.hardware import Hardware
     from patchwords.studies.budget import TrialCost
     from patchwords.studies.runner import StudyRequest
@@ -78,18 +78,17 @@ def run_study(config: StudyCommand) -> int:
         print_study_plan(study, config)
         return 0
     if config.output is None:
-        raise ConfigError(f"say where the results go: --output FOLDER, such as runs/{config.name}")
+        raise ConfigError(
+            f"--output is missing: give a folder for the results, such as runs/{config.name}"
+        )
     from rich.console import Console
 
-    from patchwords.studies.runner import StudyRequest
-    from patchwords.studies.runner import execute_study as carry_out
+    from patchwords.cli.format import print_lines
+    from patchwords.studies.runner import StudyRequest, execute_study
 
     console = Console(stderr=config.json)
-
-    def tell(line: str) -> None:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
-
-    asked = StudyRequest(
+    show = partial(print_lines, console)
+    request = StudyRequest(
         study,
         config.scale,
         config.output,
@@ -101,17 +100,17 @@ def run_study(config: StudyCommand) -> int:
         config.device,
         config.precision,
     )
-    results = carry_out(asked, tell, format_study_command(config))
-    write_study(asked, results, format_study_command(config))
+    results = execute_study(request, show, format_study_command(config))
+    write_study(request, results, format_study_command(config))
     if config.json:
         print(jsonlib.dumps(results))
     else:
-        print_study(results, config.output, tell)
+        print_study(results, config.output, show)
     return 0
 
 
 def format_study_command(config: StudyCommand) -> str:
-    """What was asked for, as it can be said again."""
+    """Format the command line that repeats this study."""
     words = ["patchwords", "study", str(config.name), "--scale", config.scale]
     for name in ("data", "transfer", "output", "seeds", "budget", "jobs"):
         value = getattr(config, name)
@@ -123,32 +122,32 @@ def format_study_command(config: StudyCommand) -> str:
     return shlex.join(words)
 
 
-def write_study(asked: StudyRequest, results: dict[str, Any], command: str) -> None:
-    """results.json and results.csv, the figure, and the two pages."""
+def write_study(request: StudyRequest, results: dict[str, Any], command: str) -> None:
+    """Write results.json, results.csv, the figures, and the page as HTML and Markdown."""
     from patchwords.cli.options import write_results
     from patchwords.files import write_atomically
     from patchwords.studies.page import build_page_blocks, render_html_page, render_markdown_page
 
     figures = {
-        **asked.study.draw_figures(results),
-        **asked.study.draw_stored_figures(asked.output, results),
+        **request.study.draw_figures(results),
+        **request.study.draw_stored_figures(request.output, results),
     }
-    write_results(asked.output, results, results["cells"], figures)
+    write_results(request.output, results, results["cells"], figures)
     pictures = [name.removesuffix(".png") for name in figures if name.endswith(".png")]
-    pieces = build_page_blocks(asked.study, results, pictures, command)
+    blocks = build_page_blocks(request.study, results, pictures, command)
     write_atomically(
-        asked.output / "page.html", render_html_page(asked.study.title, pieces, figures)
+        request.output / "page.html", render_html_page(request.study.title, blocks, figures)
     )
-    write_atomically(asked.output / "page.md", render_markdown_page(asked.study.title, pieces))
+    write_atomically(request.output / "page.md", render_markdown_page(request.study.title, blocks))
 
 
-def print_study(results: dict[str, Any], folder: Path, tell: Any) -> None:
-    """The verdicts, and where the rest is."""
+def print_study(results: dict[str, Any], folder: Path, show: Callable[[str], None]) -> None:
+    """Print the verdicts, and the path of the page."""
     from patchwords.studies.page import format_difference
 
     for claim in results["claims"]:
-        tell(f"{claim['verdict']}: {claim['text']}: {format_difference(claim)}")
-    tell(f"page:    {folder / 'page.html'}")
+        show(f"{claim['verdict']}: {claim['text']}: {format_difference(claim)}")
+    show(f"page:    {folder / 'page.html'}")
 
 
 def print_studies(json: bool) -> None:
@@ -173,7 +172,7 @@ def print_studies(json: bool) -> None:
 
 
 def study_to_dict(study: Study) -> dict[str, Any]:
-    """A study, for JSON."""
+    """Describe a study for JSON."""
     from patchwords.studies.study import SCALES
 
     return {
@@ -213,7 +212,7 @@ def format_scale_cost(about: dict[str, Any]) -> str:
 
 
 def format_data_needs(about: dict[str, Any]) -> str:
-    """Which images it takes, and what for."""
+    """Describe the images that a study needs."""
     if not about["needs"]:
         return "needs no images"
     if not about["transfer"]:
@@ -225,23 +224,23 @@ def format_data_needs(about: dict[str, Any]) -> str:
 def estimate_study_costs(
     study: Study, name: ScaleName, hardware: Hardware | None = None
 ) -> list[TrialCost]:
-    """Of every pre-training and cell, with one seed."""
+    """Estimate the cost of every pre-training and trial, for one seed."""
     from patchwords.studies.budget import estimate_trial_cost
     from patchwords.studies.study import StudyContext
 
     scale = study.scales[name]
-    bench = StudyContext(Path("."), scale, "data", "transfer")
+    context = StudyContext(Path("."), scale, "data", "transfer")
     return [
-        estimate_trial_cost(cell, bench, hardware)
-        for cell in (*scale.list_pretrainings(1), *scale.list_trials(1))
+        estimate_trial_cost(trial, context, hardware)
+        for trial in (*scale.list_pretrainings(1), *scale.list_trials(1))
     ]
 
 
 def print_study_plan(study: Study, config: StudyCommand) -> None:
-    """A line for each cell, and the sum over cells and seeds."""
+    """Print the cost of each trial, and the sum over trials and seeds."""
     from rich.console import Console
-    from rich.table import Table
 
+    from patchwords.cli.format import make_table, print_lines
     from patchwords.planning.hardware import find_hardware
     from patchwords.report.format import format_compact
     from patchwords.studies.budget import ASSUMED_UTILISATION
@@ -257,13 +256,12 @@ def print_study_plan(study: Study, config: StudyCommand) -> None:
         total = {"seeds": seeds, "hardware": hardware.name, "device_days": days}
         print(jsonlib.dumps({"cells": rows, **total}, indent=1))
         return
-    costs = [cost for cost in costs if cost.images]  # what only measures costs little
+    costs = [cost for cost in costs if cost.images]  # trials that only measure cost little
     if not costs:
         print(f"{study.name} trains nothing; {config.scale} takes {scale.time}")
         return
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in ("cell", "parameters", "MACs", "images", "steps", "compute", "device-days"):
-        table.add_column(column, justify="left" if column == "cell" else "right", no_wrap=True)
+    columns = ("parameters", "MACs", "images", "steps", "compute", "device-days")
+    table = make_table("trial", *columns)
     for cost in costs:
         table.add_row(
             cost.name,
@@ -274,12 +272,12 @@ def print_study_plan(study: Study, config: StudyCommand) -> None:
             format_flops(cost.flops),
             f"{cost.device_days:.3g}",
         )
-    console: Console = Console(highlight=False)
+    console = Console()
     console.print(table)
     total_flops = seeds * sum(cost.flops for cost in costs)
-    for line in (
+    print_lines(
+        console,
         f"{len(costs)} trainings x {seeds}: {format_flops(total_flops)}, {days:.3g} device-days on "
         f"{hardware.name} at {ASSUMED_UTILISATION:.0%} of its peak (an assumption; see patchwords plan)",
         format_data_needs(scale_to_dict(study, config.scale)),
-    ):
-        console.print(line, markup=False, soft_wrap=True)
+    )

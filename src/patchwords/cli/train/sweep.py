@@ -1,12 +1,13 @@
-"""`patchwords sweep DATA --weights SRC`: which learning rate, by the paper's protocol."""
+"""`patchwords sweep DATA --weights SRC`: the learning rate, by the paper's protocol."""
 
 from __future__ import annotations
 
 import json as jsonlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from patchwords.cli.options import TrainCommand
 from patchwords.evaluation.sweeps.config import SweepConfig
@@ -14,7 +15,11 @@ from patchwords.evaluation.sweeps.config import SweepConfig
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from patchwords.data.dataset import ImageDataset
     from patchwords.evaluation.sweeps.sweep import SweepResult
+    from patchwords.training.logs.display import Display
+
+SeriesT = TypeVar("SeriesT")
 
 
 @dataclass(frozen=True)
@@ -42,35 +47,49 @@ def parse_sweep(words: Sequence[str]) -> SweepCommand:
 
 
 def run_sweep(config: SweepCommand) -> int:
-    """Sweep, write the table and the figure, say what came of it."""
+    """Sweep, write the table and the figure, print the result."""
+    from patchwords.evaluation.sweeps.sweep import sweep_learning_rates
+
+    views = (sweep_results, sweep_rows, draw_sweep, print_sweep)
+    return run_series(config, sweep_learning_rates, *views)
+
+
+def run_series(
+    config: Any,
+    train: Callable[[Any, Display, Callable[[Path, ImageDataset], object]], SeriesT],
+    results: Callable[[SeriesT], dict[str, Any]],
+    rows: Callable[[SeriesT], list[dict[str, Any]]],
+    draw: Callable[[SeriesT], dict[str, bytes]],
+    show: Callable[[SeriesT, Console], None],
+) -> int:
+    """Train several runs into one folder; write their results, rows and figure, print them."""
     config.check()
     from rich.console import Console
 
     from patchwords.cli.options import write_results
     from patchwords.distributed import is_main_process
-    from patchwords.evaluation.sweeps.sweep import sweep_learning_rates
     from patchwords.report.run_insight import write_report_with_insight
     from patchwords.training.logs.display import Display
 
     console = Console(stderr=config.json, quiet=not is_main_process())
     report = partial(write_report_with_insight, device=config.machine.device)
-    outcome = sweep_learning_rates(config, Display(console), report)
-    if not is_main_process():  # of several processes, the main one writes and speaks
+    outcome = train(config, Display(console), report)
+    if not is_main_process():  # of several processes, the main one writes and prints
         return 0
-    found = sweep_results(outcome)
-    write_results(outcome.folder, found, sweep_rows(outcome), draw_sweep(outcome))
+    summary = results(outcome)
+    write_results(Path(summary["folder"]), summary, rows(outcome), draw(outcome))
     if config.json:
-        print(jsonlib.dumps(found))
+        print(jsonlib.dumps(summary))
     else:
-        print_sweep(outcome, console)
+        show(outcome, console)
     return 0
 
 
 def sweep_results(outcome: SweepResult) -> dict[str, Any]:
-    """results.json, and what --json prints."""
+    """Make results.json, which --json prints, too."""
     return {
         "folder": str(outcome.folder),
-        "cells": [asdict(cell) for cell in outcome.cells],
+        "cells": [asdict(trial) for trial in outcome.cells],
         "lr": outcome.chosen.lr,
         "remarks": outcome.remarks,
         "test": asdict(outcome.spread),
@@ -86,23 +105,23 @@ def sweep_results(outcome: SweepResult) -> dict[str, Any]:
 
 
 def sweep_rows(outcome: SweepResult) -> list[dict[str, Any]]:
-    """results.csv: a row for each run."""
+    """Make the rows of results.csv: one per run."""
     table: list[dict[str, Any]] = []
-    for cell in outcome.cells:
-        low, high = (None, None) if cell.accuracy is None else cell.interval
+    for trial in outcome.cells:
+        low, high = (None, None) if trial.accuracy is None else trial.interval
         table.append(
             {
-                "run": cell.folder,
-                "lr": cell.lr,
+                "run": trial.folder,
+                "lr": trial.lr,
                 "seed": None,
                 "split": "dev",
-                "accuracy": cell.accuracy,
+                "accuracy": trial.accuracy,
                 "low": low,
                 "high": high,
-                "loss": cell.loss,
-                "images": cell.images,
-                "chosen": cell is outcome.chosen,
-                "note": cell.why,
+                "loss": trial.loss,
+                "images": trial.images,
+                "chosen": trial is outcome.chosen,
+                "note": trial.why,
             }
         )
     for final in outcome.finals:
@@ -124,18 +143,18 @@ def sweep_rows(outcome: SweepResult) -> list[dict[str, Any]]:
 
 
 def draw_sweep(outcome: SweepResult) -> dict[str, bytes]:
-    """Dev accuracy over the learning rate, which is on a logarithmic axis."""
+    """Draw dev accuracy over the learning rate."""
     from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
-    alive = [cell for cell in outcome.cells if cell.accuracy is not None]
-    low, high = zip(*(cell.interval for cell in alive), strict=True)
-    rates = [cell.lr for cell in alive]
-    accuracy = [cell.accuracy for cell in alive if cell.accuracy is not None]
-    lost = [f"{cell.lr:g}" for cell in outcome.cells if cell.accuracy is None]
+    trained = [trial for trial in outcome.cells if trial.accuracy is not None]
+    low, high = zip(*(trial.interval for trial in trained), strict=True)
+    rates = [trial.lr for trial in trained]
+    accuracy = [trial.accuracy for trial in trained if trial.accuracy is not None]
+    diverged = [f"{trial.lr:g}" for trial in outcome.cells if trial.accuracy is None]
     caption = (
-        f"Accuracy on {alive[0].images:,} dev images, with 95 % intervals (Wilson); "
+        f"Accuracy on {trained[0].images:,} dev images, with 95 % intervals (Wilson); "
         f"{outcome.chosen.lr:g} is chosen. {format_sweep_accuracy(outcome)}."
-        + (f" Training diverged at {', '.join(lost)}." if lost else "")
+        + (f" Training diverged at {', '.join(diverged)}." if diverged else "")
     )
     curve = Curve("dev", rates, accuracy, low, high)
     panel = Panel(
@@ -145,14 +164,14 @@ def draw_sweep(outcome: SweepResult) -> dict[str, bytes]:
 
 
 def format_sweep_accuracy(outcome: SweepResult) -> str:
-    """The test accuracy, with the spread over the seeds where there are several."""
-    first, over = outcome.finals[0].evaluation, outcome.spread
-    if over.std is None:
+    """Format the test accuracy with its interval or, for several seeds, its deviation."""
+    first, spread = outcome.finals[0].evaluation, outcome.spread
+    if spread.std is None:
         low, high = first["accuracy"]["low"], first["accuracy"]["high"]
-        how = f"95 % interval {low:.1%} to {high:.1%}"
+        uncertainty = f"95 % interval {low:.1%} to {high:.1%}"
     else:
-        how = f"standard deviation {over.std:.2%} over {over.n} seeds"
-    return f"Test accuracy {over.mean:.1%} on {first['images']:,} images ({how})"
+        uncertainty = f"standard deviation {spread.std:.2%} over {spread.n} seeds"
+    return f"Test accuracy {spread.mean:.1%} on {first['images']:,} images ({uncertainty})"
 
 
 def print_sweep(outcome: SweepResult, console: Console) -> None:
@@ -161,14 +180,14 @@ def print_sweep(outcome: SweepResult, console: Console) -> None:
     table = Table(box=None, pad_edge=False, header_style="bold")
     for name in ("learning rate", "dev accuracy", "95 % interval", "loss", ""):
         table.add_column(name, justify="right" if name else "left")
-    for cell in outcome.cells:
-        if cell.accuracy is None:
-            table.add_row(f"{cell.lr:g}", "-", "-", "-", "diverged")
+    for trial in outcome.cells:
+        if trial.accuracy is None:
+            table.add_row(f"{trial.lr:g}", "-", "-", "-", "diverged")
             continue
-        low, high = cell.interval
-        chosen = "chosen" if cell is outcome.chosen else ""
-        numbers = f"{cell.accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{cell.loss:.3f}"
-        table.add_row(f"{cell.lr:g}", *numbers, chosen)
+        low, high = trial.interval
+        chosen = "chosen" if trial is outcome.chosen else ""
+        numbers = f"{trial.accuracy:.1%}", f"{low:.1%} to {high:.1%}", f"{trial.loss:.3f}"
+        table.add_row(f"{trial.lr:g}", *numbers, chosen)
     console.print(table)
     for line in (
         *outcome.remarks[1:],

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json as jsonlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
@@ -47,32 +45,15 @@ def parse_vtab(words: Sequence[str]) -> VtabCommand:
 
 
 def run_vtab(config: VtabCommand) -> int:
-    """Train and judge every task, write the table and the figure, say what came of it."""
-    config.check()
-    from rich.console import Console
-
-    from patchwords.cli.options import write_results
-    from patchwords.distributed import is_main_process
+    """Train and evaluate on every task, write the table and the figure, print the result."""
+    from patchwords.cli.train.sweep import run_series
     from patchwords.evaluation.sweeps.vtab import evaluate_vtab
-    from patchwords.report.run_insight import write_report_with_insight
-    from patchwords.training.logs.display import Display
 
-    console = Console(stderr=config.json, quiet=not is_main_process())
-    report = partial(write_report_with_insight, device=config.machine.device)
-    outcome = evaluate_vtab(config, Display(console), report)
-    if not is_main_process():  # of several processes, the main one writes and speaks
-        return 0
-    found = vtab_results(outcome)
-    write_results(outcome.folder, found, vtab_rows(outcome), draw_vtab(outcome))
-    if config.json:
-        print(jsonlib.dumps(found))
-    else:
-        print_vtab(outcome, console)
-    return 0
+    return run_series(config, evaluate_vtab, vtab_results, vtab_rows, draw_vtab, print_vtab)
 
 
 def vtab_results(outcome: VtabResult) -> dict[str, Any]:
-    """results.json, and what --json prints."""
+    """Make results.json, which --json prints, too."""
     from patchwords.evaluation.sweeps.vtab_tasks import TABLE_9_MODELS
 
     def means(group: VtabGroup | None) -> dict[str, Any]:
@@ -100,7 +81,7 @@ def vtab_results(outcome: VtabResult) -> dict[str, Any]:
 
 
 def vtab_rows(outcome: VtabResult) -> list[dict[str, Any]]:
-    """results.csv: a row for each task, the paper's accuracies as shares, too."""
+    """Make the rows of results.csv: one per task, with the paper's accuracies as shares."""
     from patchwords.evaluation.sweeps.vtab_tasks import TABLE_9_MODELS
 
     def published(score: VtabScore) -> dict[str, float]:
@@ -127,7 +108,7 @@ def vtab_rows(outcome: VtabResult) -> list[dict[str, Any]]:
 
 
 def draw_vtab(outcome: VtabResult) -> dict[str, bytes]:
-    """A line for each task: ours, with its interval, and the paper's."""
+    """Draw a line for each task: our accuracy with its interval, and the paper's."""
     from patchwords.evaluation.sweeps.vtab_tasks import TABLE_9_MODELS
     from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
@@ -144,7 +125,7 @@ def draw_vtab(outcome: VtabResult) -> dict[str, bytes]:
 
 
 def format_vtab_mean(outcome: VtabResult) -> str:
-    """The mean, and of how many tasks."""
+    """Format the mean accuracy and the number of tasks."""
     done = len(outcome.scores)
     which = "the 19 tasks" if not outcome.missing and done == 19 else f"{done} of the 19 tasks"
     return f"VTAB-1k: mean accuracy {outcome.mean():.1%} over {which}"
@@ -173,12 +154,12 @@ def print_vtab(outcome: VtabResult, console: Console) -> None:
         table.add_column(name, justify="left" if name == "task" else "right", no_wrap=True)
     for group in outcome.groups:
         for score in outcome.chosen(group):
-            found = score.evaluation["accuracy"]
+            accuracy = score.evaluation["accuracy"]
             table.add_row(
                 score.task.name,
                 f"{score.evaluation['images']:,}",
-                f"{found['value']:.1%}",
-                f"{100 * found['low']:.0f}-{found['high']:.0%}",
+                f"{accuracy['value']:.1%}",
+                f"{100 * accuracy['low']:.0f}-{accuracy['high']:.0%}",
                 *(f"{value:.1f}%" for value in score.task.table_9),
             )
         add_mean_row(table, outcome, group)
@@ -186,7 +167,7 @@ def print_vtab(outcome: VtabResult, console: Console) -> None:
     console.print(table)
     for line in (
         format_vtab_mean(outcome),
-        "beside it Table 9 of the paper; its means here are over the same tasks",
+        "next to it Table 9 of the paper, with means over the same tasks",
         *list_vtab_caveats(outcome),
         f"table:   {outcome.folder / 'results.csv'}, vtab.png",
     ):
@@ -194,7 +175,7 @@ def print_vtab(outcome: VtabResult, console: Console) -> None:
 
 
 def add_mean_row(table: Any, outcome: VtabResult, group: VtabGroup | None) -> None:
-    """The line of a group, or, with None, of all tasks."""
+    """Add the mean of a group of tasks or, for None, of all tasks."""
     from patchwords.evaluation.sweeps.vtab_tasks import TABLE_9_MODELS
 
     count = len(outcome.chosen(group))
