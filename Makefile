@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/ready
+# What `make test-fast` runs, except tests that are marked slow.
+FAST := tests/models tests/data tests/weights tests/interpret tests/training tests/test_*.py
 
-.PHONY: help demo test lint types check bench format clean
+.PHONY: help demo test test-fast lint types check bench format clean
 
 help: ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
 # Set up once, and again whenever the versions or the dependencies change.
 $(READY): pyproject.toml constraints.txt
@@ -26,8 +28,11 @@ demo: $(READY) ## train on handwritten digits, from random weights and by transf
 	$(DEMO) --weights patchwords:cifar10-small --output runs/demo
 	$(BIN)/patchwords report runs/demo --beside runs/demo-scratch
 
-test: $(READY) ## run the tests
-	$(BIN)/python -m pytest -q
+test: $(READY) ## run the tests; ARGS='-n 2 --dist loadfile' in two processes
+	$(BIN)/python -m pytest -q $(ARGS)
+
+test-fast: $(READY) ## run the fast tests of the lower floors, under a minute on two cores
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m "not slow" $(FAST)
 
 lint: $(READY) ## check style and formatting
 	$(BIN)/ruff check .

@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("chrome")
+BROWSERS = ("chromium", "chromium-browser", "chrome", "google-chrome")
+CHROMIUM = next(filter(None, map(shutil.which, BROWSERS)), None)
 
 
 class Failed(AssertionError):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
-import resource
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,9 +106,7 @@ def free_memory(device: torch.device) -> int:
     free = _read_number(Path("/proc/meminfo"), "MemAvailable:") * 1024 or pages
     limit = _read_number(Path("/sys/fs/cgroup/memory.max"))
     used = _read_number(Path("/sys/fs/cgroup/memory.current"))
-    cache = _read_number(
-        Path("/sys/fs/cgroup/memory.stat"), "inactive_file"
-    )  # given up when needed
+    cache = _read_number(Path("/sys/fs/cgroup/memory.stat"), "inactive_file")  # can be freed
     return min(free, max(0, limit - used + cache)) if limit else free
 
 
@@ -119,9 +116,11 @@ def peak_memory(device: torch.device) -> int:
 
     if device.type == "cuda":
         return int(torch.cuda.max_memory_allocated(device))
-    here = _read_number(Path("/proc/self/status"), "VmHWM:") * 1024
-    if here:
-        return here
+    peak = _read_number(Path("/proc/self/status"), "VmHWM:") * 1024
+    if peak or sys.platform == "win32":  # Windows: not known
+        return peak
+    import resource
+
     unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

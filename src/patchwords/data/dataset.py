@@ -170,8 +170,8 @@ def build_dataset_splits(
     `digests` are by row of the reader.
     """
     if classes is None:
-        found = {name for listing in listings.values() for name in listing.names}
-        classes = sorted(name for name in found if name is not None)
+        names = {name for listing in listings.values() for name in listing.names}
+        classes = sorted(name for name in names if name is not None)
     label: dict[str | None, int] = {name: i for i, name in enumerate(classes)}
     label[None] = -1
     splits = {

@@ -277,10 +277,10 @@ def _orientation(image: Image.Image, data: bytes) -> int:
 
 def _reason(fault: Exception) -> str:
     """Return a decoder's error as one line."""
-    said = " ".join(str(fault).split()) or type(fault).__name__
-    if any(word in said.lower() for word in ("truncated", "unexpected end", "eof", "incomplete")):
-        return f"truncated: {said}"
-    return f"damaged: {said}"
+    text = " ".join(str(fault).split()) or type(fault).__name__
+    if any(word in text.lower() for word in ("truncated", "unexpected end", "eof", "incomplete")):
+        return f"truncated: {text}"
+    return f"damaged: {text}"
 
 
 LOSSLESS_SIDE = 64  # pixels up to which pages keep an image without loss

@@ -248,13 +248,15 @@ def _no_such_path(path: str) -> str:
 def _list_images(path: str) -> list[tuple[str, int]]:
     """List the (path, bytes) that one argument names."""
     if os.path.isdir(path):
-        found = walk_folder(path)
-        if not found.images:
+        listing = walk_folder(path)
+        if not listing.images:
             others = (
-                f"; found {format_suffix_counts(found.others)}" if found.others else ", it is empty"
+                f"; found {format_suffix_counts(listing.others)}"
+                if listing.others
+                else ", it is empty"
             )
             raise DataError(f"{path}: no images in this folder{others}")
-        return [(os.path.join(path, name), size) for name, size in found.images]
+        return [(os.path.join(path, name), size) for name, size in listing.images]
     names = [path] if os.path.exists(path) else sorted(glob.glob(path, recursive=True))
     if not names:
         raise DataError(f"{path}: no file matches" if glob.has_magic(path) else _no_such_path(path))

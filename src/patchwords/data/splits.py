@@ -161,9 +161,9 @@ def allocate_class_quotas(
         low = np.maximum(low, (counts >= at_least_one_of).astype(np.int64))
     high = np.minimum(np.ceil(exact).astype(np.int64), np.maximum(counts - keep, 0))
     quota = np.minimum(low, high)
-    wanted = int(np.floor(exact.sum() + 0.5))
+    total = int(np.floor(exact.sum() + 0.5))
     for label in np.lexsort((-counts, quota - exact)):
-        if quota.sum() >= wanted:
+        if quota.sum() >= total:
             break
         quota[label] += quota[label] < high[label]
     return quota
@@ -361,7 +361,7 @@ def exclude_listed_images(data: DatasetSplits, path: str) -> DatasetSplits:
         kept = np.flatnonzero([image not in listed for image in images])
         if len(kept):
             splits[split] = examples.select(kept)
-    before, after = (sum(map(len, some.values())) for some in (data.splits, splits))
+    before, after = (sum(map(len, parts.values())) for parts in (data.splits, splits))
     if listed and before == after:
         raise DataError(
             f"--exclude {path}: none of its {pluralize(len(listed), 'image')} is in {data.source}; "

@@ -44,24 +44,24 @@ def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConf
     drop_parameters(weights, "head.linear.")
     # A single class stands for none: it is that of pre-training without labels.
     if new.num_classes == 1:
-        said = "the head is left out, as there are no classes to train it for"
+        note = "the head is left out, as there are no classes to train it for"
     else:
         replaced = old.num_classes if old.num_classes > 1 else "none"
-        said = (
+        note = (
             f"the head is new, for {new.num_classes} classes in place of {replaced}: it starts "
             "from zero (Sec. 3.2)"
         )
     if new.head_bias:
-        said += f", with a bias of {new.head_bias:.3g}"
+        note += f", with a bias of {new.head_bias:.3g}"
     before, after = get_tanh_layer_width(old), get_tanh_layer_width(new)
     if before != after:
         drop_parameters(weights, "head.representation.")
     if after:
         origin = "that the weights have" if before == after else "with initial weights"
-        said += f", on a tanh layer of {after} {origin}"
+        note += f", on a tanh layer of {after} {origin}"
     elif before:
-        said += f"; the tanh layer of {before} before it is left out, too"
-    return [said]
+        note += f"; the tanh layer of {before} before it is left out, too"
+    return [note]
 
 
 def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
@@ -70,7 +70,7 @@ def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfi
         return []
     if old.classifier == new.classifier:
         return []
-    said = [
+    notes = [
         f"the head reads {POOLING_DESCRIPTIONS[new.classifier]} in place of {POOLING_DESCRIPTIONS[old.classifier]}"
     ]
     table = weights.get("positions.table")  # [n, T, D]
@@ -80,15 +80,15 @@ def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfi
             del weights[name]
         if table is not None:
             weights["positions.table"] = table[:, 1:].clone()
-        said.append("the class token and its position are dropped")
+        notes.append("the class token and its position are dropped")
     if new.num_prefix_tokens:
         if table is not None:
             row = table.new_zeros(table.shape[0], 1, table.shape[2])  # [n, 1, D]
             weights["positions.table"] = torch.cat([row, table], dim=1)
-        said.append("the class token and its position start from zero")
+        notes.append("the class token and its position start from zero")
     if new.classifier == "map":
-        said.append("the pooling starts from initial weights")
-    return ["; ".join(said)]
+        notes.append("the pooling starts from initial weights")
+    return ["; ".join(notes)]
 
 
 def get_tanh_layer_width(config: ModelConfig) -> int | None:

@@ -30,16 +30,16 @@ VIT_SHAPE_FIELDS = (  # what makes other weights, the classes, the channels and 
 TRUNK_SHAPE_FIELDS = ("units", "width_factor", "form", "spatial")
 
 
-def has_same_shape(found: ModelConfig, asked: ModelConfig, settings: Mapping[str, Any]) -> bool:
+def has_same_shape(config: ModelConfig, other: ModelConfig, settings: Mapping[str, Any]) -> bool:
     """Return whether weights of one model suit another, apart from `settings`."""
-    if type(found) is not type(asked) or type(found.trunk) is not type(asked.trunk):
+    if type(config) is not type(other) or type(config.trunk) is not type(other.trunk):
         return False
-    own = VIT_SHAPE_FIELDS if isinstance(found, ViTConfig) else ()
+    fields = VIT_SHAPE_FIELDS if isinstance(config, ViTConfig) else ()
     shapes = {TrunkConfig: TRUNK_SHAPE_FIELDS, ConvStemConfig: CONV_STEM_SETTINGS}
-    trunk = shapes[type(found.trunk)] if found.trunk else ()
+    trunk = shapes[type(config.trunk)] if config.trunk else ()
     return all(
-        getattr(found, name) == settings.get(name, getattr(asked, name)) for name in own
-    ) and all(getattr(found.trunk, name) == getattr(asked.trunk, name) for name in trunk)
+        getattr(config, name) == settings.get(name, getattr(other, name)) for name in fields
+    ) and all(getattr(config.trunk, name) == getattr(other.trunk, name) for name in trunk)
 
 
 def find_architecture_name(config: ModelConfig) -> str | None:

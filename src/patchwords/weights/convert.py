@@ -61,10 +61,10 @@ def read_json_table(path: Path) -> dict[str, Any]:
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Read the tensors of a file or a folder. Raises WeightsError."""
     if path.is_dir():
-        found = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
-        if not found:
+        files = [path / name for name in WEIGHT_FILES if (path / name).is_file()]
+        if not files:
             raise WeightsError(f"{path} holds no weights: it lacks {' and '.join(WEIGHT_FILES)}")
-        path = found[0]
+        path = files[0]
     return read_safetensors(path) if ".safetensors" in path.name else read_torch(path)
 
 
@@ -90,21 +90,21 @@ def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, sour
     if config.layers > len(weights):  # before a model of absurd depth is built
         raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
     if (misfit := find_shape_mismatch(weights, get_tensor_shapes(config))) is not None:
-        name, wanted, found = misfit
-        raise WeightsError(f"{source}: {name} should be {wanted}, and is {found}")
+        name, expected, actual = misfit
+        raise WeightsError(f"{source}: {name} should be {expected}, and is {actual}")
 
 
 def find_shape_mismatch(
-    weights: Mapping[str, Tensor], wanted: Mapping[str, tuple[int, ...]]
+    weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]]
 ) -> tuple[str, object, object] | None:
     """Return (name, config's shape, tensor's shape) of the first mismatch, if there is one.
 
     A shape is "absent" where there is no such tensor, or where none is wanted.
     """
-    found = {name: tuple(value.shape) for name, value in weights.items()}
-    for name in sorted(wanted.keys() | found.keys()):
-        if wanted.get(name) != found.get(name):
-            return name, wanted.get(name, "absent"), found.get(name, "absent")
+    shapes = {name: tuple(value.shape) for name, value in weights.items()}
+    for name in sorted(expected.keys() | shapes.keys()):
+        if expected.get(name) != shapes.get(name):
+            return name, expected.get(name, "absent"), shapes.get(name, "absent")
     return None
 
 

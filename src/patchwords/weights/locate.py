@@ -84,7 +84,7 @@ def find_best_augreg(model: str, index: Path) -> str:
     The authors' own choice where only a model is named (vit_jax/train.py). `model` is spelled as
     in the table, "R26+S/32", or as in file names, "R26_S_32".
     """
-    wanted = model.replace("+", "_").replace("/", "_")
+    prefix = model.replace("+", "_").replace("/", "_")
     best: dict[str, tuple[float, str]] = {}  # model -> (accuracy, stem)
     try:
         with open(index, newline="", encoding="utf-8") as file:
@@ -98,9 +98,9 @@ def find_best_augreg(model: str, index: Path) -> str:
         raise WeightsError(
             f"{index} is not AugReg's table of models ({error}); delete it to download it again"
         ) from error
-    if wanted not in best:
-        raise WeightsError(f"AugReg has no model {model!r}{did_you_mean(wanted, best)}")
-    return best[wanted][1].removesuffix(".npz")
+    if prefix not in best:
+        raise WeightsError(f"AugReg has no model {model!r}{did_you_mean(prefix, best)}")
+    return best[prefix][1].removesuffix(".npz")
 
 
 WeightsKind = Literal["patchwords", "huggingface", "timm", "google"]
@@ -236,8 +236,8 @@ def fetch_from_hub(repository: str) -> WeightsLocation:
 
     patterns = ["config.json", "preprocessor_config.json", "model*.safetensors", "*.index.json"]
     try:
-        found = Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
-        if not any(found.glob("*.safetensors")):
+        folder = Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
+        if not any(folder.glob("*.safetensors")):
             huggingface_hub.snapshot_download(repository, allow_patterns="pytorch_model*.bin")
     except GatedRepoError as error:
         raise WeightsError(
@@ -255,5 +255,5 @@ def fetch_from_hub(repository: str) -> WeightsLocation:
             f"another machine fetch config.json and model.safetensors from "
             f"https://huggingface.co/{repository}, put them into one folder, and give its path"
         ) from error
-    place = locate_folder(found)
+    place = locate_folder(folder)
     return WeightsLocation(place.kind, place.path, repository)

@@ -37,11 +37,11 @@ if TYPE_CHECKING:
 
 def digest_tensors(tensors: Mapping[str, Tensor]) -> str:
     """Hash every tensor's name, type, shape and bytes."""
-    found = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for name, tensor in tensors.items():
-        found.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        digest.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 # Activation ranges, stored next to the weights: int8 needs them (models/inference/calibration.py).
@@ -90,9 +90,9 @@ def load_activation_ranges(folder: Path | None, model: Model) -> ActivationRange
             "again"
         )
     if (misfit := find_shape_mismatch(ranges, list_range_shapes(model))) is not None:
-        name, wanted, found = misfit
+        name, expected, actual = misfit
         raise WeightsError(
-            f"{path}: {name[:80]} should be {wanted}, and is {found}: run patchwords calibrate "
+            f"{path}: {name[:80]} should be {expected}, and is {actual}: run patchwords calibrate "
             f"{run} again"
         )
     if not all(value.isfinite().all() for value in ranges.values()):

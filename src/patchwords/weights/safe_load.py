@@ -289,8 +289,8 @@ def _read_parts(index: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[
     tensors: dict[str, Tensor] = {}
     for part in parts:
         found = read(index.with_name(part))
-        wanted = {name for name, place in places.items() if place == part}
-        for name in sorted(wanted ^ found.keys()):
+        names = {name for name, place in places.items() if place == part}
+        for name in sorted(names ^ found.keys()):
             there = "has" if name in found else "lacks"
             raise WeightsError(f"{index.with_name(part)} {there} {name[:80]!r}, against {index}")
         tensors |= found

@@ -82,14 +82,14 @@ def read_weights(
         loaded = read_google(read_npz(place.path), place.name)
     else:  # only a file by itself needs to be told
         loaded = read_timm(place.path, (architecture or place.name) if place.alone else None)
-    found = loaded.architecture
-    if architecture is None or found is None or architecture == found:
+    stored = loaded.architecture
+    if architecture is None or stored is None or architecture == stored:
         return loaded
-    asked = resolve_model(architecture)
-    if asked.name == found or has_same_shape(loaded.config, asked.config, settings or {}):
+    requested = resolve_model(architecture)
+    if requested.name == stored or has_same_shape(loaded.config, requested.config, settings or {}):
         return loaded
     raise WeightsError(
-        f"{place.path} holds weights of {found}, but {architecture} was asked for: leave that out"
+        f"{place.path} holds weights of {stored}, but {architecture} was asked for: leave that out"
     )
 
 

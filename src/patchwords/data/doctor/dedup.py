@@ -94,13 +94,13 @@ def find_duplicates(
     )
 
 
-def format_duplicates_csv(found: Duplicates) -> str:
+def format_duplicates_csv(duplicates: Duplicates) -> str:
     """Format a CSV with a row for each image to leave out, as `--exclude` reads it."""
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(DUPLICATES_CSV_HEADER)
-    for image, test, key, distance, same_file in found.matches:
-        path, size = found.examples.keys[image], int(found.examples.sizes[image])
+    for image, test, key, distance, same_file in duplicates.matches:
+        path, size = duplicates.examples.keys[image], int(duplicates.examples.sizes[image])
         rows.writerow((path, size, key, test, distance, "yes" if same_file else "no"))
     return text.getvalue()
 

@@ -86,7 +86,7 @@ def find_near_pairs(
     -> positions in a, positions in b, distances, each [pairs]; in order of these positions. As in
     `group_near_duplicates` only hashes that share a band are compared: 10^6 with 10^5 in seconds.
     """
-    found = [np.empty((0, 3), np.int64)]
+    near_pairs = [np.empty((0, 3), np.int64)]
     edges = np.linspace(0, HASH_BITS, distance + 2).astype(int)
     for low, high in pairwise(edges.tolist()):
         mask = np.uint64((1 << (high - low)) - 1)
@@ -98,8 +98,8 @@ def find_near_pairs(
         for rows, others in zip(
             _slices(by_a, starts_a, ends_a), _slices(by_b, starts_b, ends_b), strict=True
         ):
-            found += _near_in_bucket(a, b, rows, others, distance)
-    pairs = np.unique(np.concatenate(found), axis=0)  # a pair may share several bands
+            near_pairs += _near_in_bucket(a, b, rows, others, distance)
+    pairs = np.unique(np.concatenate(near_pairs), axis=0)  # a pair may share several bands
     return pairs[:, 0], pairs[:, 1], pairs[:, 2]
 
 
@@ -119,11 +119,11 @@ def _near_in_bucket(
     """Find the near pairs of a bucket, [pairs, 3]: positions in a and b, and distance."""
     step = max(1, MAX_COMPARISONS // len(others))
     for start in range(0, len(rows), step):
-        some = rows[start : start + step]
-        apart = hamming_distances(a[some], b[others])
+        block = rows[start : start + step]
+        apart = hamming_distances(a[block], b[others])
         i, j = np.nonzero(apart <= distance)
         if len(i):
-            yield np.stack([some[i], others[j], apart[i, j].astype(np.int64)], axis=1)
+            yield np.stack([block[i], others[j], apart[i, j].astype(np.int64)], axis=1)
 
 
 def _join_bucket(
@@ -164,5 +164,5 @@ def _group_members(group: np.ndarray) -> list[np.ndarray]:
     """List the items of each group of two or more, in order of the first item."""
     order = np.argsort(group, kind="stable")
     cuts = np.flatnonzero(np.diff(group[order])) + 1
-    found = [items for items in np.split(order, cuts) if len(items) > 1]
-    return sorted(found, key=lambda items: int(items[0]))
+    groups = [items for items in np.split(order, cuts) if len(items) > 1]
+    return sorted(groups, key=lambda items: int(items[0]))

@@ -75,7 +75,7 @@ def _oddities(header: Image.Image, data: bytes) -> tuple[str, ...]:
     mode = header.mode
     deep_png = data.startswith(b"\x89PNG") and data[24:25] == b"\x10"  # IHDR's bit depth
     several = getattr(header, "is_animated", False) and header.format != "MPO"  # MPO: a preview
-    found = {
+    oddities = {
         "cmyk": mode == "CMYK",
         "16-bit": mode.startswith(("I", "F")) or deep_png,
         "1-bit": mode == "1",
@@ -84,7 +84,7 @@ def _oddities(header: Image.Image, data: bytes) -> tuple[str, ...]:
         "rotated": _is_rotated(header),
         "frames": several,
     }
-    return tuple(name for name, true in found.items() if true)
+    return tuple(name for name, true in oddities.items() if true)
 
 
 def _is_rotated(header: Image.Image) -> bool:

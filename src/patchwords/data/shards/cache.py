@@ -116,15 +116,15 @@ class ShardCache:
     def _evict(self, need: int, keep: Collection[str]) -> bool:
         """Delete entries until `need` more bytes fit; return whether they do. With .room held."""
         entries, total = [], 0
-        for found in os.scandir(self.folder):
+        for entry in os.scandir(self.folder):
             with suppress(FileNotFoundError):  # renamed or dropped since the folder was listed
-                state = found.stat()
-                if found.name.endswith(PART) and self._abandoned(found.name):
-                    os.unlink(found.path)
+                state = entry.stat()
+                if entry.name.endswith(PART) and self._abandoned(entry.name):
+                    os.unlink(entry.path)
                     continue
                 total += state.st_size
-                if not found.name.startswith(".") and found.name not in keep:
-                    entries.append((state.st_mtime_ns, found.path, state.st_size))
+                if not entry.name.startswith(".") and entry.name not in keep:
+                    entries.append((state.st_mtime_ns, entry.path, state.st_size))
         for _, path, size in sorted(entries):
             if total + need <= self.bound:
                 break

@@ -139,7 +139,7 @@ def expand_shard_addresses(spec: str) -> list[str]:
         return [os.path.abspath(path) for path in expand_tar_spec(spec)]
     addresses = expand_braces(spec) if BRACE_RANGE.search(spec) else [spec]
     if "*" in spec:
-        addresses = [found for address in addresses for found in list_matching_urls(address)]
+        addresses = [match for address in addresses for match in list_matching_urls(address)]
     if not addresses:
         raise DataError(f"{spec}: no file matches")
     return addresses

@@ -80,22 +80,22 @@ def is_image_file(name: str) -> bool:
 
 def list_folder(root: str, folder: str = "") -> FolderListing:
     """List one level of `root/folder`, sorted, without hidden names and litter."""
-    found = FolderListing()
+    listing = FolderListing()
     full = os.path.join(root, folder)
     try:
         with os.scandir(full) as entries:
             for entry in entries:
                 if entry.name.startswith(".") or entry.name in IGNORED_NAMES:
                     continue
-                _sort_in(found, entry, f"{folder}/{entry.name}" if folder else entry.name)
+                _sort_in(listing, entry, f"{folder}/{entry.name}" if folder else entry.name)
     except PermissionError as fault:
         raise DataError(f"{full}: no permission to read this folder (chmod a+rx it)") from fault
     except OSError as fault:
         raise DataError(f"{full}: cannot be read: {fault.strerror}") from fault
-    found.folders.sort()
-    found.images.sort()
-    found.others.sort()
-    return found
+    listing.folders.sort()
+    listing.images.sort()
+    listing.others.sort()
+    return listing
 
 
 def walk_folder(root: str, folder: str = "") -> FolderListing:
@@ -121,16 +121,16 @@ def format_suffix_counts(names: Iterable[str]) -> str:
     return ", ".join(f"{suffix} ({number})" for suffix, number in kinds.most_common(5))
 
 
-def _sort_in(found: FolderListing, entry: os.DirEntry[str], path: str) -> None:
+def _sort_in(listing: FolderListing, entry: os.DirEntry[str], path: str) -> None:
     try:
         if entry.is_dir():
-            found.folders.append(path)
+            listing.folders.append(path)
         elif is_image_file(entry.name) and entry.is_file():  # a pipe would be waited on for ever
-            found.images.append((path, entry.stat().st_size))
+            listing.images.append((path, entry.stat().st_size))
         else:
-            found.others.append(path)
+            listing.others.append(path)
     except OSError:  # a link that leads nowhere: a file that holds no image
-        found.others.append(path)
+        listing.others.append(path)
 
 
 def open_folder(source: str, need_labels: bool = True) -> DatasetSplits:

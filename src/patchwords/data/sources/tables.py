@@ -217,10 +217,10 @@ def open_hub(source: str, columns: Columns) -> DatasetSplits:
     name, _, config = source.removeprefix("hf:").partition(":")
     if not name:
         raise DataError(f"{source}: no name after hf:; write, say, hf:uoft-cs/cifar10")
-    found = _load_hf_dataset(source, name, config or None, quiet=False)
+    dataset = _load_hf_dataset(source, name, config or None, quiet=False)
     tables: dict[str, Dataset] = {}
     unknown = []
-    for split, table in found.items():
+    for split, table in dataset.items():
         ours = SPLIT_ALIASES.get(split)
         if ours is None or ours in tables:
             unknown.append(split)

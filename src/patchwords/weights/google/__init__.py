@@ -79,9 +79,9 @@ def select_arrays(tree: ParameterTree, config: ModelConfig, names: ArrayNames) -
     meta = {
         name: torch.empty(shape, device="meta") for name, shape in get_tensor_shapes(config).items()
     }
-    wanted = convert_from_torch(meta, names, config.heads if isinstance(config, ViTConfig) else 1)
-    found = {}
-    for key, place in wanted.items():
+    needed = convert_from_torch(meta, names, config.heads if isinstance(config, ViTConfig) else 1)
+    arrays = {}
+    for key, place in needed.items():
         shape = list(place.shape)
         if key not in tree:
             raise WeightsError(f"{tree.stem}: there is no array {key}, which should be {shape}")
@@ -94,8 +94,8 @@ def select_arrays(tree: ParameterTree, config: ModelConfig, names: ArrayNames) -
             raise WeightsError(
                 f"{tree.stem}: {tree.called[key]} is {array.dtype}, not real numbers"
             )
-        found[key] = torch.from_numpy(array.astype(np.float32))
-    return found
+        arrays[key] = torch.from_numpy(array.astype(np.float32))
+    return arrays
 
 
 def infer_google_preprocess(tree: ParameterTree, config: ModelConfig) -> Preprocess:
@@ -140,8 +140,8 @@ def note_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
 
 def format_keys(keys: list[str]) -> str:
     """Shorten a list of keys, with their number."""
-    some = ", ".join(key[:80] for key in keys[:MAX_KEYS_SHOWN])
-    return some if len(keys) <= MAX_KEYS_SHOWN else f"{len(keys)} arrays ({some}, ...)"
+    first = ", ".join(key[:80] for key in keys[:MAX_KEYS_SHOWN])
+    return first if len(keys) <= MAX_KEYS_SHOWN else f"{len(keys)} arrays ({first}, ...)"
 
 
 def choose_verb(keys: list[str]) -> str:
@@ -150,14 +150,14 @@ def choose_verb(keys: list[str]) -> str:
 
 def note_name_mismatch(config: ModelConfig, stem: str) -> list[str]:
     """Note a file name that says another model than the sizes do."""
-    found = find_architecture_name(config)
+    name = find_architecture_name(config)
     try:
         named = find_architecture_name(resolve_model(stem).config)
     except ConfigError:
         return []
-    if named == found:
+    if named == name:
         return []
-    return [f"the name {stem} speaks of {named}, and the arrays are of {found or 'no named model'}"]
+    return [f"the name {stem} speaks of {named}, and the arrays are of {name or 'no named model'}"]
 
 
 def write_google(model: Model) -> dict[str, np.ndarray]:

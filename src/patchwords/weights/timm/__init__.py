@@ -83,8 +83,8 @@ def read_timm_state_dict(
     tensors: Mapping[str, Tensor], name: str, table: Mapping[str, Any], source: Path
 ) -> LoadedWeights:
     """Convert a state dict; `table` is config.json, and may be empty."""
-    told = table.get("pretrained_cfg") or table
-    cfg = {**default_pretrained_cfg(name), **told}
+    pretrained = table.get("pretrained_cfg") or table
+    cfg = {**default_pretrained_cfg(name), **pretrained}
     args = {**{"global_pool": table.get("global_pool")}, **(table.get("model_args") or {})}
     heads, size = resolve_timm_architecture(name)
     size = infer_timm_image_size(args, cfg, size)
@@ -117,7 +117,7 @@ def read_timm_state_dict(
         if labels:
             notes.append(f"{len(labels)} labels for {config.num_classes} classes: left out")
         labels = make_numbered_labels(config.num_classes)
-    if not told:
+    if not pretrained:
         notes.append(
             "how images are cut and scaled stands in config.json, which the file came without: it "
             "is taken to be as for most models of that name"

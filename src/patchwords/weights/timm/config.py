@@ -143,16 +143,16 @@ def vit_config_from_timm(
 def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> str:
     """Return our classifier. Raises WeightsError for a pooling that we lack."""
     with_token, with_map = "class_token" in weights, "head.pool.probe" in weights
-    found = "token" if with_token else "map" if with_map else "gap"
-    means = {"avg": "gap"}.get(pool or found, pool or found)
+    pooling = "token" if with_token else "map" if with_map else "gap"
+    means = {"avg": "gap"}.get(pool or pooling, pool or pooling)
     refuse_unsupported(
         "patchwords",
         (
             (with_token and with_map, "attention pooling leaves out a class token that is there"),
-            (means != found, f"global_pool is {pool!r}, and the tensors are for {found!r}"),
+            (means != pooling, f"global_pool is {pool!r}, and the tensors are for {pooling!r}"),
         ),
     )
-    return found
+    return pooling
 
 
 def resnet_config_from_timm(
@@ -174,11 +174,11 @@ def resnet_config_from_timm(
 
 def count_timm_units(weights: Mapping[str, Tensor]) -> tuple[int, ...]:
     """Count the residual units of each stage."""
-    found: dict[int, set[int]] = {}
+    units: dict[int, set[int]] = {}
     for name in weights:
         if name.startswith("trunk.stages."):
-            found.setdefault(parse_name_index(name, 2), set()).add(parse_name_index(name, 3))
-    return tuple(len(found[stage]) for stage in sorted(found))
+            units.setdefault(parse_name_index(name, 2), set()).add(parse_name_index(name, 3))
+    return tuple(len(units[stage]) for stage in sorted(units))
 
 
 def parse_name_index(name: str, place: int) -> int:
