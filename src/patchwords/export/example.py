@@ -1,4 +1,4 @@
-"""The lines of Python that use an exported file without patchwords and without PyTorch."""
+"""Example programs that run an exported file without patchwords and PyTorch."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ print(labels[best], float(scores[best]))"""
 
 
 def write_example_program(path: Path, preprocess: Preprocess, photo: str = "photo.jpg") -> str:
-    """A program that names the likeliest class of a photo; NumPy and Pillow do the rest."""
+    """Write a program that predicts the class of a photo with NumPy and Pillow only."""
     template = {"onnx": ONNX_TEMPLATE, "openvino": OPENVINO_TEMPLATE}[
         ENGINE_SUFFIXES[path.suffix.lower()]
     ]
@@ -71,7 +71,7 @@ def write_example_program(path: Path, preprocess: Preprocess, photo: str = "phot
 
 
 def write_preprocessing_lines(preprocess: Preprocess, photo: str) -> str:
-    """What `Preprocess` does, written out with its numbers."""
+    """Write out the steps of `Preprocess` with their numbers."""
     height, width = preprocess.image_size
     sizes = {
         "height": height,

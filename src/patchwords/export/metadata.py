@@ -1,4 +1,4 @@
-"""What travels inside an exported file: the names of classes and the preprocessing, as strings.
+"""Metadata inside an exported file: class names and preprocessing, as strings.
 
 An ONNX file holds the strings as `metadata_props`, OpenVINO's as `rt_info` under "patchwords".
 """
@@ -20,7 +20,7 @@ METADATA_KEYS = ("producer", "version", "architecture", "labels", "preprocess", 
 
 @dataclass(frozen=True)
 class ExportMetadata:
-    """Who the classes are, and how a photo becomes the input."""
+    """Class names, and the preprocessing of the input."""
 
     labels: tuple[str, ...]
     preprocess: Preprocess
@@ -28,7 +28,7 @@ class ExportMetadata:
     quantized: str | None = None  # "int8" where the weights are rounded
 
     def to_strings(self) -> dict[str, str]:
-        """All values are strings, lists and tables among them JSON, in ASCII."""
+        """Convert to strings; lists and tables become JSON in ASCII."""
         values = (
             f"{PRODUCER} {__version__}",
             str(METADATA_VERSION),
@@ -41,7 +41,7 @@ class ExportMetadata:
 
     @classmethod
     def from_strings(cls, values: Mapping[str, str], file: str) -> ExportMetadata:
-        """The card of `to_strings`; raises WeightsError, which names the file."""
+        """Parse the result of `to_strings`; raise WeightsError with the file's name."""
         if values.get("producer", "").partition(" ")[0] != PRODUCER:
             raise WeightsError(
                 f"{file} was not written by patchwords export: it names neither classes nor "

@@ -1,6 +1,8 @@
-"""A model as an ONNX file, by torch.export: float32 images, already scaled, in; logits out.
+"""Export to ONNX and OpenVINO, and comparison of the file's logits with PyTorch's.
 
-Sizes: B batch (free), C channels, H W image (fixed: the one that the positions are made for).
+The input is float32 images, normalised; the output is logits.
+
+Sizes: B batch (free), C channels, H W image (fixed by the position embeddings).
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from patchwords.models.resnet.trunk import Root, StdConv, standardise_weight
 from patchwords.rng import torch_generator
 from patchwords.version import __version__
 
-# A copy of a model that computes the same and suits the engines better.
+# A copy of the model that computes the same in a form that the engines handle better.
 
 
 # ONNX Runtime (1.31) merges a padding by 0 into the max-pooling that follows, which then pads by
@@ -35,7 +37,7 @@ SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 @torch.no_grad()
 def prepare_for_export(model: nn.Module) -> nn.Module:
-    """In eval mode, on the CPU; standardised convolutions hold the weights they compute with."""
+    """Copy the model to the CPU in eval mode, with standardised weights computed once."""
     model = copy.deepcopy(model).cpu().eval()
     for module in model.modules():
         if isinstance(module, StdConv) and module.form is not None:
@@ -62,7 +64,7 @@ def check_opset(opset: int) -> None:
 def write_onnx(
     model: nn.Module, card: ExportMetadata, path: Path, opset: int = DEFAULT_OPSET
 ) -> None:
-    """Write `path`; beyond 2 GB the weights go into a second file, `path` + ".data".
+    """Write an ONNX file; weights beyond 2 GB go into a second file, `path` + ".data".
 
     Needs onnx and onnxscript.
     """
@@ -88,10 +90,7 @@ def write_onnx(
 
 
 def set_onnx_metadata(graph: Any, card: ExportMetadata) -> None:
-    """Put the card in, and take out what torch notes of each node: our source code and its paths.
-
-    `graph` is an onnx_ir.Model.
-    """
+    """Set the metadata of an onnx_ir.Model, and remove source paths that torch adds to nodes."""
     graph.producer_name, graph.producer_version = PRODUCER, __version__
     graph.graph.name = PRODUCER
     values = [*graph.graph.inputs, *graph.graph.initializers.values()]
@@ -107,7 +106,7 @@ def set_onnx_metadata(graph: Any, card: ExportMetadata) -> None:
 
 
 def quantize_onnx(source: Path, target: Path, card: ExportMetadata) -> None:
-    """The weights of matrix products in int8, one scale per column; their inputs by the batch.
+    """Quantise matrix products to int8: weights per column, inputs per batch.
 
     Weights take 7 of the 8 bits: CPUs without VNNI would overflow on the eighth. The convolution
     that embeds patches stays in float32. Needs onnx and onnxruntime.
@@ -137,7 +136,7 @@ def quantize_onnx(source: Path, target: Path, card: ExportMetadata) -> None:
 
 @contextlib.contextmanager
 def silence_exporters() -> Iterator[None]:
-    """The exporters warn of their own innards, and of packages that nobody needs here."""
+    """Suppress warnings of the exporters about their internals and optional packages."""
     loggers = [logging.getLogger(name) for name in ("torch.onnx", "onnxscript", "root")]
     levels = [logger.level for logger in loggers]
     try:
@@ -157,7 +156,7 @@ def silence_exporters() -> Iterator[None]:
 
 
 def write_openvino(onnx_file: Path, card: ExportMetadata, path: Path) -> None:
-    """Write `path`, which ends in .xml, and beside it the .bin of the weights."""
+    """Write `path` (.xml), and its weights next to it (.bin)."""
     openvino = import_export_package("openvino")
     model = openvino.Core().read_model(onnx_file)
     del model.rt_info["framework"]  # where it keeps what an ONNX file says of itself
@@ -179,16 +178,13 @@ LOGIT_TOLERANCE = 1e-4
 
 @dataclass(frozen=True)
 class LogitDifference:
-    """Between the logits of PyTorch and those of the file."""
+    """Difference between the logits of PyTorch and those of the file."""
 
     largest: float  # absolute, over all logits
     scale: float  # the largest logit, absolute
 
     def refuse_large(self, what: str) -> None:
-        """Raises WeightsError beyond 1e-4, or beyond 1e-4 of the largest logit if that is above 1.
-
-        Not a number is beyond, too.
-        """
+        """Raise WeightsError for NaN or a difference above 1e-4 (relative for logits above 1)."""
         if not self.largest <= LOGIT_TOLERANCE * max(1.0, self.scale):
             raise WeightsError(
                 f"{what} differs from PyTorch by {self.largest:.2g} (logits up to "
@@ -200,20 +196,17 @@ class LogitDifference:
 def compare_logits(
     model: nn.Module, exported: nn.Module, batches: Sequence[Tensor]
 ) -> LogitDifference:
-    """The largest difference over batches of images, each [B, C, H, W], scaled."""
+    """Find the largest difference over batches of normalised images [B, C, H, W]."""
     largest, scale = [], []
     for images in batches:
-        wanted = model(images)  # [B, classes]
-        largest.append((exported(images) - wanted).abs().max())
-        scale.append(wanted.abs().max())
+        logits = model(images)  # [B, classes]
+        largest.append((exported(images) - logits).abs().max())
+        scale.append(logits.abs().max())
     return LogitDifference(float(torch.stack(largest).max()), float(torch.stack(scale).max()))
 
 
 def make_random_batches(preprocess: Preprocess) -> list[Tensor]:
-    """Batches of noise, of one image and of three: [B, C, H, W], uniform over all pixels' values.
-
-    The same at every call.
-    """
+    """Make batches of one and of three noise images [B, C, H, W], the same at every call."""
     generator = torch_generator(0, "export")
     shape = (preprocess.channels, *preprocess.image_size)
     return [

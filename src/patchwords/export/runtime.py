@@ -1,7 +1,6 @@
-"""Exported files as they run: ONNX Runtime and OpenVINO behind one door, on the CPU.
+"""Inference with exported files by ONNX Runtime and OpenVINO, on the CPU.
 
-Nothing from a file is executed but the operators that the two engines have themselves: no library
-of custom operators is loaded.
+Only built-in operators of the engines run: no library of custom operators is loaded.
 
 Sizes: B batch, C channels, H W image.
 """
@@ -28,13 +27,11 @@ from patchwords.export.metadata import (
     ExportMetadata,
 )
 
-# The packages of the extra `export`, and the line for a person who lacks them.
-
 
 def import_export_package(name: str) -> Any:
-    """The package, imported only now; raises ConfigError where it is not there or does not load."""
+    """Import a package of the extra `export`; raise ConfigError if it cannot be imported."""
     if name == "openvino":
-        # Its import reports to its makers over the network, unless this package is missing.
+        # openvino sends telemetry over the network unless this package is missing.
         sys.modules.setdefault("openvino_telemetry", None)  # type: ignore[arg-type]
     try:
         return importlib.import_module(name)
@@ -52,23 +49,23 @@ ENGINE_SUFFIXES: dict[str, EngineName] = {".onnx": "onnx", ".xml": "openvino"}
 
 
 class OnnxRuntimeModel(nn.Module):
-    """An .onnx file as a module without parameters."""
+    """An .onnx file that behaves as a module without parameters."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
         onnxruntime = import_export_package("onnxruntime")
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = torch.get_num_threads()
-        options.log_severity_level = 4  # a fault is raised, and need not be printed as well
+        options.log_severity_level = 4  # errors are raised and need not be printed
         try:
             self.session = onnxruntime.InferenceSession(
                 path, options, providers=["CPUExecutionProvider"]
             )
-        except Exception as error:  # it has a class of its own for every fault
+        except Exception as error:  # ONNX Runtime has many error classes
             raise unreadable_model_error(path, error) from error
 
     def forward(self, images: Tensor) -> Tensor:
-        """float32 [B, C, H, W] -> [B, classes]"""
+        """Compute logits [B, classes] of normalised images [B, C, H, W]."""
         (logits,) = self.session.run([OUTPUT_NAME], {INPUT_NAME: images.numpy()})
         return torch.from_numpy(logits)
 
@@ -76,7 +73,7 @@ class OnnxRuntimeModel(nn.Module):
         return dict(self.session.get_modelmeta().custom_metadata_map)
 
     def shapes(self) -> dict[str, list[Any]]:
-        """name -> shape of every input and output; a free axis has a name or None."""
+        """Return the shape of every input and output; a free axis has a name or None."""
         return {place.name: place.shape for place in self._places()}
 
     def _places(self) -> list[Any]:
@@ -84,14 +81,14 @@ class OnnxRuntimeModel(nn.Module):
 
 
 class OpenVinoModel(nn.Module):
-    """An .xml file, and the .bin beside it, as a module without parameters."""
+    """An .xml file with its .bin that behaves as a module without parameters."""
 
     def __init__(self, path: Path, bf16: bool = False) -> None:
         super().__init__()
         openvino = import_export_package("openvino")
         if not path.with_suffix(".bin").is_file():
             raise WeightsError(f"{path} lacks its weights: {path.with_suffix('.bin')} is missing")
-        settings = {  # where the CPU has bfloat16, OpenVINO would take it unasked
+        settings = {  # by default OpenVINO uses bfloat16 where the CPU has it
             "INFERENCE_PRECISION_HINT": "bf16" if bf16 else "f32",
             "INFERENCE_NUM_THREADS": torch.get_num_threads(),
         }
@@ -103,7 +100,7 @@ class OpenVinoModel(nn.Module):
             raise unreadable_model_error(path, error) from error
 
     def forward(self, images: Tensor) -> Tensor:
-        """float32 [B, C, H, W] -> [B, classes]"""
+        """Compute logits [B, classes] of normalised images [B, C, H, W]."""
         return torch.from_numpy(self.compiled({INPUT_NAME: images.numpy()})[OUTPUT_NAME].copy())
 
     def strings(self) -> dict[str, str]:
@@ -115,7 +112,7 @@ class OpenVinoModel(nn.Module):
         }
 
     def shapes(self) -> dict[str, list[Any]]:
-        """name -> shape of every input and output; a free axis is None."""
+        """Return the shape of every input and output; a free axis is None."""
         return {
             place.any_name: [
                 axis.get_length() if axis.is_static else None for axis in place.partial_shape
@@ -126,7 +123,7 @@ class OpenVinoModel(nn.Module):
 
 @dataclass(frozen=True)
 class ExportedModel:
-    """What `open_exported_model` gives: the counterpart of Pretrained."""
+    """An opened exported file: the counterpart of Pretrained."""
 
     model: OnnxRuntimeModel | OpenVinoModel
     card: ExportMetadata
@@ -140,14 +137,14 @@ class ExportedModel:
         return self.card.labels
 
     def scores(self, images: Tensor) -> np.ndarray:
-        """uint8 [B, C, H, W] -> float32 [B, classes], probabilities."""
+        """Compute probabilities [B, classes] of images uint8 [B, C, H, W]."""
         return self.model(self.preprocess.normalise(images)).softmax(-1).numpy()
 
 
 def open_exported_model(path: str | Path, bf16: bool = False) -> ExportedModel:
-    """An .onnx or .xml file that `patchwords export` wrote; raises WeightsError for any other.
+    """Open a file of `patchwords export` (.onnx, .xml); raise WeightsError for any other.
 
-    `bf16` has OpenVINO compute in bfloat16.
+    `bf16`: OpenVINO computes in bfloat16.
     """
     path = Path(path)
     if not path.is_file():

@@ -1,4 +1,4 @@
-"""From a model to an exported file that is known to compute the same, or to no file at all."""
+"""Export of a model to a file that is verified against PyTorch before it is kept."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ EXPORT_PACKAGES = {
 
 @dataclass(frozen=True)
 class ExportedFiles:
-    """What `export_model` left behind."""
+    """Files that `export_model` wrote, and how far they differ from PyTorch."""
 
     files: tuple[Path, ...]
     difference: LogitDifference  # in float32
@@ -62,11 +62,11 @@ def export_model(
     overwrite: bool = False,
     photos: Tensor | None = None,
 ) -> ExportedFiles:
-    """Write the model as `path`, whose suffix says for what: .onnx or .xml (OpenVINO).
+    """Export the model to `path`: .onnx, or .xml for OpenVINO.
 
-    The file is compared with PyTorch in float32, on noise and on `photos` (uint8 [B, C, H, W]) if
-    there are any, and is put in place only if the logits agree to 1e-4. Raises ConfigError for what
-    cannot be written, WeightsError where they do not agree. The model is moved to the CPU.
+    The file is compared with PyTorch in float32, on noise and on `photos` (uint8 [B, C, H, W]), and
+    is kept only if the logits agree to 1e-4. Raises ConfigError for settings that cannot be
+    exported, WeightsError for logits that differ. The model is moved to the CPU.
     """
     engine = check_export_target(path, overwrite=overwrite, opset=opset)
     if int8:
@@ -94,7 +94,7 @@ def export_model(
 
 
 def check_export_target(path: Path, *, overwrite: bool, opset: int = DEFAULT_OPSET) -> EngineName:
-    """What the suffix asks for; raises ConfigError before any work is done."""
+    """Choose the engine by the suffix; raise ConfigError before any work is done."""
     engine = ENGINE_SUFFIXES.get(path.suffix.lower())
     if engine is None:
         raise ConfigError(f"{path}: the name must end in .onnx, or in .xml for OpenVINO")
@@ -123,7 +123,7 @@ def check_int8_export(source: Pretrained, engine: EngineName) -> None:
 
 
 def list_export_files(path: Path) -> tuple[Path, Path]:
-    """The named file, and that of its weights (an .onnx has one only beyond 2 GB)."""
+    """List the file and its weights file (for .onnx only beyond 2 GB)."""
     if path.suffix.lower() == ".xml":
         return path, path.with_suffix(".bin")
     return path, path.with_name(f"{path.name}.data")
@@ -131,7 +131,7 @@ def list_export_files(path: Path) -> tuple[Path, Path]:
 
 @contextlib.contextmanager
 def make_working_folder(path: Path) -> Iterator[Path]:
-    """A folder beside the target, on the same disk, gone afterwards whatever happens."""
+    """Create a temporary folder next to the target, on the same disk."""
     try:
         folder = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
     except OSError as error:
@@ -145,7 +145,7 @@ def make_working_folder(path: Path) -> Iterator[Path]:
 
 
 def move_exported_files(folder: Path, path: Path) -> tuple[Path, ...]:
-    """Move the files to where they were asked for, the weights first; -> those that there are."""
+    """Move the files to the target, the weights first; return those that exist."""
     main, weights = list_export_files(path)
     made = folder / weights.name
     if made.exists():
