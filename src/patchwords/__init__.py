@@ -11,12 +11,16 @@ Names are imported when first used, so `import patchwords` costs nothing.
 from __future__ import annotations
 
 import importlib
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from patchwords.version import __version__
 
 if TYPE_CHECKING:
-    from patchwords.api import Run, evaluate, extract_features, finetune, load_run, pretrain
+    from patchwords.api.models import export
+    from patchwords.api.probes import fewshot, knn, probe
+    from patchwords.api.runs import Run, evaluate, extract_features, finetune, load_run, pretrain
     from patchwords.data.preprocess import Preprocess
     from patchwords.data.torch_dataset import load_dataset
     from patchwords.models.resnet.resnet import ResNet
@@ -26,12 +30,15 @@ if TYPE_CHECKING:
     from patchwords.weights.store import from_pretrained, save_pretrained
 
 PUBLIC = {
-    "Run": "patchwords.api",
-    "evaluate": "patchwords.api",
-    "extract_features": "patchwords.api",
-    "finetune": "patchwords.api",
-    "load_run": "patchwords.api",
-    "pretrain": "patchwords.api",
+    "fewshot": "patchwords.api.probes",
+    "knn": "patchwords.api.probes",
+    "probe": "patchwords.api.probes",
+    "Run": "patchwords.api.runs",
+    "evaluate": "patchwords.api.runs",
+    "extract_features": "patchwords.api.runs",
+    "finetune": "patchwords.api.runs",
+    "load_run": "patchwords.api.runs",
+    "pretrain": "patchwords.api.runs",
     "create_model": "patchwords.models.zoo",
     "list_models": "patchwords.models.zoo",
     "ResNet": "patchwords.models.resnet.resnet",
@@ -52,18 +59,43 @@ __all__ = [
     "__version__",
     "create_model",
     "evaluate",
+    "export",
     "extract_features",
+    "fewshot",
     "finetune",
     "from_pretrained",
+    "knn",
     "list_models",
     "load_dataset",
     "load_run",
     "pretrain",
+    "probe",
     "save_pretrained",
 ]
 
 
+class CallableRoom(ModuleType):
+    """The folder `patchwords.export`, which is the public function of its name as well."""
+
+    def __call__(self, *arguments: Any, **settings: Any) -> Any:
+        return importlib.import_module("patchwords.api.models").export(*arguments, **settings)
+
+
+class Facade(ModuleType):
+    """This package: Python sets a folder as its attribute when the folder is first imported."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name == "export" and isinstance(value, ModuleType):
+            value.__class__ = CallableRoom
+        super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = Facade
+
+
 def __getattr__(name: str) -> Any:
+    if name == "export":
+        return importlib.import_module("patchwords.export")
     if name not in PUBLIC:
         raise AttributeError(f"module 'patchwords' has no attribute {name!r}")
     return getattr(importlib.import_module(PUBLIC[name]), name)

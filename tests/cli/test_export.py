@@ -13,7 +13,7 @@ import torch
 from PIL import Image
 
 from patchwords.cli import main
-from patchwords.cli.model.export import ExportCommand, find_recorded_images
+from patchwords.export.comparison import find_recorded_images
 from patchwords.models.config import ViTConfig
 from patchwords.models.vit import ViT
 from patchwords.weights.store import save_pretrained
@@ -126,7 +126,7 @@ def test_the_images_of_a_run_are_looked_at_if_they_are_still_there(
 ) -> None:
     def images(data: object) -> int | None:
         (tmp_path / "config.yaml").write_text(f"data: {data}\n")
-        found = find_recorded_images(ExportCommand(str(tmp_path), tmp_path / "a.onnx"))
+        found = find_recorded_images(tmp_path)
         return None if found is None else len(found)
 
     assert images(photos) == 12

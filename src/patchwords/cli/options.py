@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from patchwords.device import Device
     from patchwords.evaluation.predictions import LoadedModel
     from patchwords.evaluation.probes.cache import FeatureCache
-    from patchwords.evaluation.probes.inputs import ProbeInputs
     from patchwords.evaluation.robustness.perturbation import RobustnessImages
 
 
@@ -223,9 +221,6 @@ def load_compared_models(
     return ComparedModels(subjects, data, chosen, unrecorded)
 
 
-FEATURE_CACHE_FOLDER = "features"  # in the cache folder
-
-
 @dataclass(frozen=True)
 class CacheOptions:
     """Where to keep computed features."""
@@ -240,36 +235,9 @@ class CacheOptions:
     """
 
     def open(self) -> FeatureCache | None:
-        from patchwords.errors import ConfigError
-        from patchwords.evaluation.probes.cache import FeatureCache
-        from patchwords.files import GIB, cache_folder
+        from patchwords.evaluation.probes.cache import open_feature_cache
 
-        if not self.cache_size > 0:
-            raise ConfigError(f"--cache-size {self.cache_size:g} must be more than 0 GiB")
-        if self.cache == "none":
-            return None
-        folder = cache_folder() / FEATURE_CACHE_FOLDER if self.cache is None else Path(self.cache)
-        return FeatureCache(folder.absolute(), int(self.cache_size * GIB))
-
-
-def open_probe_inputs(
-    model: str, data: str, where: DeviceOptions, images: DataOptions, cache: CacheOptions, seed: int
-) -> AbstractContextManager[ProbeInputs]:
-    """Open the model and the images of a probe command, with a progress bar on stderr."""
-    from patchwords.cli.progress import show_progress
-    from patchwords.evaluation.probes.inputs import open_probe_inputs
-
-    return open_probe_inputs(
-        model,
-        data,
-        where.choose(),
-        cache.open(),
-        seed=seed,
-        workers=where.workers,
-        image_column=images.image_column,
-        label_column=images.label_column,
-        show_progress=lambda: show_progress("computing features"),
-    )
+        return open_feature_cache(self.cache, self.cache_size)
 
 
 def describe_image_counts(results: dict[str, Any]) -> list[str]:

@@ -50,11 +50,11 @@ def run_dedup(config: DedupCommand) -> int:
     """Compare the images, write the list, print the counts."""
     import json
 
-    from patchwords.cli.progress import show_progress
     from patchwords.data.doctor.dedup import find_duplicates, format_duplicates_csv
     from patchwords.data.open import open_data
     from patchwords.errors import ConfigError
     from patchwords.files import check_csv_writable, write_atomically
+    from patchwords.training.logs.progress import show_progress
 
     check_csv_writable(config.output, config.overwrite, "--output")
     if not config.against:

@@ -11,8 +11,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from patchwords.cli.progress import replace_unprintable, show_progress
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, Severity
+from patchwords.training.logs.progress import replace_unprintable, show_progress
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits

@@ -107,7 +107,6 @@ def predict_compared(
     config: CompareCommand, spec: str
 ) -> tuple[list[LabelledPredictions], dict[str, Any]]:
     """Predict the held-out images of the data with both models; also say which these are."""
-    from patchwords.cli.progress import show_progress
     from patchwords.distributed import is_main_process, run_on_main_process
     from patchwords.evaluation.compare import predict_with_models
     from patchwords.evaluation.held_out import (
@@ -118,6 +117,7 @@ def predict_compared(
     )
     from patchwords.evaluation.imagenet import rename_wnid_classes
     from patchwords.evaluation.predictions import load_model_on_device, require_same_classes
+    from patchwords.training.logs.progress import show_progress
 
     names, device = (config.a, config.b), config.where.choose()
     subjects = [load_model_on_device(name, device, config.where.workers) for name in names]

@@ -49,11 +49,11 @@ def run_equivariance(config: EquivarianceCommand) -> int:
         load_compared_models,
         split_models_and_data,
     )
-    from patchwords.cli.progress import show_progress_in_turn
     from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.equivariance import measure_shift_equivariance
     from patchwords.report.figures.comparison import draw_equivariance
+    from patchwords.training.logs.progress import show_progress_in_turn
 
     models, spec = split_models_and_data(config.models_and_data, "translation")
     if config.shifts is not None and config.shifts < 1:

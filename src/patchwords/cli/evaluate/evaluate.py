@@ -48,7 +48,7 @@ class EvaluateCommand:
 
 
 def run_evaluate(config: EvaluateCommand) -> int:
-    from patchwords.api import evaluate
+    from patchwords.api.runs import evaluate
 
     evaluation = evaluate(
         config.model,

@@ -15,7 +15,6 @@ from patchwords.cli.options import (
     DeviceOptions,
     OutputOptions,
     describe_image_counts,
-    open_probe_inputs,
 )
 
 
@@ -54,34 +53,28 @@ class FewshotCommand:
 
 
 def run_fewshot(config: FewshotCommand) -> int:
+    from patchwords.api.probes import fewshot
     from patchwords.distributed import is_main_process
     from patchwords.errors import ConfigError
-    from patchwords.evaluation.probes.fewshot import (
-        build_fewshot_table,
-        draw_probe_shots,
-        extract_drawn_features,
-        require_positive_penalties,
-    )
+    from patchwords.evaluation.probes.fewshot import require_positive_penalties
 
     if config.seeds < 1:
         raise ConfigError(f"--seeds {config.seeds} must be at least 1")
     require_positive_penalties(config.l2)
     config.results.claim()
-    seeds = range(config.seed, config.seed + config.seeds)
-    with open_probe_inputs(
-        config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as inputs:
-        shots = draw_probe_shots(inputs.split, config.shots, tuple(seeds))
-        max_bad, whole = config.images.max_bad, inputs.train_is_cached
-        frozen, draws = extract_drawn_features(inputs.extract, inputs.split, shots, max_bad, whole)
+    results = fewshot(
+        config.model,
+        config.data,
+        shots=config.shots,
+        seeds=config.seeds,
+        l2=config.l2,
+        seed=config.seed,
+        **vars(config.images),
+        **vars(config.where),
+        **vars(config.cache),
+    ).to_dict()
     if not is_main_process():
         return 0
-    results = {
-        **inputs.describe(),
-        "data": config.data,
-        "pool": shots.images,
-        **build_fewshot_table(frozen, draws, config.l2),
-    }
     config.results.give(
         results,
         results["table"],

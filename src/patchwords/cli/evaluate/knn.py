@@ -15,7 +15,6 @@ from patchwords.cli.options import (
     DeviceOptions,
     OutputOptions,
     describe_image_counts,
-    open_probe_inputs,
 )
 
 
@@ -51,29 +50,22 @@ class KnnCommand:
 
 
 def run_knn(config: KnnCommand) -> int:
+    from patchwords.api.probes import knn
     from patchwords.distributed import is_main_process
-    from patchwords.evaluation.probes.cache import extract_probe_features
-    from patchwords.evaluation.probes.knn import (
-        choose_default_ks,
-        evaluate_knn,
-        validate_knn_settings,
-    )
 
     config.results.claim()
-    with open_probe_inputs(
-        config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as inputs:
-        images = len(inputs.split.train)
-        validate_knn_settings(config.k or choose_default_ks(images), config.temperature, images)
-        frozen = extract_probe_features(inputs.extract, inputs.split, config.images.max_bad)
+    results = knn(
+        config.model,
+        config.data,
+        k=config.k,
+        temperature=config.temperature,
+        seed=config.seed,
+        **vars(config.images),
+        **vars(config.where),
+        **vars(config.cache),
+    ).to_dict()
     if not is_main_process():
         return 0
-    device = inputs.loaded.device.torch_device
-    results = {
-        **inputs.describe(),
-        "data": config.data,
-        **evaluate_knn(frozen, config.k, config.temperature, config.seed, device),
-    }
     config.results.give(
         results,
         results["path"],

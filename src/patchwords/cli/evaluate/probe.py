@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,7 +15,6 @@ from patchwords.cli.options import (
     DeviceOptions,
     OutputOptions,
     describe_image_counts,
-    open_probe_inputs,
 )
 
 
@@ -53,21 +52,25 @@ class ProbeCommand:
 
 
 def run_probe(config: ProbeCommand) -> int:
+    from patchwords.api.probes import probe
     from patchwords.distributed import is_main_process
-    from patchwords.evaluation.probes.cache import extract_probe_features
-    from patchwords.evaluation.probes.linear import ProbeSettings, evaluate_linear_probe
+    from patchwords.evaluation.probes.linear import ProbeSettings
 
-    seeds = tuple(range(config.seed, config.seed + config.seeds))
-    settings = ProbeSettings(config.l2, config.dev, seeds)
+    ProbeSettings(config.l2, config.dev, tuple(range(config.seed, config.seed + config.seeds)))
     config.results.claim()
-    with open_probe_inputs(
-        config.model, config.data, config.where, config.images, config.cache, config.seed
-    ) as inputs:
-        frozen = extract_probe_features(inputs.extract, inputs.split, config.images.max_bad)
+    results = probe(
+        config.model,
+        config.data,
+        l2=config.l2,
+        dev=config.dev,
+        seeds=config.seeds,
+        seed=config.seed,
+        **vars(config.images),
+        **vars(config.where),
+        **vars(config.cache),
+    ).to_dict()
     if not is_main_process():
         return 0
-    settings = replace(settings, device=inputs.loaded.device.torch_device)
-    results = {**inputs.describe(), "data": config.data, **evaluate_linear_probe(frozen, settings)}
     config.results.give(
         results,
         results["path"],

@@ -64,10 +64,10 @@ def run_robustness(config: RobustnessCommand) -> int:
         load_compared_models,
         split_models_and_data,
     )
-    from patchwords.cli.progress import show_progress_in_turn
     from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.robustness.measure import choose_perturbations, measure_robustness
+    from patchwords.training.logs.progress import show_progress_in_turn
 
     models, spec = split_models_and_data(config.models_and_data, "robustness")
     if config.seeds < 1:

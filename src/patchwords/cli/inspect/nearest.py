@@ -160,9 +160,9 @@ def resize_subject(photos: PhotoReader) -> LoadedModel:
 
 def compute_search_features(search: NearestSearch, subject: LoadedModel) -> Features:
     """Compute or load the features to search; raises DataError if no image can be read."""
-    from patchwords.cli.progress import show_progress
     from patchwords.errors import DataError
     from patchwords.evaluation.probes.cache import build_feature_extractor
+    from patchwords.training.logs.progress import show_progress
 
     with show_progress("computing features") as progress:
         features = build_feature_extractor(subject, search.cache, progress)(search.examples)

@@ -160,9 +160,9 @@ def find_activation_ranges(
     config: CalibrateCommand, source: Pretrained, seen: ImageDataset
 ) -> tuple[ActivationRanges, int]:
     """Find the ranges of activations; -> they and the number of images that could be read."""
-    from patchwords.cli.progress import show_progress
     from patchwords.data.loader import check_bad_image_share, choose_num_workers, load_eval_batches
     from patchwords.models.inference.calibration import collect_activation_ranges
+    from patchwords.training.logs.progress import show_progress
 
     workers = choose_num_workers(seen) if config.workers is None else config.workers
     bad: list[tuple[str, str]] = []
@@ -189,7 +189,6 @@ def measure_precisions(
     config: CalibrateCommand, source: Pretrained, ranges: ActivationRanges, judged: ImageDataset
 ) -> dict[str, Any]:
     """Measure accuracy and speed in each precision."""
-    from patchwords.cli.progress import show_progress
     from patchwords.data.loader import load_eval_batches
     from patchwords.evaluation.compare import predict_with_models
     from patchwords.evaluation.quantisation import (
@@ -198,6 +197,7 @@ def measure_precisions(
         describe_timing_setup,
         measure_precision_throughput,
     )
+    from patchwords.training.logs.progress import show_progress
 
     subjects = build_precision_variants(config.run, source, ranges, config.workers)
     with show_progress("running in each precision") as progress:

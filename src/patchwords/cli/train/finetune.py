@@ -47,7 +47,7 @@ def train_and_print(config: FinetuneConfig, json: bool) -> int:
     config.check()
     from rich.console import Console
 
-    from patchwords.api import train
+    from patchwords.api.runs import train
     from patchwords.distributed import is_main_process
     from patchwords.training.logs.display import Display
 

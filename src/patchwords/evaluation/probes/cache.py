@@ -39,7 +39,7 @@ from patchwords.distributed import (
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.predictions import LoadedModel, collect_outputs, eval_mode
 from patchwords.evaluation.probes.features import Features, ProbeSplit, build_batch_encoder
-from patchwords.files import GIB, explain_write_error, file_lock
+from patchwords.files import GIB, cache_folder, explain_write_error, file_lock
 from patchwords.models.build import config_to_dict
 from patchwords.version import __version__
 from patchwords.weights.pretrained import digest_tensors
@@ -48,6 +48,7 @@ from patchwords.weights.pretrained import digest_tensors
 # images in other classes have the same features.
 
 
+FEATURE_CACHE_FOLDER = "features"  # in the cache folder
 CACHE_FORMAT = 1  # raised when files or features change
 MAX_FULLY_HASHED_BYTES = 256 << 20  # bytes of images up to which all are hashed
 NUM_HASHED_IMAGES = 1000  # images hashed in larger data
@@ -201,6 +202,16 @@ class FeatureCache:
                 if acquired:
                     FeatureStore(path).remove()
                     total -= sizes[path]
+
+
+def open_feature_cache(folder: str | None, size: float) -> FeatureCache | None:
+    """Open the cache in a folder, by default the user's, of at most `size` GiB; None for "none"."""
+    if not size > 0:
+        raise ConfigError(f"--cache-size {size:g} must be more than 0 GiB")
+    if folder == "none":
+        return None
+    path = cache_folder() / FEATURE_CACHE_FOLDER if folder is None else Path(folder)
+    return FeatureCache(path.absolute(), int(size * GIB))
 
 
 def last_used_ns(folder: Path) -> int:

@@ -27,6 +27,7 @@ from patchwords.evaluation.probes.cache import (
 )
 from patchwords.evaluation.probes.features import ProbeSplit, split_for_probe
 from patchwords.models.cost import count_parameters
+from patchwords.weights.pretrained import Pretrained
 
 ShowProgress = Callable[[], AbstractContextManager[FeatureProgress | None]]
 
@@ -62,7 +63,7 @@ class ProbeInputs:
 
 @contextmanager
 def open_probe_inputs(
-    model: str,
+    model: str | Path | Pretrained,
     data: str,
     device: Device,
     cache: FeatureCache | None,
@@ -94,7 +95,7 @@ def open_probe_inputs(
                 data, image_column=image_column, label_column=label_column, unseen_classes=True
             )
         )
-        recorded = read_run_splits(Path(model))
+        recorded = {} if loaded.folder is None else read_run_splits(loaded.folder)
         split = run_on_all_processes(lambda: split_for_probe(images, recorded, seed))
         extract = build_feature_extractor(loaded, cache, progress)
         yield ProbeInputs(loaded, split, cache, extract)

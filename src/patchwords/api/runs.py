@@ -55,6 +55,7 @@ from patchwords.weights.store import from_pretrained
 
 if TYPE_CHECKING:
     from patchwords.data.decode import ImageLike
+    from patchwords.export.comparison import Export
 
     Images = ImageLike | Iterable[ImageLike]
 
@@ -249,6 +250,12 @@ class Run:
     def evaluate(self, data: str | Path, **settings: Any) -> Evaluation:
         """Evaluate on images that the run was not trained on; see `patchwords.evaluate`."""
         return evaluate(self, data, **settings)
+
+    def export(self, file: str | Path, **settings: Any) -> Export:
+        """Write the model as ONNX or OpenVINO; see `patchwords.export`."""
+        from patchwords.api.models import export
+
+        return export(self, file, **settings)
 
     def resume(self, **settings: Any) -> Run:
         """Continue the run exactly, after it was interrupted."""
