@@ -55,7 +55,7 @@ def test_a_command_in_the_documentation_parses(page: Path, line: str) -> None:
 
 
 def test_the_python_in_the_readme_runs(
-    run: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    run: Path, photos: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """With a run and a photo where the text says that they are."""
     blocks = [
@@ -64,6 +64,7 @@ def test_the_python_in_the_readme_runs(
     assert blocks
     monkeypatch.chdir(tmp_path)
     shutil.copytree(run / "model", Path("runs") / "photos" / "model")
+    shutil.copytree(photos, "photos")
     Path("new").mkdir()
     draw("disc", 7).save("new/flower.jpg")
     torch.set_num_threads(os.cpu_count() or 1)  # a model of the usual size is in it
