@@ -130,7 +130,7 @@ class FeatureStore:
         return values, [(index, reason) for index, reason in bad]
 
     def remove(self) -> None:
-        """Whoever has it mapped keeps it until it is closed."""
+        """Delete the file; a process that has it mapped keeps it until it is closed."""
         self.about.unlink(missing_ok=True)  # first: what has it counts as whole
         shutil.rmtree(self.folder, ignore_errors=True)
 

@@ -165,7 +165,7 @@ def _open_entry(
 def load_or_build_index(
     cache: ShardCache, folder: Path, address: str, columns: Columns, anew: bool = False
 ) -> ShardIndex:
-    """Load the index of a shard from `folder`; build it first if it is missing, or if `anew`.
+    """Load the index of a shard from `folder`; build it if it is missing, or to replace it.
 
     One process makes it, and others that want it wait. A shard on this machine that has another
     length or date is indexed again.
