@@ -19,6 +19,7 @@ import torch
 from scenes import SCENES
 
 from patchwords.distributed import exit_process, join_process_group
+from patchwords.errors import Interrupted
 
 PATIENCE = 180.0  # seconds for all scenes of a launch; they take fifteen or so
 
@@ -83,5 +84,8 @@ def take_part(folder: Path, scenes: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    take_part(Path(sys.argv[1]), sys.argv[2:])
+    try:
+        take_part(Path(sys.argv[1]), sys.argv[2:])
+    except Interrupted as stop:  # as the command line does
+        exit_process(stop.exit_code)
     exit_process(0)

@@ -18,7 +18,7 @@ import torch
 from every_kind import EVERY_KIND, lively
 from plain_objective import PlainClassification
 from rich.console import Console
-from scene_behind import BEHIND
+from scene_async_checkpoint import ASYNC_CHECKPOINT
 from scene_sweep import sweep_of_three
 from tiny_run import VIT, assemble, config_of, digits, go, go_on
 
@@ -304,5 +304,5 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "sharded_first": partial(first_part, parallel="fsdp"),
     "sharded_then_replicated": second_part,
     "sharded_then_sharded": partial(second_part, parallel="fsdp"),
-    **BEHIND,
+    **ASYNC_CHECKPOINT,
 }

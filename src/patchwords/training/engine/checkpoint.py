@@ -6,11 +6,11 @@
         sha256          checksum of state.pt, in the form that `sha256sum --check` reads
       step-00000400/    the newest two are kept
 
-A model that is divided among processes is written in shares (shares.py): then the folder holds
-several files in place of state.pt, each with its line in sha256.
+The folder of a sharded model holds several files in place of state.pt, each with its line in
+sha256 (sharded_checkpoint.py).
 
-A checkpoint is written into a folder with another name, flushed to the disk, and renamed: it is
-there as a whole or not at all. It is read with `weights_only=True`, so it cannot run code.
+A checkpoint is written into a folder with another name, flushed to the disk, and renamed: it
+exists as a whole or not at all. It is read with `weights_only=True`, so it cannot run code.
 """
 
 from __future__ import annotations
@@ -29,17 +29,13 @@ import torch
 from patchwords.errors import CheckpointError
 
 KEEP_LATEST = 2
-DAMAGE_ERRORS = (
-    OSError,
-    ValueError,
-    IndexError,
-    RuntimeError,
-    pickle.UnpicklingError,
-)  # met in reading
+CHECKSUMS = "sha256"
+# What reading a damaged file raises.
+DAMAGE_ERRORS = (OSError, ValueError, IndexError, RuntimeError, pickle.UnpicklingError)
 
 
 def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the state of `step` and drop the oldest; raises CheckpointError, losing nothing."""
+    """Write the state of `step` and drop the oldest; a failure leaves the others as they are."""
     try:
         part = begin_checkpoint(folder, step)
         write_state_file(part / "state.pt", state)
@@ -49,15 +45,16 @@ def save_checkpoint(folder: Path, step: int, state: dict[str, Any]) -> Path:
 
 
 def begin_checkpoint(folder: Path, step: int) -> Path:
-    """An empty folder for the checkpoint, under the name that it has until it is whole."""
-    for left in folder.glob(".step-*.part"):  # by a process that was killed while it wrote
-        shutil.rmtree(left, ignore_errors=True)
+    """Make an empty folder, under the name of an unfinished checkpoint."""
+    for unfinished in folder.glob(".step-*.part"):  # of a process that was killed while writing
+        shutil.rmtree(unfinished, ignore_errors=True)
     part = folder / f".step-{step:08d}.part"
     part.mkdir(parents=True)
     return part
 
 
 def write_state_file(path: Path, state: dict[str, Any]) -> None:
+    """Save tensors and plain values, flushed to the disk."""
     with open(path, "wb") as file:
         torch.save(state, file)
         file.flush()
@@ -68,10 +65,7 @@ def commit_checkpoint(part: Path, step: int, sums: dict[str, str]) -> Path:
     """Write the checksums of the files (name -> sum), rename the folder, drop the oldest."""
     folder = part.parent
     final = folder / f"step-{step:08d}"
-    with open(part / "sha256", "w") as file:
-        file.write("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
-        file.flush()
-        os.fsync(file.fileno())
+    write_checksums(part / CHECKSUMS, sums)
     shutil.rmtree(final, ignore_errors=True)  # a damaged one of the same step
     os.replace(part, final)
     _flush_folder(folder)
@@ -81,7 +75,7 @@ def commit_checkpoint(part: Path, step: int, sums: dict[str, str]) -> Path:
 
 
 def abandon_checkpoint(error: BaseException, folder: Path, step: int) -> CheckpointError:
-    """Leave no half of a checkpoint; -> the error in one line."""
+    """Delete the unfinished checkpoint of a step; -> the error in one line."""
     shutil.rmtree(folder / f".step-{step:08d}.part", ignore_errors=True)
     return CheckpointError(explain_checkpoint_error(error, folder, step))
 
@@ -91,28 +85,29 @@ def load_latest_checkpoint(
     warn: Callable[[str], None],
     read: Callable[[Path], dict[str, Any]] | None = None,
 ) -> dict[str, Any] | None:
-    """The newest state that is whole, or None where there is none; damaged ones are named.
+    """Load the newest undamaged checkpoint, or None if there are none; warn of damaged ones.
 
-    `read` gives what is in one checkpoint folder, as `load_checkpoint` does, which is taken without it.
-    Raises CheckpointError where there are checkpoints and every one is damaged.
+    `read` reads one checkpoint folder (default: `load_checkpoint`). Raises CheckpointError if
+    every checkpoint is damaged.
     """
-    found = sorted(folder.glob("step-*"), reverse=True)
-    for checkpoint in found:
+    checkpoints = sorted(folder.glob("step-*"), reverse=True)
+    for checkpoint in checkpoints:
         try:
             return (read or load_checkpoint)(checkpoint)
         except CheckpointError as error:
             warn(f"{error}; trying the one before")
-    if found:
+    if checkpoints:
         raise CheckpointError(f"no checkpoint in {folder} is whole; start again with --overwrite")
     return None
 
 
 def load_checkpoint(checkpoint: Path) -> dict[str, Any]:
-    """The state in one checkpoint folder; raises CheckpointError where it is damaged."""
+    """Load one checkpoint folder; raises CheckpointError if it is damaged."""
     try:
-        if read_checksums(checkpoint).keys() != {"state.pt"}:
+        sums = read_checksums(checkpoint / CHECKSUMS)
+        if sums.keys() != {"state.pt"}:
             raise CheckpointError(f"{checkpoint} is damaged: its checksum is not that of state.pt")
-        verify_checksums(checkpoint, read_checksums(checkpoint))
+        verify_checksums(checkpoint, sums)
         state: dict[str, Any] = torch.load(
             checkpoint / "state.pt", map_location="cpu", weights_only=True
         )
@@ -121,20 +116,29 @@ def load_checkpoint(checkpoint: Path) -> dict[str, Any]:
         raise CheckpointError(f"{checkpoint} is damaged: {error}".splitlines()[0]) from error
 
 
-def read_checksums(checkpoint: Path) -> dict[str, str]:
-    """File -> the checksum that it had when it was written."""
-    lines = [line.split() for line in (checkpoint / "sha256").read_text().splitlines()]
+def write_checksums(path: Path, sums: dict[str, str]) -> None:
+    """Write checksums in the form that `sha256sum --check` reads, flushed to the disk."""
+    with open(path, "w") as file:
+        file.write("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def read_checksums(path: Path) -> dict[str, str]:
+    """Read checksums by file name."""
+    lines = [line.split() for line in path.read_text().splitlines()]
     return {name: digest for digest, name in lines}
 
 
 def verify_checksums(checkpoint: Path, sums: dict[str, str]) -> None:
-    """Raise CheckpointError where a file is not what it was."""
-    for name, wanted in sums.items():
-        if compute_checksum(checkpoint / name) != wanted:
+    """Raise CheckpointError if a file has changed."""
+    for name, expected in sums.items():
+        if compute_checksum(checkpoint / name) != expected:
             raise CheckpointError(f"{checkpoint / name} is damaged: its checksum differs")
 
 
 def compute_checksum(path: Path) -> str:
+    """Compute the SHA-256 of a file."""
     with open(path, "rb") as file:
         digest = hashlib.sha256()
         while chunk := file.read(1 << 20):
@@ -143,7 +147,7 @@ def compute_checksum(path: Path) -> str:
 
 
 def _flush_folder(folder: Path) -> None:
-    """Make the rename itself last through a loss of power."""
+    """Flush a rename to the disk, so that it survives a loss of power."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -152,6 +156,7 @@ def _flush_folder(folder: Path) -> None:
 
 
 def explain_checkpoint_error(error: BaseException, folder: Path, step: int) -> str:
+    """Describe a failed write in one line, with the last good checkpoint."""
     kept = sorted(path.name for path in folder.glob("step-*"))
     last = f"the last good one is {kept[-1]}" if kept else "there is none before it"
     # torch closes its archive in spite of a failed write, and then reports that instead.

@@ -1,4 +1,4 @@
-"""Checkpoints in shares, written while the processes train on: six steps, saved after 3 and 6."""
+"""Sharded checkpoints written while training goes on: six steps, saved after 3 and 6."""
 
 from __future__ import annotations
 
@@ -19,18 +19,19 @@ import torch.distributed.checkpoint as dcp
 from tiny_run import Evaluate, assemble, config_of, go
 from torch import Tensor
 
-from patchwords.distributed import ProcessGroup, get_world
+from patchwords.distributed import get_world
 from patchwords.errors import DataError, PatchwordsError
-from patchwords.training.engine import checkpoint
-from patchwords.training.engine import sharded_checkpoint as shares
+from patchwords.training.engine import checkpoint, sharded_checkpoint
 from patchwords.training.engine.parallel import to_local_tensor
+from patchwords.training.engine.sharded_checkpoint import ShardWriter
 from patchwords.training.engine.state import TrainState
 from patchwords.training.engine.step import train_step
 from patchwords.training.objectives import Objective
 from patchwords.training.training_run import TrainingRun
 
-PATIENCE = 60.0  # seconds for training to get on while a write is held back
-Held = tuple[dict[str, Tensor], dict[Any, Any]]  # what a process has of a state: tensors, the rest
+PATIENCE = 60.0  # seconds for training to go on while a write is held back
+FOR_GOOD = 3600.0  # seconds that no process of a test lives
+Snapshot = tuple[dict[str, Tensor], dict[Any, Any]]  # a process's part of a state: tensors, rest
 
 
 def job_of(folder: Path) -> TrainingRun:
@@ -41,50 +42,51 @@ def job_of(folder: Path) -> TrainingRun:
     return assemble(folder, replace(config, recipe=recipe, machine=machine))
 
 
-def held_of(saved: dict[str, Any]) -> Held:
-    found = {
-        name: to_local_tensor(value).clone() for name, _, value in shares.iterate_tensors(saved)
+def snapshot(saved: dict[str, Any]) -> Snapshot:
+    tensors = {
+        name: to_local_tensor(value).clone()
+        for name, _, value in sharded_checkpoint.iterate_tensors(saved)
     }
-    return found, copy.deepcopy(shares.strip_tensors(saved))
+    return tensors, copy.deepcopy(sharded_checkpoint.strip_tensors(saved))
 
 
-def same(one: Held, other: Held) -> bool:
-    """What is no tensor is that of the main process: others have waited for other seconds."""
-    alike = one[0].keys() == other[0].keys() and (one[1] == other[1] or not get_world().is_main)
-    return alike and all(torch.equal(value, other[0][name]) for name, value in one[0].items())
+def same(a: Snapshot, b: Snapshot) -> bool:
+    """Values that are not tensors are the main process's: others waited for other seconds."""
+    alike = a[0].keys() == b[0].keys() and (a[1] == b[1] or not get_world().is_main)
+    return alike and all(torch.equal(value, b[0][name]) for name, value in a[0].items())
 
 
 @contextmanager
-def noted() -> Iterator[dict[int, Held]]:
-    """Inside, what each state was when it was saved."""
-    states, save = {}, shares.save_sharded_checkpoint
+def saved_states() -> Iterator[dict[int, Snapshot]]:
+    """Inside, each state as it was when it was saved."""
+    states, save = {}, sharded_checkpoint.save_sharded_checkpoint
 
     def note(folder: Path, state: TrainState, about: dict[str, Any], *others: Any) -> None:
-        states[state.step] = held_of({**state.to_dict(), **about})
+        states[state.step] = snapshot({**state.to_dict(), **about})
         save(folder, state, about, *others)
 
-    with mock.patch.object(shares, "save_sharded_checkpoint", note):
+    with mock.patch.object(sharded_checkpoint, "save_sharded_checkpoint", note):
         yield states
 
 
 def write_after(wait: Callable[[int], object]) -> AbstractContextManager[object]:
-    """Inside, the thread waits before it writes the checkpoint of a step."""
-    write = shares.write_sharded_checkpoint
+    """Inside, the background thread waits before it writes the checkpoint of a step."""
+    prepare = ShardWriter.prepare_local_plan
 
-    def held_back(folder: Path, copied: shares.StateCopy, group: ProcessGroup) -> None:
-        assert group is not None  # that is the one by which training exchanges
-        wait(copied.step)
-        write(folder, copied, group)
+    def held_back(self: ShardWriter, plan: dcp.SavePlan) -> dcp.SavePlan:
+        wait(self.step)
+        return prepare(self, plan)
 
-    return mock.patch.object(shares, "write_sharded_checkpoint", held_back)
+    return mock.patch.object(ShardWriter, "prepare_local_plan", held_back)
 
 
-def kept(job: TrainingRun, states: dict[int, Held]) -> dict[str, bool]:
+def kept(job: TrainingRun, states: dict[int, Snapshot]) -> dict[str, bool]:
     """Checkpoint -> whether it is the state of its step, bit for bit."""
+    load = sharded_checkpoint.load_sharded_checkpoint
     names = sorted(path.name for path in job.folder.checkpoints.iterdir())
     return {
         name: same(
-            held_of(shares.load_sharded_checkpoint(job.folder.checkpoints / name, job.state)),
+            snapshot(load(job.folder.checkpoints / name, job.state)),
             states[step],
         )
         for name in names
@@ -93,13 +95,13 @@ def kept(job: TrainingRun, states: dict[int, Held]) -> dict[str, bool]:
 
 
 def outcome(job: TrainingRun, evaluate: Evaluate | None = None) -> dict[str, Any]:
-    """Train to the end; -> the error, and what was there once it was raised."""
+    """Train to the end; -> the error, and the checkpoints that exist once it was raised."""
     error = None
-    with noted() as states:
+    with saved_states() as states:
         try:
             go(job, evaluate)
-        except PatchwordsError as found:
-            error = f"{type(found).__name__}: {found}"
+        except PatchwordsError as failure:
+            error = f"{type(failure).__name__}: {failure}"
         return {"error": error, "step": job.state.step, "kept": kept(job, states)}
 
 
@@ -114,26 +116,26 @@ def trains_on(folder: Path) -> dict[str, Any]:
         reached.append(job.state.step)
 
     with write_after(wait):
-        found = outcome(job)
-    return {**found, "reached": reached}
+        result = outcome(job)
+    return {**result, "reached": reached}
 
 
 FAILING: dict[str, tuple[object, str, int]] = {  # in which process
     "plain": (checkpoint, "write_state_file", 0),
-    "shares": (dcp.FileSystemWriter, "write_data", 1),
+    "shards": (dcp.FileSystemWriter, "write_data", 1),
     "sums": (checkpoint, "compute_checksum", 1),
     "rename": (os, "replace", 0),
 }
 
 
 def fails(folder: Path) -> dict[str, Any]:
-    """The write of step 3, in each place where one may fail."""
+    """The write of step 3 fails, at each point where one may."""
     folder.mkdir(exist_ok=True)
-    found = {}
+    outcomes = {}
     for name in FAILING:
         with failing(name, 3):
-            found[name] = outcome(job_of(folder / name))
-    return found
+            outcomes[name] = outcome(job_of(folder / name))
+    return outcomes
 
 
 @contextmanager
@@ -146,8 +148,8 @@ def failing(name: str, at: int, wait: float = 0) -> Iterator[None]:
         time.sleep(wait)
 
     def fail(*args: Any) -> Any:
-        behind = threading.current_thread() is not threading.main_thread()
-        if behind and writing[-1:] == [at] and get_world().rank == rank:
+        background = threading.current_thread() is not threading.main_thread()
+        if background and writing[-1:] == [at] and get_world().rank == rank:
             raise OSError(28, "No space left on device")
         return real(*args)
 
@@ -156,12 +158,12 @@ def failing(name: str, at: int, wait: float = 0) -> Iterator[None]:
 
 
 def fails_at_the_end(folder: Path) -> dict[str, Any]:
-    with failing("shares", 6):
+    with failing("shards", 6):
         return outcome(job_of(folder))
 
 
 def interrupted(folder: Path) -> dict[str, Any]:
-    """SIGTERM reaches process 1 in the midst of step 5; to write what that asks for takes long."""
+    """SIGTERM reaches process 1 during step 5, and the write that follows takes long."""
 
     def step(state: TrainState, objective: Objective, *others: Any) -> Any:
         if get_world().rank == 1 and state.step == 4:
@@ -173,14 +175,14 @@ def interrupted(folder: Path) -> dict[str, Any]:
         return outcome(job_of(folder))
 
 
-def broken_off(folder: Path) -> dict[str, Any]:
-    """After step 4 training ends by an error, while the checkpoint of step 3 is being written."""
+def stopped_by_an_error(folder: Path) -> dict[str, Any]:
+    """An error after step 4 ends the training while the checkpoint of step 3 is written."""
     with write_after(lambda step: time.sleep(0.3)):
         return outcome(job_of(folder), gone)
 
 
-def broken_off_and_failed(folder: Path) -> dict[str, Any]:
-    """The same, and it cannot be written."""
+def stopped_by_an_error_and_failed(folder: Path) -> dict[str, Any]:
+    """The same, and the write fails."""
     with failing("rename", 3, wait=0.3):
         return outcome(job_of(folder), gone)
 
@@ -189,8 +191,19 @@ def gone(*args: Any) -> dict[str, Any]:
     raise DataError("the images are gone")
 
 
+def stopped_twice(folder: Path) -> dict[str, Any]:
+    """A second Ctrl-C after step 4, while the write of step 3 is held back for good."""
+    with write_after(lambda step: time.sleep(FOR_GOOD)):
+        go(job_of(folder), second_ctrl_c)
+    return {}
+
+
+def second_ctrl_c(*args: Any) -> dict[str, Any]:
+    raise KeyboardInterrupt
+
+
 def dies_writing(folder: Path) -> dict[str, Any]:
-    """Process 1 is killed by its writing thread, in the midst of the checkpoint of step 6."""
+    """Process 1 is killed during the write of step 6."""
     write = dcp.FileSystemWriter.write_data
 
     def die(self: dcp.FileSystemWriter, *args: Any) -> Any:
@@ -202,12 +215,13 @@ def dies_writing(folder: Path) -> dict[str, Any]:
         return outcome(job_of(folder))
 
 
-BEHIND: dict[str, Callable[[Path], dict[str, Any]]] = {
+ASYNC_CHECKPOINT: dict[str, Callable[[Path], dict[str, Any]]] = {
     "trains_on": trains_on,
     "fails": fails,
     "fails_at_the_end": fails_at_the_end,
     "interrupted": interrupted,
-    "broken_off": broken_off,
-    "broken_off_and_failed": broken_off_and_failed,
+    "stopped_by_an_error": stopped_by_an_error,
+    "stopped_by_an_error_and_failed": stopped_by_an_error_and_failed,
     "dies_writing": dies_writing,
+    "stopped_twice": stopped_twice,
 }

@@ -1,4 +1,4 @@
-"""Checkpoints in shares: whole or not at all, and read without running what is in them.
+"""Sharded checkpoints: written as a whole or not at all, and read without running code.
 
 Here one process writes and reads them; several do in test_parallel.py.
 """
@@ -19,9 +19,12 @@ from tiny_run import VIT
 from patchwords.errors import CheckpointError
 from patchwords.models.build import build_model
 from patchwords.training.engine import checkpoint
-from patchwords.training.engine import sharded_checkpoint as shares
 from patchwords.training.engine.ema import EMA
-from patchwords.training.engine.sharded_checkpoint import open_async_writer
+from patchwords.training.engine.sharded_checkpoint import (
+    load_sharded_checkpoint,
+    open_async_writer,
+    save_sharded_checkpoint,
+)
 from patchwords.training.engine.state import TrainState
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -29,7 +32,7 @@ ABOUT = {"architecture": {"width": 14}, "data": "a fingerprint"}
 
 
 def state_of(step: int) -> TrainState:
-    """As a run has it: weights, moments, an average, the best so far, names of images."""
+    """A state like a run's: weights, moments, EMA, best so far, skipped images."""
     torch.manual_seed(step)
     model = build_model(VIT)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -42,7 +45,7 @@ def state_of(step: int) -> TrainState:
 
 def save(folder: Path, step: int) -> None:
     with open_async_writer() as writer:
-        shares.save_sharded_checkpoint(folder, state_of(step), ABOUT, writer)
+        save_sharded_checkpoint(folder, state_of(step), ABOUT, writer)
 
 
 @pytest.fixture
@@ -61,19 +64,19 @@ def same(a: Any, b: Any) -> bool:
 
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
-    """(step of the state that would be gone on with, warnings)"""
+    """(step of the state that training would resume from, warnings)"""
     warnings: list[str] = []
     state = state_of(9)
-    found = checkpoint.load_latest_checkpoint(
-        folder, warnings.append, lambda path: shares.load_sharded_checkpoint(path, state)
+    saved = checkpoint.load_latest_checkpoint(
+        folder, warnings.append, lambda path: load_sharded_checkpoint(path, state)
     )
-    return (None if found is None else found["step"]), warnings
+    return (None if saved is None else saved["step"]), warnings
 
 
 def test_round_trip_is_bit_exact(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["step-00000002", "step-00000003"]
-    found = shares.load_sharded_checkpoint(folder / "step-00000003", state_of(9))
-    assert same(found, {**state_of(3).to_dict(), **ABOUT})
+    saved = load_sharded_checkpoint(folder / "step-00000003", state_of(9))
+    assert same(saved, {**state_of(3).to_dict(), **ABOUT})
 
 
 def test_the_checksums_are_those_that_sha256sum_reads(folder: Path) -> None:
@@ -98,7 +101,7 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("damage", [cut, flip, Path.unlink])
 @pytest.mark.parametrize("name", ["plain.pt", "__0_0.distcp", ".metadata", "sha256"])
-def test_of_a_damaged_one_the_one_before_is_used(
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(
     folder: Path, damage: Callable[[Path], None], name: str
 ) -> None:
     damage(folder / "step-00000003" / name)
@@ -111,8 +114,8 @@ def test_of_a_damaged_one_the_one_before_is_used(
 
 
 def sign(place: Path, name: str) -> None:
-    """As if the file had been written like that."""
-    sums = checkpoint.read_checksums(place)
+    """Make the checksum of a file that of its content now."""
+    sums = checkpoint.read_checksums(place / "sha256")
     sums[name] = checkpoint.compute_checksum(place / name)
     (place / "sha256").write_text("".join(f"{digest}  {n}\n" for n, digest in sums.items()))
 
@@ -132,7 +135,7 @@ def test_a_checkpoint_cannot_run_code(
         (torch.save if name == "plain.pt" else pickle.dump)({"values": Bomb()}, file)
     sign(place, name)
     with pytest.raises(CheckpointError, match="step-00000003 is damaged") as caught:
-        shares.load_sharded_checkpoint(place, state_of(9))
+        load_sharded_checkpoint(place, state_of(9))
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "exploded").exists()
 
@@ -151,7 +154,7 @@ def test_a_full_disk_loses_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch
     assert newest(folder) == (3, [])
 
 
-def test_what_a_killed_process_left_is_cleared_away(folder: Path) -> None:
+def test_leftovers_of_a_killed_process_are_deleted(folder: Path) -> None:
     (folder / ".step-00000004.part" / "deep").mkdir(parents=True)
     save(folder, 5)
     names = sorted(path.name for path in folder.iterdir())
