@@ -1,4 +1,4 @@
-"""A training plan: schedule, sizes and intervals of a run, with nothing left open."""
+"""A training plan: schedule and settings of a run once every setting is resolved."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import TypeVar
 from patchwords.device import Device, PrecisionName
 from patchwords.training.config import CompileMode, FinetuneConfig
 
+# Learning rates are pure functions of the step (Appendix B; vit_jax/utils.py).
 # Shares of the steps after which the staircase falls: bit_hyperrule.py, from 20,000 images on.
 STAIRCASE_DROPS = (0.3, 0.6, 0.9)
-LINEAR_END = 1e-5  # where the linear schedule ends: create_learning_rate_schedule, vit_jax/utils.py
+LINEAR_END = 1e-5  # last rate of the linear schedule: vit_jax/utils.py
 
 
 def learning_rate(
@@ -24,11 +25,11 @@ def learning_rate(
     schedule: str = "cosine",
     drops: tuple[float, ...] = STAIRCASE_DROPS,
 ) -> float:
-    """Learning rate of update number `step`, counted from 0.
+    """Compute the learning rate of update number `step`, counted from 0.
 
     Warm-up rises linearly from 0 and reaches `peak` at step `warmup_steps`; then "cosine" falls to
     0 at `steps`, "linear" to 1e-5 (or `peak`, if that is less), "constant" stays, and "staircase"
-    falls to a tenth after each of `drops`, which are shares of the steps (bit_hyperrule.py).
+    falls to a tenth after each of `drops`, shares of the steps (bit_hyperrule.py).
 
     >>> learning_rate(0, peak=0.1, steps=100, warmup_steps=10)
     0.0
@@ -54,7 +55,7 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """The numbers of a training; fields as in RecipeSettings."""
+    """The resolved numbers of a training; fields as in RecipeSettings."""
 
     images: int  # in the training split
     steps: int
@@ -71,7 +72,7 @@ class TrainingPlan:
     drops: tuple[float, ...] = STAIRCASE_DROPS
 
     def rate(self, step: int) -> float:
-        """Learning rate of update number `step`, counted from 0."""
+        """Compute the learning rate of update number `step`, counted from 0."""
         return learning_rate(
             step,
             peak=self.lr,
@@ -82,12 +83,12 @@ class TrainingPlan:
         )
 
     def epoch(self, step: int) -> float:
-        """Passes over the training images after this step."""
+        """Compute the passes over the training images after a number of steps."""
         return round(step * self.batch_size / self.images, 4)
 
 
 def build_training_plan(config: FinetuneConfig, images: int) -> TrainingPlan:
-    """Build the plan of a config without open settings."""
+    """Build the plan of a config whose recipe is filled in."""
     recipe, machine = config.recipe, config.machine
     return TrainingPlan(
         images=images,
@@ -107,27 +108,28 @@ def build_training_plan(config: FinetuneConfig, images: int) -> TrainingPlan:
 
 
 def require_setting(value: Value | None) -> Value:
-    """A setting that the user may leave open, but a run may not."""
+    """Return a setting that the user may leave open, but a run may not."""
     assert value is not None, "fill the recipe first"
     return value
 
 
 @dataclass(frozen=True)
 class ResolvedSetting:
-    """A setting as it will be used, and why: a line of the table before the first step."""
+    """A setting with its reason: one line of the table shown before the first step."""
 
     name: str
     value: object
     why: str
 
 
-MIN_STEPS_TO_COMPILE = 2_000  # fewer do not make up for the minute that it takes first
+# Compiling takes about a minute; fewer steps do not make up for it.
+MIN_STEPS_TO_COMPILE = 2_000
 
 
 def resolve_machine_settings(
     config: FinetuneConfig, device: Device, steps: int
 ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
-    """Resolve "auto" for this device: precision and compiling, with the reasons."""
+    """Resolve "auto" for device, precision and compile on this machine."""
     compiling, why = resolve_compile_mode(config.machine.compile, device, steps)
     choices = [
         ResolvedSetting(
@@ -141,19 +143,25 @@ def resolve_machine_settings(
     return replace(config, machine=replace(config.machine, compile=compiling)), choices
 
 
-def explain_precision(asked: PrecisionName, device: Device) -> str:
-    if asked != "auto":
+def explain_precision(requested: PrecisionName, device: Device) -> str:
+    """Give the reason for the precision of matrix products."""
+    if requested != "auto":
         return "asked for"
-    where = "processor" if device.type == "cpu" else "GPU"
+    processor = "processor" if device.type == "cpu" else "GPU"
     if device.bf16:
-        return f"of matrix products: this {where} multiplies bfloat16 faster"
-    return f"of matrix products: this {where} has no fast bfloat16"
+        return f"of matrix products: this {processor} multiplies bfloat16 faster"
+    return f"of matrix products: this {processor} has no fast bfloat16"
 
 
-def resolve_compile_mode(asked: CompileMode, device: Device, steps: int) -> tuple[CompileMode, str]:
-    """Resolve --compile: on a GPU it fuses what is between the products, on a CPU a small share."""
-    if asked != "auto":
-        return asked, "asked for"
+def resolve_compile_mode(
+    requested: CompileMode, device: Device, steps: int
+) -> tuple[CompileMode, str]:
+    """Decide whether to compile, and why.
+
+    The compiler fuses the operations between the matrix products, on a CPU a small share.
+    """
+    if requested != "auto":
+        return requested, "asked for"
     if device.type == "cpu":
         return "no", "on a CPU it gains a tenth at most, and takes up to a minute first"
     if steps < MIN_STEPS_TO_COMPILE:

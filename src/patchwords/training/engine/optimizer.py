@@ -1,9 +1,9 @@
-"""Which parameters learn, how fast, and which decay: rules over their names.
+"""Optimizers and their parameter groups: frozen layers, layer decay, weight decay.
 
-Every parameter is matched by exactly one rule, or building the optimizer fails: a new kind of
-parameter cannot slip past (the habit of big_vision's optax.py). Decay is decoupled and falls on
-kernels alone (big_vision optax.py; AugReg, section 3.3), never on biases, norms, the class token
-or positions of any kind.
+Exactly one weight-decay rule matches the name of a parameter, or building the optimizer fails: a
+new kind of parameter cannot be missed (as in big_vision's optax.py). Decay is decoupled and falls
+on kernels only (big_vision optax.py; AugReg, section 3.3), never on biases, norms, the class token
+or position embeddings.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from patchwords.training.config import parse_train_layers
 from patchwords.training.engine.parallel import is_sharded
 from patchwords.training.plan import TrainingPlan
 
-WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls on it
+WEIGHT_DECAY_RULES = {  # pattern of full parameter names -> whether weight decay falls on them
     r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
     r"trunk\.layers\.\d+\.weight": True,
     r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
@@ -50,7 +50,7 @@ WEIGHT_DECAY_RULES = {  # full name of a parameter -> whether weight decay falls
 
 
 def has_weight_decay(name: str, more_rules: Mapping[str, bool] | None = None) -> bool:
-    """Whether weight decay falls on the parameter; raises where not exactly one rule matches."""
+    """Return whether weight decay falls on a parameter; raises unless one rule matches."""
     rules = {**WEIGHT_DECAY_RULES, **(more_rules or {})}
     matches = [decay for pattern, decay in rules.items() if re.fullmatch(pattern, name)]
     if len(matches) != 1:
@@ -62,40 +62,40 @@ def has_weight_decay(name: str, more_rules: Mapping[str, bool] | None = None) ->
 
 
 def find_layer_index(name: str, config: ModelConfig) -> int:
-    """The layer that the parameter belongs to, counted from the images up.
+    """Return the index of the layer that a parameter belongs to.
 
-    0 is all that comes before the first layer: the embedding and what is added to it, a ResNet's
-    root, the convolutions of a hybrid. Then 1 .. layers, blocks or residual units; what comes
-    after the last of them is layers + 1.
+    0 is everything before the first layer: the patch embedding with class token and positions, a
+    ResNet's root, the convolutions of a hybrid. 1 to `config.layers` are blocks or residual units;
+    everything after the last of them is `config.layers` + 1.
     """
     if block := re.match(r"encoder\.blocks\.(\d+)\.", name):
         return int(block.group(1)) + 1
     unit = re.match(r"trunk\.stages\.(\d+)\.(\d+)\.", name)
     if unit and isinstance(config, ResNetConfig):
-        stage, place = int(unit.group(1)), int(unit.group(2))
-        return sum(config.trunk.units[:stage]) + place + 1
+        stage, position = int(unit.group(1)), int(unit.group(2))
+        return sum(config.trunk.units[:stage]) + position + 1
     before = ("trunk.", "embed.", "class_token", "positions.", "mask_token")
     return 0 if name.startswith(before) else config.layers + 1
 
 
 def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
-    """Let only the weights named by `--train` learn (all, head, or last:N layers and the head).
+    """Freeze all weights except those of `--train`: all, head, or last:N layers and the head.
 
-    A parameter that does not learn already stays so.
+    Parameters that are frozen already stay frozen.
     """
-    asked, layers = parse_train_layers(train), config.layers
-    if asked is not None and asked > layers:
-        what = "residual units" if isinstance(config, ResNetConfig) else "blocks"
-        raise ConfigError(f"--train {train}: the model has {layers} {what}")
+    trained, layers = parse_train_layers(train), config.layers
+    if trained is not None and trained > layers:
+        unit = "residual units" if isinstance(config, ResNetConfig) else "blocks"
+        raise ConfigError(f"--train {train}: the model has {layers} {unit}")
     for name, parameter in iterate_named_parameters(model):
         layer = find_layer_index(name, config)
-        after = name.startswith("head.") or (asked != 0 and layer == layers + 1)
-        learns = asked is None or after or layers - asked < layer <= layers
+        after = name.startswith("head.") or (trained != 0 and layer == layers + 1)
+        learns = trained is None or after or layers - trained < layer <= layers
         parameter.requires_grad_(learns and parameter.requires_grad)
 
 
 def iterate_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
-    """The parameters; those of a model inside the learner have the names that they have alone."""
+    """Yield parameters by name; those of a model inside a learner keep the model's own names."""
     for name, parameter in model.named_parameters():
         yield name.removeprefix("vit.").removeprefix("backbone."), parameter
 
@@ -107,16 +107,14 @@ def build_optimizer(
     layer_decay: float = 1.0,
     more_rules: Mapping[str, bool] | None = None,
 ) -> torch.optim.Optimizer:
-    """SGD with momentum 0.9 (Table 4), or Adam with decoupled decay (Table 3).
+    """Build SGD with momentum 0.9 (Table 4) or Adam with decoupled decay (Table 3).
 
-    Each group carries `scale`, the factor on the learning rate that `--layer-decay` gives it.
-    `more_rules` are those of the objective's own parameters.
+    Each parameter group carries `scale`, its factor on the learning rate by `--layer-decay`.
+    `more_rules` are the weight-decay rules of the objective's own parameters.
     """
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
     for name, parameter in iterate_named_parameters(model):
-        decay = has_weight_decay(
-            name, more_rules
-        )  # also for frozen ones: the rules hold for every parameter
+        decay = has_weight_decay(name, more_rules)  # the rules cover frozen parameters, too
         if parameter.requires_grad:
             groups.setdefault((decay, find_layer_index(name, config)), []).append(parameter)
     settings = [
@@ -131,21 +129,21 @@ def build_optimizer(
         settings = merge_param_groups(settings)
     if plan.optimizer == "adamw":
         return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
-    fused = not is_sharded(model)  # torch's fused SGD does not know shares
+    fused = not is_sharded(model)  # torch's fused SGD does not take sharded tensors
     return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=fused)
 
 
 def merge_param_groups(settings: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One group with decay and one without: fewer groups make larger fused updates."""
+    """Merge groups of equal weight decay: fewer groups make larger fused updates."""
     merged: dict[float, dict[str, Any]] = {}
     for group in settings:
-        into = merged.setdefault(group["weight_decay"], {**group, "params": []})
-        into["params"] += group["params"]
+        target = merged.setdefault(group["weight_decay"], {**group, "params": []})
+        target["params"] += group["params"]
     return list(merged.values())
 
 
 class DecoupledSGD(torch.optim.SGD):
-    """SGD whose weight decay is taken from the weights, not added to the gradient.
+    """SGD with decoupled weight decay: it shrinks the weights and leaves the gradient alone.
 
     torch's own `weight_decay` would pass through the momentum, which is another method.
     """

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a wish that the loop reads between two steps."""
+"""Ctrl-C and SIGTERM as a flag that the training loop reads between steps."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from types import FrameType
 
 
 class StopSignal:
-    """Call it for the exit code of the signal that came (130 or 143), or None."""
+    """The received stop signal; calling it gives the exit code (130 or 143) or None."""
 
     def __init__(self) -> None:
         self.code: int | None = None
@@ -19,23 +19,23 @@ class StopSignal:
         return self.code
 
     def receive(self, number: int, frame: FrameType | None) -> None:
-        if self.code is not None:  # asked twice: now
+        if self.code is not None:  # the second signal: stop now
             raise KeyboardInterrupt
         self.code = 128 + number
 
 
 @contextmanager
 def catch_stop_signals() -> Iterator[StopSignal]:
-    """Inside, the first signal only sets the wish; a second one interrupts at once."""
-    wish = StopSignal()
+    """Inside, the first signal sets a flag and a second one interrupts at once."""
+    stop = StopSignal()
     if threading.current_thread() is not threading.main_thread():
-        yield wish  # only the main thread may take signals
+        yield stop  # only the main thread may handle signals
         return
-    old = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in old:
-        signal.signal(number, wish.receive)
+    previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, stop.receive)
     try:
-        yield wish
+        yield stop
     finally:
-        for number, handler in old.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

@@ -21,12 +21,12 @@ from patchwords.training.model_setup import InitialModel
 from patchwords.training.plan import ResolvedSetting
 
 SECONDS_BETWEEN_LINES = 10.0
-MAX_LINE_COLUMNS = 100  # of a line in a file or a pipe; a terminal says how many it has
-MIN_BAR_COLUMNS = 8  # columns that are left to it, at least
+MAX_LINE_COLUMNS = 100  # of a line in a file or a pipe; a terminal has its own width
+MIN_BAR_COLUMNS = 8  # for the progress bar
 
 
 class Display:
-    """Shows the settings before the first step, then loss, metrics, speed and time left."""
+    """Shows settings before the first step, then loss, metrics, speed and time left."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -38,7 +38,7 @@ class Display:
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 
     def choices(self, title: str, choices: Iterable[ResolvedSetting]) -> None:
-        """Print every setting that shapes the result, its value and the reason."""
+        """Show every setting that shapes the result, with value and reason."""
         table = Table(title=title, title_justify="left", box=None, pad_edge=False)
         table.add_column("setting", style="bold", no_wrap=True)
         table.add_column("value", no_wrap=True)
@@ -65,7 +65,7 @@ class Display:
             self.task = self.live.add_task("starting", total=steps, completed=step, left="")
 
     def busy(self, line: str) -> None:
-        """Show what is done before the first step."""
+        """Show work before the first step."""
         if self.live:
             self.live.update(self.task, description=line)
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
@@ -75,9 +75,9 @@ class Display:
     def train(self, row: Mapping[str, Any]) -> None:
         """Show a "train" row of metrics.jsonl."""
         left = f"{format_duration((self.steps - row['step']) * row['batch_seconds'])} left"
-        place = f"{row['step']:,}/{self.steps:,}"
+        count = f"{row['step']:,}/{self.steps:,}"
         if self.live:
-            reserved = MIN_BAR_COLUMNS + len(f"  {place} {left}")
+            reserved = MIN_BAR_COLUMNS + len(f"  {count} {left}")
             text = join_fitting_parts(
                 format_train_row(row, self.formats), self.console.width - reserved
             )
@@ -86,19 +86,19 @@ class Display:
             self.last_line = time.monotonic()
             text = join_fitting_parts(
                 format_train_row(row, self.formats),
-                MAX_LINE_COLUMNS - len(f"step {place}    {left}"),
+                MAX_LINE_COLUMNS - len(f"step {count}    {left}"),
             )
-            self.say(f"step {place}  {text}  {left}")
+            self.say(f"step {count}  {text}  {left}")
 
     def evaluation(self, row: Mapping[str, Any]) -> None:
         """Show an "evaluation" or "fewshot" row of metrics.jsonl."""
         if row["kind"] == "fewshot":
-            what = f"{row['shots']}-shot: accuracy {row['accuracy']:.1%}"
+            result = f"{row['shots']}-shot: accuracy {row['accuracy']:.1%}"
         else:
             metrics = "  ".join(format_metrics(row, self.formats))
-            what = f"{row['split']}: {metrics}  loss {row['loss']:.3f}"
+            result = f"{row['split']}: {metrics}  loss {row['loss']:.3f}"
         self.say(
-            f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {what}  "
+            f"step {row['step']:,}/{self.steps:,}  epoch {row['epoch']:.1f}  {result}  "
             f"({row['images']:,} images)"
         )
 
@@ -123,7 +123,7 @@ class Display:
         self.stop()
 
 
-ROW_FIELDS = frozenset(  # of every row; what else is in it are metrics of the objective
+ROW_FIELDS = frozenset(  # of every row; the other fields are metrics of the objective
     (
         *("kind", "step", "epoch", "split", "images", "loss", "lr", "grad_norm", "data_wait"),
         *("images_per_second", "batch_seconds", "seconds", "memory", "utilisation"),
@@ -132,25 +132,25 @@ ROW_FIELDS = frozenset(  # of every row; what else is in it are metrics of the o
 
 
 def format_metrics(row: Mapping[str, Any], formats: Mapping[str, str]) -> Iterator[str]:
-    """Each metric of the objective in a row of metrics.jsonl."""
+    """Format the objective's metrics in a row of metrics.jsonl."""
     for name, value in row.items():
         if name not in ROW_FIELDS:
             yield f"{name} {value:{formats.get(name, '.3g')}}"
 
 
 def format_train_row(row: Mapping[str, Any], formats: Mapping[str, str]) -> Iterator[str]:
-    """The parts of a "train" row, what matters most first."""
+    """Format a "train" row as parts of a line, most important first."""
     yield f"loss {row['loss']:.3f}"
     yield from format_metrics(row, formats)
     yield f"{row['images_per_second']:,.0f} images/s"
-    used = row.get("utilisation")
-    if used is not None:
-        yield f"{used:.0%} of peak" if used >= 0.1 else f"{used:.1%} of peak"
+    utilisation = row.get("utilisation")
+    if utilisation is not None:
+        yield f"{utilisation:.{0 if utilisation >= 0.1 else 1}%} of peak"
     yield f"data wait {row['data_wait']:.0%}"
 
 
 def join_fitting_parts(parts: Iterable[str], room: int) -> str:
-    """Join the first parts that fit into a line; the very first always does.
+    """Join parts into a line, without the last ones if they do not fit; keep the first.
 
     >>> join_fitting_parts(["loss 2.5", "accuracy 10.0%", "97 images/s"], room=24)
     'loss 2.5  accuracy 10.0%'
@@ -179,12 +179,12 @@ def show_run_settings(
     choices: list[ResolvedSetting],
     display: Display,
 ) -> None:
-    """Show every setting as resolved, before the first step."""
+    """Show every resolved setting before the first step."""
     origin = f"from {config.weights}" if config.weights else "from scratch (no --weights)"
     model = start.model.config
     size = model.image_size
-    name, _, other = start.name.partition(" with ")  # a long value would squeeze the reasons
-    changed = f"with {other}; " if other else ""
+    name, _, changes = start.name.partition(" with ")  # a long value would squeeze the reasons
+    changed = f"with {changes}; " if changes else ""
     show = [
         ResolvedSetting(
             "model", name, f"{changed}{count_parameters(model):,} parameters, {origin}"
@@ -197,8 +197,10 @@ def show_run_settings(
     ]
     here = get_world()
     if here.size > 1:
-        how = "each has all weights" if config.machine.parallel != "fsdp" else "weights in shares"
-        show.append(ResolvedSetting("processes", here.size, f"a share of each batch; {how}"))
+        layout = (
+            "each has all weights" if config.machine.parallel != "fsdp" else "weights are sharded"
+        )
+        show.append(ResolvedSetting("processes", here.size, f"a share of each batch; {layout}"))
     display.say(describe_splits(data))
     for line in (*data.notes, *start.changes):
         display.say(f"note: {line}")
@@ -214,8 +216,8 @@ def describe_splits(data: DatasetSplits) -> str:
             lines.append(f"  {name:<10} {len(examples):>7,} images")
             continue
         counts = examples.count_per_class()
-        each = ", ".join(f"{c} {n}" for c, n in zip(data.classes, counts, strict=True))
+        per_class = ", ".join(f"{c} {n}" for c, n in zip(data.classes, counts, strict=True))
         if len(data.classes) > 12:
-            each = f"{counts.min()} to {counts.max()} a class"
-        lines.append(f"  {name:<10} {len(examples):>7,} images ({each})")
+            per_class = f"{counts.min()} to {counts.max()} a class"
+        lines.append(f"  {name:<10} {len(examples):>7,} images ({per_class})")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Metrics of a run: metrics.jsonl for programs, TensorBoard events for curves."""
+"""Metrics of a run: metrics.jsonl, TensorBoard events, and notes on loss spikes."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from patchwords.files import explain_write_error, write_atomically
 
 
 class MetricsLogger:
-    """Appends rows; rows after the checkpoint that a run goes on from are dropped first."""
+    """Appends rows to metrics.jsonl, after dropping those behind the resumed checkpoint."""
 
     def __init__(self, metrics: Path, resumed_at: int | None) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
         self.metrics = metrics
-        step = resumed_at or 0  # None: stopped before its first checkpoint, or new
+        step = resumed_at or 0  # None: a new run, or one stopped before its first checkpoint
         rows = [row for row in read_metrics(metrics) if row["step"] <= step]
         write_atomically(metrics, "".join(f"{json.dumps(row)}\n" for row in rows))
         try:
@@ -30,7 +30,7 @@ class MetricsLogger:
             raise explain_write_error(error, metrics) from error
 
     def write(self, row: Mapping[str, Any]) -> None:
-        """One row: `kind` ("train", "evaluation", "fewshot" or "note"), `step`, and numbers."""
+        """Write a row: `kind` ("train", "evaluation", "fewshot" or "note"), `step`, numbers."""
         try:
             self.file.write(json.dumps(row) + "\n")
             self.file.flush()
@@ -46,7 +46,7 @@ class MetricsLogger:
 
 
 class NullLogger:
-    """The record of a process that is not the main one: none."""
+    """The logger of every process except the main one: it writes nothing."""
 
     def write(self, row: Mapping[str, Any]) -> None: ...
 
@@ -54,7 +54,7 @@ class NullLogger:
 
 
 def read_metrics(metrics: Path) -> list[dict[str, Any]]:
-    """The rows that are whole: the last one may have been cut by a kill."""
+    """Read all complete rows; a kill may have cut the last one."""
     rows = []
     if metrics.exists():
         for line in metrics.read_text(encoding="utf-8").splitlines():
@@ -65,30 +65,30 @@ def read_metrics(metrics: Path) -> list[dict[str, Any]]:
     return rows
 
 
-SPIKE_WINDOW = 200  # losses that a loss is compared with
-MIN_SPIKE_ROWS = 20  # fewer are too few to compare with
+# Loss spikes are a function of the losses in metrics.jsonl, so a resumed run knows the earlier ones.
+SPIKE_WINDOW = 200  # rows that a loss is compared with
+MIN_SPIKE_ROWS = 20  # fewer rows are not enough to tell
 SPIKE_DEVIATIONS = 4.0  # above the median
 MAD_TO_STD = 1.4826  # a normal deviation in median absolute deviations
 
 
 class LossSpikeDetector:
-    """Detects jumps of the training loss, from the losses in metrics.jsonl alone."""
+    """Detects where the loss of "train" rows jumps."""
 
     def __init__(self, losses: Iterable[float] = ()) -> None:
-        """`losses` of the rows so far, where a run is resumed."""
-        self.losses = deque(
-            losses, maxlen=SPIKE_WINDOW + 2
-        )  # a loss, the one before it, and its past
+        """`losses`: those of the earlier rows of a resumed run."""
+        # The last loss, the one before it, and the window of that.
+        self.losses = deque(losses, maxlen=SPIKE_WINDOW + 2)
 
     def note(self, row: Mapping[str, Any]) -> dict[str, Any] | None:
-        """A "train" row -> a "note" row where a spike begins; None within and without one."""
+        """Return a "note" row if a spike begins at this "train" row, else None."""
         self.losses.append(row["loss"])
         losses = list(self.losses)
         height = compute_spike_height(losses)
         if height <= SPIKE_DEVIATIONS or compute_spike_height(losses[:-1]) > SPIKE_DEVIATIONS:
             return None
-        usual = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
-        above = f"{height:.3g} robust deviations above the median {usual:.3g}"
+        median = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
+        above = f"{height:.3g} robust deviations above the median {median:.3g}"
         return {
             "kind": "note",
             "step": row["step"],
@@ -100,17 +100,17 @@ class LossSpikeDetector:
 
 
 def compute_spike_height(losses: Sequence[float]) -> float:
-    """Robust deviations of the last loss above the median of up to 200 before it.
+    """Compute the robust deviations of the last loss above the median before it.
 
-    The deviation is 1.4826 times the median absolute one, which a few spikes do not widen. 0 if
-    there are too few losses, or most of them are equal.
+    The deviation is 1.4826 times the median absolute deviation of up to 200 losses, which a few
+    spikes do not widen. 0 if there are too few losses to tell, or most of them are equal.
 
     >>> compute_spike_height([1.0, 2.0, 3.0, 2.0] * 10 + [2.0 + 5 * 1.4826 * 0.5])
     5.0
     """
-    past = losses[-SPIKE_WINDOW - 1 : -1]
-    if len(past) < MIN_SPIKE_ROWS:
+    window = losses[-SPIKE_WINDOW - 1 : -1]
+    if len(window) < MIN_SPIKE_ROWS:
         return 0.0
-    median = statistics.median(past)
-    deviation = MAD_TO_STD * statistics.median(abs(loss - median) for loss in past)
+    median = statistics.median(window)
+    deviation = MAD_TO_STD * statistics.median(abs(loss - median) for loss in window)
     return (losses[-1] - median) / deviation if deviation else 0.0

@@ -1,4 +1,4 @@
-"""The folder that a run writes: what is in it, who may write there, and what it says of itself."""
+"""The folder of a run: file names, checks before writing, and its JSON records."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ REPORTED_PACKAGES = (
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names of the files in a run folder (DESIGN: "A run folder")."""
+    """Paths of the files in a run folder."""
 
     path: Path
 
@@ -54,7 +54,7 @@ class RunFolder:
 
     @property
     def frozen(self) -> Path:
-        """What layers that do not learn have given; while the run lasts."""
+        """Cached outputs of frozen layers, deleted at the end of the run."""
         return self.path / "frozen"
 
     @property
@@ -71,7 +71,7 @@ class RunFolder:
 
 
 def claim_run_folder(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
-    """Make the folder this run's own; raises ConfigError where something else is in the way."""
+    """Create the run folder; raises ConfigError if something else is in the way."""
     run = RunFolder(path)
     check_run_folder_available(run, resume=resume, overwrite=overwrite)
     if resume:
@@ -89,15 +89,15 @@ def claim_run_folder(path: Path, *, resume: bool, overwrite: bool) -> RunFolder:
 
 
 def check_run_folder_available(run: RunFolder, *, resume: bool, overwrite: bool) -> None:
-    """Raise ConfigError where the folder is not one that a run may go on in, replace or fill."""
+    """Refuse a folder that a run may not resume, replace or fill."""
     if resume:
         if not run.config.is_file():
             raise ConfigError(f"--resume: {run.path} holds no run to go on with (no config.yaml)")
         return
-    # A run that was killed before its config.yaml was written has left no more than these.
-    unborn = {run.data, run.environment, run.splits}
+    # A run that was killed before it wrote config.yaml has left no more than these.
+    unfinished = {run.data, run.environment, run.splits}
     try:
-        if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unborn):
+        if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unfinished):
             return
     except OSError as error:
         raise explain_write_error(error, run.path) from error
@@ -114,15 +114,15 @@ def check_run_folder_available(run: RunFolder, *, resume: bool, overwrite: bool)
 
 
 def read_requested_settings(run: RunFolder) -> dict[str, Any]:
-    """The settings that the run was started with, as they were said; {} where that is lost."""
+    """Read the settings as the user gave them at the start; {} if they are lost."""
     try:
         return dict(json.loads(run.environment.read_text(encoding="utf-8"))["asked"])
     except (OSError, ValueError, KeyError, TypeError):
-        return {}  # then only the settings as they were resolved can be said again
+        return {}  # then only the resolved settings can be repeated
 
 
 def read_launch_command(run: RunFolder) -> str | None:
-    """The start of torchrun that the run began in (`distributed.launch`), if any."""
+    """Read the id of the torchrun launch that started the run, if any."""
     try:
         return json.loads(run.environment.read_text(encoding="utf-8")).get("launch")
     except (OSError, ValueError, AttributeError):
@@ -130,38 +130,38 @@ def read_launch_command(run: RunFolder) -> str | None:
 
 
 def check_output_overlap(output: Path, data: Path, weights: Path | None) -> None:
-    """Raise ConfigError where the run folder would destroy or disturb what the run is made from."""
-    place = output.resolve()
-    if data.exists() and place in data.resolve().parents:
+    """Refuse a run folder that would destroy or disturb the data or the weights."""
+    folder = output.resolve()
+    if data.exists() and folder in data.resolve().parents:
         raise ConfigError(f"--output {output} holds the data, {data}; choose a folder elsewhere")
-    if data.is_dir() and data.resolve() in [place, *place.parents]:
+    if data.is_dir() and data.resolve() in [folder, *folder.parents]:
         raise ConfigError(
             f"--output {output} lies inside the data, {data}: its pictures would be taken for a "
             "class of it; choose a folder elsewhere"
         )
-    if weights is not None and place in [weights.resolve(), *weights.resolve().parents]:
+    if weights is not None and folder in [weights.resolve(), *weights.resolve().parents]:
         raise ConfigError(
             f"--output {output} is where --weights {weights} lie, which the run needs again on "
             "--resume; choose another --output"
         )
 
 
-def find_free_path(wanted: Path) -> Path:
-    """`wanted`, or `wanted-2`, `wanted-3`, ...: the first that does not exist."""
-    path, number = wanted, 1
+def find_free_path(preferred: Path) -> Path:
+    """Find the first of PATH, PATH-2, PATH-3, ... that does not exist."""
+    path, number = preferred, 1
     while path.exists():
         number += 1
-        path = wanted.with_name(f"{wanted.name}-{number}")
+        path = preferred.with_name(f"{preferred.name}-{number}")
     return path
 
 
 def write_json(path: Path, table: Mapping[str, Any]) -> None:
-    """JSON for people and programs alike: indented, names in UTF-8."""
+    """Write a table as indented JSON in UTF-8."""
     write_atomically(path, json.dumps(table, indent=2, ensure_ascii=False) + "\n")
 
 
 def describe_data(data: DatasetSplits, skipped: Mapping[str, str]) -> dict[str, Any]:
-    """data.json: classes and counts of every split, notes, and the images that were left out."""
+    """Build data.json: classes and counts of every split, notes, skipped images."""
     return {
         "source": data.source,
         "kind": data.kind,
@@ -178,7 +178,7 @@ def describe_data(data: DatasetSplits, skipped: Mapping[str, str]) -> dict[str, 
 
 
 def describe_environment(device: Mapping[str, object], data: Mapping[str, str]) -> dict[str, Any]:
-    """environment.json: what ran, on what, with which versions."""
+    """Build environment.json: command, versions, device, system."""
     versions = {"python": platform.python_version()}
     for package in REPORTED_PACKAGES:
         try:
