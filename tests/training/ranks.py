@@ -1,7 +1,7 @@
-"""Several processes, without torchrun: `python ranks.py FOLDER SCENE...` is one of them.
+"""Several processes without torchrun: each runs `python ranks.py FOLDER SCENE...`.
 
-All scenes of a launch share its process group, as starting processes takes longer than training
-does. What a scene gives is written to FOLDER/SCENE-RANK.json, for the test to compare.
+All scenes of a launch share its process group, as starting processes takes longer than training.
+The result of a scene is written to FOLDER/SCENE-RANK.json, for the test to compare.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def free_port() -> int:
 
 
 def environments(size: int) -> list[dict[str, str]]:
-    """What torchrun would tell each of `size` processes."""
+    """The environment that torchrun would give each of `size` processes."""
     port = str(free_port())
     shared = {
         **os.environ,
@@ -66,7 +66,7 @@ def play(folder: Path, size: int, scenes: Sequence[str]) -> Mapping[str, list[di
         for process in processes:
             out, err = process.communicate(timeout=PATIENCE)
             assert process.returncode == 0, (out, err)
-    finally:  # one that waits for another that is gone
+    finally:  # a process may wait for another that has ended
         for process in processes:
             process.kill()
     return {
@@ -79,8 +79,8 @@ def take_part(folder: Path, scenes: Sequence[str]) -> None:
     torch.set_num_threads(1)
     with join_process_group(cuda=False) as here:
         for scene in scenes:
-            found = SCENES[scene](folder / scene)
-            (folder / f"{scene}-{here.rank}.json").write_text(json.dumps(found))
+            result = SCENES[scene](folder / scene)
+            (folder / f"{scene}-{here.rank}.json").write_text(json.dumps(result))
 
 
 if __name__ == "__main__":

@@ -1,3 +1,5 @@
+"""Checkpoints: bit-exact, atomic, checked when read, and free of code."""
+
 from __future__ import annotations
 
 import errno
@@ -21,7 +23,7 @@ from patchwords.training.engine.checkpoint import (
 
 
 def state_of(number: float) -> dict[str, Any]:
-    """As a run has it: tensors, plain values, and an optimizer's state."""
+    """A state like a run's: tensors, plain values, the state of an optimizer."""
     model = nn.Linear(7, 5)
     nn.init.constant_(model.weight, number)
     nn.init.constant_(model.bias, number / 3)
@@ -40,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def newest(folder: Path) -> tuple[int | None, list[str]]:
-    """(step of the state that would be gone on with, warnings)"""
+    """(step of the state that training would resume from, warnings)"""
     warnings: list[str] = []
     state = load_latest_checkpoint(folder, warnings.append)
     return (None if state is None else state["step"]), warnings
@@ -48,16 +50,16 @@ def newest(folder: Path) -> tuple[int | None, list[str]]:
 
 def test_round_trip_is_bit_exact(folder: Path) -> None:
     expected = state_of(2)
-    found = load_latest_checkpoint(folder, pytest.fail)
-    assert found is not None
-    assert found.keys() == expected.keys()
+    saved = load_latest_checkpoint(folder, pytest.fail)
+    assert saved is not None
+    assert saved.keys() == expected.keys()
     for name, value in expected["model"].items():
-        assert torch.equal(found["model"][name], value)
+        assert torch.equal(saved["model"][name], value)
     for index, moments in expected["optimizer"]["state"].items():
         for name, value in moments.items():
-            assert torch.equal(found["optimizer"]["state"][index][name], value)
-    assert found["optimizer"]["param_groups"] == expected["optimizer"]["param_groups"]
-    assert (found["step"], found["skipped"]) == (2, {"ä.png": "truncated"})
+            assert torch.equal(saved["optimizer"]["state"][index][name], value)
+    assert saved["optimizer"]["param_groups"] == expected["optimizer"]["param_groups"]
+    assert (saved["step"], saved["skipped"]) == (2, {"ä.png": "truncated"})
 
 
 def test_no_checkpoint_is_none(tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ NAMED = [resolve_model(f"ViT-{letter}/16").config for letter in VIT_VARIANTS]
 
 
 @pytest.mark.parametrize("config", [*KINDS, *NAMED, *EVERY_KIND.values(), RESNET])
-def test_decay_falls_on_kernels_alone_and_every_parameter_has_a_group(config: ModelConfig) -> None:
+def test_decay_falls_on_kernels_only_and_every_parameter_has_a_group(config: ModelConfig) -> None:
     model = meta(config)
     optimizer = build_optimizer(model, PLAN, config)
     decay = {id(p): g["weight_decay"] for g in optimizer.param_groups for p in g["params"]}
@@ -78,12 +78,12 @@ def test_every_layer_has_parameters_and_they_rise_with_depth(config: ModelConfig
     for (name, _), layer in zip(meta(config).named_parameters(), layers, strict=True):
         assert (layer == 0) >= name.startswith(before), name
         assert (layer == config.layers + 1) >= name.startswith(after), name
-    # Modules are built in the order of the way through them, but for the class token.
+    # Modules are built in the order of the forward pass, except the class token.
     assert layers == sorted(layers)
 
 
 @pytest.mark.parametrize("name", ["encoder.gate", "head.linear.scale", "embed.weights", ""])
-def test_an_unknown_parameter_stops_it(name: str) -> None:
+def test_an_unknown_parameter_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match="is matched by 0 weight-decay rules"):
         has_weight_decay(name)
 
@@ -92,11 +92,11 @@ def test_layer_decay_scales_each_block() -> None:
     model = meta()
     optimizer = build_optimizer(model, PLAN, SMALL, layer_decay=0.5)
     scale = {id(p): g["scale"] for g in optimizer.param_groups for p in g["params"]}
-    found = {name: scale[id(parameter)] for name, parameter in model.named_parameters()}
-    assert found["head.linear.weight"] == found["encoder.norm.bias"] == 1.0
-    assert found["encoder.blocks.2.mlp.fc1.weight"] == 0.5
-    assert found["encoder.blocks.0.norm1.weight"] == 0.125
-    assert found["embed.weight"] == found["class_token"] == found["positions.table"] == 0.0625
+    scales = {name: scale[id(parameter)] for name, parameter in model.named_parameters()}
+    assert scales["head.linear.weight"] == scales["encoder.norm.bias"] == 1.0
+    assert scales["encoder.blocks.2.mlp.fc1.weight"] == 0.5
+    assert scales["encoder.blocks.0.norm1.weight"] == 0.125
+    assert scales["embed.weight"] == scales["class_token"] == scales["positions.table"] == 0.0625
     assert len(build_optimizer(model, PLAN, SMALL).param_groups) == 2  # merged without it
 
 
@@ -176,7 +176,7 @@ def test_freeze_refuses_more_layers_than_there_are() -> None:
 
 
 def descend(optimizer: str, lr: float, steps: int, gradient: Any) -> torch.Tensor:
-    """Where the optimizer of a plan comes to from (-1.2, 1), the customary start of Rosenbrock."""
+    """Minimise Rosenbrock's function from its usual start (-1.2, 1); -> the end point."""
     model = nn.Module()
     model.class_token = nn.Parameter(torch.tensor([-1.2, 1.0], dtype=torch.float64))
     plan = replace(PLAN, optimizer=optimizer, lr=lr, weight_decay=0.0)

@@ -46,7 +46,7 @@ def lines_of(row: dict[str, Any], steps: int, **settings: Any) -> list[str]:
     return [line.rstrip() for line in text.splitlines() if line.strip()]
 
 
-def test_the_line_says_it_all() -> None:
+def test_a_plain_line_has_every_part() -> None:
     [line] = lines_of(ROW, 1_652)
     assert line == (
         "step 400/1,652  loss 1.234  accuracy 45.6%  812 images/s  43% of peak  data wait 2%  "
@@ -55,7 +55,7 @@ def test_the_line_says_it_all() -> None:
     assert len(line) <= MAX_LINE_COLUMNS
 
 
-def test_the_live_line_says_it_all_but_a_bar() -> None:
+def test_the_live_line_has_every_part_and_a_bar() -> None:
     line = lines_of(ROW, 1_652, force_terminal=True, width=100)[-1]
     for words in ("loss 1.234", "accuracy 45.6%", "812 images/s", "43% of peak", "data wait 2%"):
         assert words in line
@@ -77,7 +77,7 @@ def test_no_line_is_too_long(row: dict[str, Any], settings: dict[str, Any]) -> N
     assert line.endswith(" left")
 
 
-def test_without_a_peak_none_is_named() -> None:
+def test_without_a_peak_utilisation_is_left_out() -> None:
     [line] = lines_of({name: ROW[name] for name in ROW if name != "utilisation"}, 1_652)
     assert "peak" not in line
     assert "data wait 2%" in line
@@ -108,7 +108,7 @@ def test_evaluations_and_notes() -> None:
     assert max(map(len, lines)) <= MAX_LINE_COLUMNS
 
 
-def test_what_does_not_fit_is_left_out_from_the_end() -> None:
+def test_the_last_parts_are_left_out_if_they_do_not_fit() -> None:
     parts = ["loss 2.5", "accuracy 10.0%", "97 images/s"]
     assert join_fitting_parts(parts, 37) == "loss 2.5  accuracy 10.0%  97 images/s"
     assert join_fitting_parts(parts, 36) == "loss 2.5  accuracy 10.0%"

@@ -124,8 +124,8 @@ def run_of(name: str, images: int | None = None, **settings: Any) -> dict[str, A
     return fill_all(config_for(row, **settings), row, images or row.data.images)
 
 
-def has(run: dict[str, Any], **wanted: Any) -> bool:
-    assert {name: run[name] for name in wanted} == wanted
+def has(run: dict[str, Any], **expected: Any) -> bool:
+    assert {name: run[name] for name in expected} == expected
     return True
 
 

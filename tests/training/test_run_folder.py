@@ -50,7 +50,7 @@ def test_a_run_in_the_way(tmp_path: Path) -> None:
     assert contents(path) == {}
 
 
-def test_what_is_no_run_is_never_deleted(tmp_path: Path) -> None:
+def test_other_folders_are_never_deleted(tmp_path: Path) -> None:
     photos = tmp_path / "photos"
     photos.mkdir()
     (photos / "a.jpg").write_bytes(b"a photo")
@@ -86,14 +86,14 @@ def test_a_read_only_parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_free_name(tmp_path: Path) -> None:
-    wanted = tmp_path / "digits-ViT-Ti-4"
+    preferred = tmp_path / "digits-ViT-Ti-4"
     for expected in ("digits-ViT-Ti-4", "digits-ViT-Ti-4-2", "digits-ViT-Ti-4-3"):
-        found = find_free_path(wanted)
-        assert found.name == expected
-        found.mkdir()
+        path = find_free_path(preferred)
+        assert path.name == expected
+        path.mkdir()
 
 
-def test_data_json_says_what_was_left_out(tmp_path: Path) -> None:
+def test_data_json_lists_skipped_images(tmp_path: Path) -> None:
     labels = np.array([0, 1, 1])
     examples = ImageDataset(("ä", "b"), labels, ["x", "y", "z"], labels, lambda row: b"", labels)
     data = DatasetSplits("photos", "folder", ("ä", "b"), {"train": examples}, ("a note",))
@@ -114,7 +114,7 @@ def test_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (table["device"], table["data"]) == ({"type": "cpu"}, {"source": "x"})
 
 
-def test_a_run_does_no_harm_to_what_it_is_made_from(tmp_path: Path) -> None:
+def test_a_run_cannot_overwrite_its_data_or_weights(tmp_path: Path) -> None:
     photos, weights = tmp_path / "photos", tmp_path / "old"
     (photos / "daisy").mkdir(parents=True)
     (weights / "model").mkdir(parents=True)
@@ -130,7 +130,7 @@ def test_a_run_does_no_harm_to_what_it_is_made_from(tmp_path: Path) -> None:
             check_output_overlap(weights, Path("digits"), source)
 
 
-def test_what_a_run_left_that_was_killed_before_it_began_is_no_obstacle(tmp_path: Path) -> None:
+def test_leftovers_of_a_run_killed_at_its_start_are_no_obstacle(tmp_path: Path) -> None:
     (tmp_path / "splits.csv").write_text("path,label,split,bytes\n")
     (tmp_path / "data.json").write_text("{}")
     assert claim_run_folder(tmp_path, resume=False, overwrite=False).path == tmp_path

@@ -1,4 +1,4 @@
-"""What "auto" comes to on a device, and why."""
+"""Resolution of "auto" for precision and compile, with reasons."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CPU, GPU = Device(torch.device("cpu"), bf16=False), Device(torch.device("cuda"),
 
 
 @pytest.mark.parametrize(
-    ("asked", "device", "steps", "compiling", "why"),
+    ("requested", "device", "steps", "compiling", "why"),
     [
         ("yes", CPU, 1, "yes", "asked for"),
         ("no", GPU, 100_000, "no", "asked for"),
@@ -26,7 +26,7 @@ CPU, GPU = Device(torch.device("cpu"), bf16=False), Device(torch.device("cuda"),
     ],
 )
 def test_whether_layers_are_compiled(
-    asked: CompileMode,
+    requested: CompileMode,
     device: Device,
     steps: int,
     compiling: CompileMode,
@@ -34,18 +34,18 @@ def test_whether_layers_are_compiled(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: name)
-    found, reason = resolve_compile_mode(asked, device, steps)
-    assert found == compiling
+    resolved, reason = resolve_compile_mode(requested, device, steps)
+    assert resolved == compiling
     assert why in reason
 
 
 def test_without_triton_a_gpu_compiles_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "find_spec", lambda name: None)
-    found, reason = resolve_compile_mode("auto", GPU, 100_000)
-    assert (found, "triton" in reason) == ("no", True)
+    resolved, reason = resolve_compile_mode("auto", GPU, 100_000)
+    assert (resolved, "triton" in reason) == ("no", True)
 
 
-def test_everything_is_said() -> None:
+def test_every_setting_has_a_reason() -> None:
     config, choices = resolve_machine_settings(FinetuneConfig(), GPU, steps=7)
     assert config.machine.compile == "no"
     assert [(choice.name, choice.value) for choice in choices] == [
@@ -54,9 +54,9 @@ def test_everything_is_said() -> None:
         ("compile", "no"),
     ]
     assert "this GPU multiplies bfloat16 faster" in choices[1].why
-    asked = FinetuneConfig()
-    asked = replace(asked, machine=replace(asked.machine, device="cpu", precision="fp32"))
-    assert [choice.why for choice in resolve_machine_settings(asked, CPU, 7)[1][:2]] == [
+    config = FinetuneConfig()
+    config = replace(config, machine=replace(config.machine, device="cpu", precision="fp32"))
+    assert [choice.why for choice in resolve_machine_settings(config, CPU, 7)[1][:2]] == [
         "asked for"
     ] * 2
     assert "no fast bfloat16" in resolve_machine_settings(FinetuneConfig(), CPU, 7)[1][1].why

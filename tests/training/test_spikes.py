@@ -22,12 +22,12 @@ def notes(losses: list[float], before: list[float] = []) -> list[int]:  # noqa: 
     """Positions of the losses at which a note is written."""
     spikes = LossSpikeDetector(before)
     rows = ({"loss": loss, "step": i, "epoch": 0.5} for i, loss in enumerate(losses))
-    found = [spikes.note(row) for row in rows]
-    return [note["step"] for note in found if note]
+    notes = [spikes.note(row) for row in rows]
+    return [note["step"] for note in notes if note]
 
 
 @pytest.mark.parametrize("count", [MIN_SPIKE_ROWS, 87, SPIKE_WINDOW, SPIKE_WINDOW + 150])
-def test_height_is_in_robust_deviations_of_the_rows_before(count: int) -> None:
+def test_height_counts_robust_deviations_of_earlier_rows(count: int) -> None:
     past = losses_around(3.0, count)
     recent = np.array(past[-SPIKE_WINDOW:])
     deviation = 1.4826 * np.median(abs(recent - np.median(recent)))
@@ -35,7 +35,7 @@ def test_height_is_in_robust_deviations_of_the_rows_before(count: int) -> None:
     assert compute_spike_height([*past, loss]) == pytest.approx(4.25)
 
 
-def test_a_spike_is_what_is_more_than_four_deviations_up() -> None:
+def test_a_spike_rises_more_than_four_deviations() -> None:
     past = losses_around(3.0, 150)
     step = 0.1 * 1.4826 * np.median(abs(np.random.default_rng(0).normal(size=150)))
     assert notes([*past, 3.0 + 6 * step]) == [150]
@@ -43,13 +43,13 @@ def test_a_spike_is_what_is_more_than_four_deviations_up() -> None:
     assert notes([*past, 3.0 - 9 * step]) == []  # better is no spike
 
 
-def test_only_where_it_begins() -> None:
+def test_only_the_start_of_a_spike_is_noted() -> None:
     calm = losses_around(3.0, 60)
     up = losses_around(9.0, 5)
     assert notes([*calm, *up, *calm, *up]) == [60, 125]
 
 
-def test_nothing_is_said_of_a_beginning_or_of_a_loss_that_stands_still() -> None:
+def test_few_rows_and_constant_losses_have_no_spikes() -> None:
     assert notes([*losses_around(3.0, MIN_SPIKE_ROWS - 1), 99.0]) == []
     assert notes([*losses_around(3.0, MIN_SPIKE_ROWS), 99.0]) == [MIN_SPIKE_ROWS]
     assert notes([2.0] * 100 + [2.5]) == []
@@ -60,7 +60,7 @@ def test_a_falling_loss_is_no_spike() -> None:
     assert notes((falling + np.array(losses_around(0.0, 400))).tolist()) == []
 
 
-def test_a_run_that_goes_on_remembers_what_it_has_seen() -> None:
+def test_a_resumed_run_knows_the_earlier_losses() -> None:
     whole = [*losses_around(3.0, 230), 9.0, 9.0, *losses_around(3.0, 50), 9.0]
     assert notes(whole) == [230, 282]
     for stop in (MIN_SPIKE_ROWS, 229, 230, 231, 232, 282):
@@ -69,7 +69,7 @@ def test_a_run_that_goes_on_remembers_what_it_has_seen() -> None:
         ]
 
 
-def test_the_note_says_how_large() -> None:
+def test_the_note_tells_the_height() -> None:
     spikes = LossSpikeDetector([1.0, 2.0, 3.0, 2.0] * 10)
     note = spikes.note({"loss": 9.0, "step": 40, "epoch": 1.5, "lr": 0.1})
     assert note == {
@@ -82,7 +82,7 @@ def test_the_note_says_how_large() -> None:
     }
 
 
-def test_it_is_compared_with_as_many_rows_as_are_promised() -> None:
+def test_the_window_has_its_documented_length() -> None:
     assert SPIKE_WINDOW == 200
     note = LossSpikeDetector(2.0 * i for i in range(260)).note(
         {"loss": 1e4, "step": 1, "epoch": 0.0}

@@ -158,7 +158,8 @@ class AsyncWriter:
 def open_async_writer() -> Iterator[AsyncWriter]:
     """Inside, a writer whose last write is waited for, also after an error.
 
-    KeyboardInterrupt, the user's second Ctrl-C, does not wait.
+    KeyboardInterrupt, the user's second Ctrl-C, does not wait: `exit_process` ends the process
+    without its threads.
     """
     with thread_process_group() as group:
         writer = AsyncWriter(group)
