@@ -1,4 +1,4 @@
-"""What to set, by stated rules, from what was measured. No rule looks at anything else."""
+"""Settings recommended from measurements, by stated rules."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from patchwords.benchmark.clock import ThroughputResult
     from patchwords.benchmark.loader import LoaderThroughput
 
-NEAR_BEST_RATIO = 0.95  # of the best speed is as good: fewer images at a time take less memory
-MIN_BF16_SPEEDUP = 1.05  # times as fast, and rounding to bf16 pays
-LOADER_HEADROOM = 1.2  # times what training takes: so much the loader should give, for it varies
-MAX_WAIT_SHARE = 0.05  # of the time; less of it, and workers are not worth their cores
+NEAR_BEST_RATIO = 0.95  # of the best speed counts as equal: smaller batches take less memory
+MIN_BF16_SPEEDUP = 1.05  # from this speed-up on bf16 is worth its rounding
+LOADER_HEADROOM = 1.2  # loader speed over training speed, as loading varies
+MAX_WAIT_SHARE = 0.05  # share of the time; below it workers are not worth their cores
 
 
 @dataclass(frozen=True)
 class MeasuredSetting:
-    """Numbers of images at a time in a precision, and how fast that was."""
+    """A precision and batch size with its measured speed."""
 
     precision: str
     batch: int
@@ -30,7 +30,7 @@ class MeasuredSetting:
 
 
 def list_measured_settings(rows: Sequence[ThroughputResult]) -> list[MeasuredSetting]:
-    """Those rows that were tried."""
+    """List the settings that were measured."""
     return [
         MeasuredSetting(row.precision, row.batch, row.images_per_second)
         for row in rows
@@ -41,11 +41,10 @@ def list_measured_settings(rows: Sequence[ThroughputResult]) -> list[MeasuredSet
 def recommend_batch_setting(
     rows: Sequence[ThroughputResult], what: str, flag: str
 ) -> tuple[MeasuredSetting, list[ResolvedSetting]]:
-    """Precision and images at a time, which `flag` names; ConfigError where nothing was tried.
+    """Recommend precision and batch size for `flag`; ConfigError without a measurement.
 
-    bf16 where its best speed is `MIN_BF16_SPEEDUP` than that of fp32, which is exact, at those numbers of
-    images that both have; then the fewest images at a time that come within `NEAR_BEST_RATIO` of the best in
-    that precision.
+    bf16 if its best speed is `MIN_BF16_SPEEDUP` times that of fp32, which is exact, at batch sizes
+    that both have; then the smallest batch within `NEAR_BEST_RATIO` of the best in that precision.
     """
     tried = list_measured_settings(rows)
     if not tried:
@@ -55,7 +54,7 @@ def recommend_batch_setting(
     top = max(ours, key=get_throughput)
     enough = next(
         row for row in ours if get_throughput(row) >= NEAR_BEST_RATIO * get_throughput(top)
-    )  # batches rise
+    )  # batch sizes rise
     if enough.batch == top.batch:
         share = "the fastest that was tried"
     else:
@@ -69,18 +68,18 @@ def recommend_batch_setting(
 
 
 def best_throughput_by_precision(tried: Sequence[MeasuredSetting]) -> dict[str, float]:
-    """Precision -> its best speed, at the numbers of images at a time that all precisions have."""
+    """Return the best speed per precision, at batch sizes that all precisions have."""
     batches: dict[str, dict[int, float]] = {}
     for row in tried:
         batches.setdefault(row.precision, {})[row.batch] = get_throughput(row)
     shared = set.intersection(*(set(table) for table in batches.values()))
-    if not shared:  # one of them fits so little that they never meet
+    if not shared:  # no batch size fits in all precisions
         return {name: max(table.values()) for name, table in batches.items()}
     return {name: max(table[batch] for batch in shared) for name, table in batches.items()}
 
 
 def format_throughput(value: float) -> str:
-    """Images a second, for a person.
+    """Format images per second.
 
     >>> format_throughput(1234.5), format_throughput(3.14159), format_throughput(87.65)
     ('1,234', '3.14', '87.7')
@@ -93,7 +92,7 @@ def get_throughput(setting: MeasuredSetting) -> float:
 
 
 def recommend_precision(best: dict[str, float]) -> tuple[str, str]:
-    """Of the best speed by precision -> (precision, why).
+    """Recommend a precision from the best speed of each, with the reason.
 
     >>> recommend_precision({"bf16": 190.0, "fp32": 100.0})
     ('bf16', '1.90 x the speed of fp32')
@@ -107,7 +106,7 @@ def recommend_precision(best: dict[str, float]) -> tuple[str, str]:
 
 
 def recommend_grad_accum(batch: int, at_once: int) -> ResolvedSetting:
-    """Into how many parts the recipe's batch is cut.
+    """Recommend the number of micro-batches of the recipe's batch.
 
     >>> recommend_grad_accum(512, 32).value
     16
@@ -121,11 +120,11 @@ def recommend_grad_accum(batch: int, at_once: int) -> ResolvedSetting:
 def recommend_workers(
     rows: Sequence[LoaderThroughput], training: float, cuda: bool
 ) -> ResolvedSetting:
-    """The fewest workers that keep training fed; `training` is its images/s without input.
+    """Recommend the fewest workers that keep training fed; `training` in images/s without input.
 
-    None where a CPU would wait for less than `MAX_WAIT_SHARE` of the time with the images read between two
-    steps: a worker would take more from it. Else as many as give `LOADER_HEADROOM` times what is taken, or
-    the fastest there is.
+    None if a CPU would wait for less than `MAX_WAIT_SHARE` of the time while reading images between
+    two steps: a worker would take more. Otherwise the fewest that give `LOADER_HEADROOM` times the
+    speed of training, or the fastest number measured.
     """
     for row in sorted(rows, key=lambda row: row.workers):
         if row.workers == 0:
@@ -152,7 +151,7 @@ def format_loader_ratio(row: LoaderThroughput, training: float) -> str:
 
 
 def find_bottleneck(reading: float, training: float) -> ResolvedSetting:
-    """Whether the loader or the device is slower, by their images/s, each alone.
+    """Tell whether the loader or the device is slower, by images/s of each alone.
 
     >>> find_bottleneck(reading=300.0, training=900.0).value
     'input'
@@ -165,7 +164,7 @@ def find_bottleneck(reading: float, training: float) -> ResolvedSetting:
 
 
 def recommend_checkpointing(needed: bool, smallest: int) -> ResolvedSetting:
-    """Whether activations must be computed twice."""
+    """Recommend whether to recompute activations."""
     if needed:
         return ResolvedSetting(
             "--checkpoint-activations", "yes", f"{smallest} images at a time do not fit without it"
@@ -174,7 +173,7 @@ def recommend_checkpointing(needed: bool, smallest: int) -> ResolvedSetting:
 
 
 def recommend_compile(cuda: bool) -> ResolvedSetting:
-    """A GPU gains by fused kernels, a CPU little; it is not measured here."""
+    """Recommend compilation for a GPU, by fused kernels; it is not measured here."""
     if cuda:
         return ResolvedSetting(
             "--compile", "yes", "for runs of more than some minutes, which it takes first"

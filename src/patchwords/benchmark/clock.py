@@ -1,4 +1,4 @@
-"""How long something takes here and now, and what it holds meanwhile."""
+"""Timing of repeated runs, and their peak memory."""
 
 from __future__ import annotations
 
@@ -13,42 +13,44 @@ import torch
 
 from patchwords.device import Device, peak_memory
 
-MIN_TIMED_RUNS = 2  # runs that count; the one before them sets up libraries and memory
-MAX_TIME_FACTOR = 3  # times its share of the time that a measurement may be expected to take
-CLEAR_REFS_FILE = Path("/proc/self/clear_refs")  # Linux: "5" forgets the most memory that there was
+MIN_TIMED_RUNS = 2  # timed runs, after one that sets up libraries and memory
+MAX_TIME_FACTOR = 3  # limit of the expected time of a measurement, relative to its share
+CLEAR_REFS_FILE = Path("/proc/self/clear_refs")  # Linux: writing "5" resets the peak memory
 
 
 @dataclass(frozen=True)
 class ThroughputResult:
-    """How fast a model took images at one setting, or why that was not tried."""
+    """Speed of a model at one batch size, or why it was not measured."""
 
     precision: str
-    batch: int  # images at a time
+    batch: int  # batch size
     images_per_second: float | None = None
     share_of_peak: float | None = None  # of the matrix peak in this precision
-    memory_bytes: int | None = None  # the most that the process held, or the program on the GPU
-    runs: int = 0  # of which the median counts
+    memory_bytes: int | None = None  # peak of the process, or of the program on the GPU
+    runs: int = 0  # number of timed runs
     skipped: str | None = None
 
 
 @dataclass(frozen=True)
 class TimingSpec:
-    """What is to be measured: batches of one kind of computation on one device."""
+    """One kind of computation on one device, to be timed."""
 
     device: Device
-    flops: float  # of one image
+    flops: float  # per image
     peak: float  # FLOP/s
-    once: Callable[[int], object]  # computes a batch of so many images
-    needs: Callable[[int], str | None] = lambda batch: None  # why so many do not fit, if so
+    once: Callable[[int], object]  # computes a batch of this size
+    needs: Callable[[int], str | None] = lambda batch: (
+        None
+    )  # why a batch size does not fit, else None
 
 
 def measure_batch_sizes(
     work: TimingSpec, batches: Sequence[int], seconds: float
 ) -> list[ThroughputResult]:
-    """One row for each number of images at a time, rising; `seconds` is the time of a row.
+    """Measure a row per batch size, rising; `seconds` is the time per row.
 
-    The smallest is always measured unless it does not fit; a larger one is left out where, by the
-    speed of the one before, it would take longer than there is patience for.
+    The smallest that fits is always measured; a larger one is skipped if, by the speed of the
+    previous one, it would take too long.
     """
     rows: list[ThroughputResult] = []
     speed: float | None = None
@@ -68,7 +70,7 @@ def measure_batch_sizes(
 
 
 def measure_batch_size(work: TimingSpec, batch: int, seconds: float) -> ThroughputResult:
-    """The median of as many runs as fit into `seconds`, and of `MIN_TIMED_RUNS` in any case."""
+    """Time as many runs as fit into `seconds`, at least `MIN_TIMED_RUNS`; the median counts."""
     known = reset_peak_memory(work.device)
     times = time_repeated_runs(lambda: work.once(batch), work.device, seconds)
     speed = batch / statistics.median(times)
@@ -83,7 +85,7 @@ def measure_batch_size(work: TimingSpec, batch: int, seconds: float) -> Throughp
 
 
 def time_repeated_runs(action: Callable[[], object], device: Device, seconds: float) -> list[float]:
-    """Seconds of each run, the first left out."""
+    """Time repeated runs without the first, in seconds."""
     times: list[float] = []
     end = time.perf_counter() + seconds
     while len(times) <= MIN_TIMED_RUNS or time.perf_counter() < end:
@@ -96,13 +98,13 @@ def time_repeated_runs(action: Callable[[], object], device: Device, seconds: fl
 
 
 def synchronize_device(device: Device) -> None:
-    """Wait until the GPU has done what it was asked for."""
+    """Wait until the GPU has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device.torch_device)
 
 
 def reset_peak_memory(device: Device) -> bool:
-    """Let `peak_memory` count from now on; False where this system cannot."""
+    """Reset the counter of `peak_memory`; False if this system cannot."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()

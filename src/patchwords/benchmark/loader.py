@@ -1,4 +1,4 @@
-"""Images a second that the loader gives, by the number of its workers."""
+"""Speed of the data loader by its number of workers."""
 
 from __future__ import annotations
 
@@ -19,22 +19,22 @@ from patchwords.data.sampler import iterate_batch_keys
 from patchwords.data.sources.digits import MemoryReader
 from patchwords.errors import DataError
 
-LOADER_BATCH_SIZE = 16  # small, so that many come in the time that there is
-MIN_TIMED_BATCHES = 3  # batches that count
+LOADER_BATCH_SIZE = 16  # small, so that many batches fit into the time
+MIN_TIMED_BATCHES = 3  # timed batches
 ENDLESS_STEPS = 2**40  # steps
 
 
 @dataclass(frozen=True)
 class LoaderThroughput:
-    """What the loader gave with so many workers; with 0, between two steps of training."""
+    """Speed of the loader with N workers; with 0, between two training steps."""
 
     workers: int
     images_per_second: float
-    runs: int  # batches that were counted
+    runs: int  # timed batches
 
 
 def list_worker_counts(cores: int) -> list[int]:
-    """0, then 1, 2, 4 and so on, up to the cores or what training would take at most."""
+    """List 0, then 1, 2, 4 and so on, up to the cores or the need of training."""
     most = max(1, min(cores, MAX_WORKERS))
     return [0, *(2**power for power in range(most.bit_length()) if 2**power <= most)]
 
@@ -42,7 +42,7 @@ def list_worker_counts(cores: int) -> list[int]:
 def iterate_endless_batches(
     examples: ImageDataset, preprocess: Preprocess, batch: int, workers: int, pin: bool = False
 ) -> Iterator[ImageBatch]:
-    """Batches as training sees them: in a new order each epoch, cropped and flipped at random."""
+    """Iterate over training batches: shuffled each epoch, randomly cropped and flipped."""
     order = iterate_batch_keys(len(examples), batch, 0, 0, ENDLESS_STEPS, shards=examples.shards)
     return load_batches(
         examples, TrainTransform(preprocess, AugmentSettings(), 0), order, workers, pin
@@ -52,9 +52,9 @@ def iterate_endless_batches(
 def measure_loader_throughput(
     examples: ImageDataset, preprocess: Preprocess, workers: int, seconds: float
 ) -> LoaderThroughput:
-    """Raises DataError where no image can be read.
+    """Measure the loader; raise DataError if no image can be read.
 
-    The first batches are left out: workers start, and those of all of them come at once.
+    The first batches are left out: workers start, and their first batches arrive together.
     """
     count = runs = 0
     with closing(
@@ -73,20 +73,18 @@ def measure_loader_throughput(
     return LoaderThroughput(workers, count / taken, runs)
 
 
-# Photos to read when nobody names any: JPEGs made in memory, as large as ImageNet's.
+# Photos to read by default: JPEGs made in memory, as large as ImageNet's.
 
 
-PHOTO_SIZE = (500, 375)  # W, H: what most of ImageNet's photos have
-COLOUR_GRID_SIZE = (25, 19)  # W, H of the colours that are blown up to a picture
-PIXEL_NOISE_STD = (
-    16.0  # deviation of the noise on top: with it a file has some 100 kB, as ImageNet's
-)
+PHOTO_SIZE = (500, 375)  # W, H of most ImageNet photos
+COLOUR_GRID_SIZE = (25, 19)  # W, H of the colours that are enlarged to an image
+PIXEL_NOISE_STD = 16.0  # deviation of added noise, for files of about 100 kB, as ImageNet's
 JPEG_QUALITY = 90
-NUM_SYNTHETIC_PHOTOS = 16  # a few are enough: each is decoded anew every time
+NUM_SYNTHETIC_PHOTOS = 16  # a few are enough, as nothing is cached
 
 
 def make_synthetic_photos(count: int = NUM_SYNTHETIC_PHOTOS) -> ImageDataset:
-    """So many different JPEGs of 500 x 375 pixels, unlabelled; always the same."""
+    """Make N different unlabelled JPEGs of 500 x 375 pixels, always the same."""
     random = np.random.default_rng(0)
     files: list[bytes] = []
     listing = Listing()

@@ -1,4 +1,4 @@
-"""What the machine can do at best: multiply matrices, and move memory."""
+"""Limits of the machine: matrix products and memory bandwidth."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from patchwords.benchmark.clock import synchronize_device
 from patchwords.device import Device, free_memory
 from patchwords.planning.matmul_peak import measure_matmul_peak
 
-COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache holds
-COPY_SECONDS = 0.2  # of copying
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache
+COPY_SECONDS = 0.2  # of measurement
 
 
 @dataclass(frozen=True)
 class MachineProfile:
-    """The device, and its ceilings as measured."""
+    """The device and its measured limits."""
 
     device: str  # cpu or cuda
     name: str
-    cores: int  # that this process may use
-    threads: int  # that torch computes with
-    free_bytes: int  # of the device's memory, before anything was measured
-    load: float | None  # programs that ran in the minute before, on average; None: not known
+    cores: int  # usable by this process
+    threads: int  # of torch
+    free_bytes: int  # of the device's memory, before the benchmark
+    load: float | None  # load average of the previous minute; None: unknown
     peak_flops_per_second: dict[str, float]  # by precision
     copied_bytes_per_second: float  # read and written
 
 
 def measure_machine(devices: Sequence[Device]) -> MachineProfile:
-    """The ceilings; `devices` are one device in the precisions that are asked for."""
+    """Measure the limits; `devices` are one device in the requested precisions."""
     first = devices[0]
     about = first.describe()
     return MachineProfile(
@@ -48,18 +48,18 @@ def measure_machine(devices: Sequence[Device]) -> MachineProfile:
 
 
 def count_usable_cores() -> int:
-    """Cores that this process may run on."""
+    """Count the cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def measure_copy_bandwidth(device: Device) -> float:
-    """Bytes a second, those read and those written together, of the fastest copy."""
+    """Measure bytes read and written per second by the fastest copy."""
     size = COPY_BYTES[device.type]
     source = torch.zeros(size, dtype=torch.uint8, device=device.torch_device)
     target = torch.empty_like(source)
-    target.copy_(source)  # the first finds the pages
+    target.copy_(source)  # the first copy maps the pages
     best, end = float("inf"), time.perf_counter() + COPY_SECONDS
     while best == float("inf") or time.perf_counter() < end:
         synchronize_device(device)

@@ -1,4 +1,4 @@
-"""Training as it runs, fed by the loader: how fast, and where the time of a step goes.
+"""Speed of training fed by the loader, and the time of a step by phase and operation.
 
 The loader's workers and a CPU that computes share the cores, so this is slower than either alone.
 """
@@ -30,7 +30,7 @@ from patchwords.data.dataset import ImageDataset
 from patchwords.device import Device
 from patchwords.errors import DataError
 
-MIN_TIMED_STEPS = 3  # steps that count
+MIN_TIMED_STEPS = 3  # timed steps
 STEP_PHASES = (
     "waiting for data",
     "copy and augmentation",
@@ -43,18 +43,18 @@ STEP_PHASES = (
 
 @dataclass(frozen=True)
 class EndToEndProfile:
-    """A short training, from files to updates."""
+    """Profile of a short training, from files to updates."""
 
     precision: str
     batch: int
     workers: int
     steps: int
     images_per_second: float
-    phases: dict[str, float]  # share of the time, by phase; they sum to 1
+    phases: dict[str, float]  # share of the time by phase; they sum to 1
 
 
 class PhaseTimer:
-    """Sums of seconds; a lap belongs to the phase that it ends. On a GPU it waits at each end."""
+    """Seconds per phase; `lap` ends a phase. On a GPU it waits at each end."""
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -73,20 +73,20 @@ class PhaseTimer:
 
 def profile_end_to_end(
     trainee: BenchmarkTrainer,
-    subject: BenchmarkWorkload,
+    workload: BenchmarkWorkload,
     examples: ImageDataset,
     settings: tuple[Device, int, int],
     seconds: float,
 ) -> EndToEndProfile:
-    """`settings` are the device with its precision, the images at a time, and the workers.
+    """Profile a short training; `settings` are device, batch size and workers.
 
-    Raises DataError where no image can be read. The first step is left out.
+    Raises DataError if no image can be read. The first step is left out.
     """
     device, batch, workers = settings
     watch = PhaseTimer(device)
     images = steps = 0
     feed = iterate_endless_batches(
-        examples, subject.preprocess, batch, workers, device.type == "cuda"
+        examples, workload.preprocess, batch, workers, device.type == "cuda"
     )
     with instrument_train_step(trainee.on(device), watch) as step, closing(feed) as batches:  # type: ignore[type-var]
         end = float("inf")
@@ -102,7 +102,7 @@ def profile_end_to_end(
                 read.targets.to(place, non_blocking=True) % trainee.classes,
                 read.places,
                 AugmentSettings(),
-                subject.training.seed,
+                workload.training.seed,
                 trainee.classes,
                 steps,
             )
@@ -143,7 +143,7 @@ def instrument_train_step(
         after.remove()
 
 
-# Where the time of a training step goes, by kind of operation: torch's profiler, summed up.
+# The time of a training step by kind of operation, from torch's profiler.
 
 
 # Kind -> the operators of it; the first that matches. Softmax is attention's: that of the loss is
@@ -159,30 +159,30 @@ OPERATION_PATTERNS = {
 }
 OTHER_OPERATIONS = "rest"
 LOSS_OPERATION = "_log_softmax"
-NUM_PROFILED_STEPS = 2  # that are looked at, after one that is not
+NUM_PROFILED_STEPS = 2  # profiled steps, after one warm-up step
 
 
 def profile_operations(
-    trainee: BenchmarkTrainer, subject: BenchmarkWorkload, device: Device, batch: int
+    trainee: BenchmarkTrainer, workload: BenchmarkWorkload, device: Device, batch: int
 ) -> dict[str, float]:
-    """Share of a step's time by kind, largest first; they sum to 1.
+    """Return the share of a step's time by kind, largest first; they sum to 1.
 
-    On a GPU it is the time of its kernels, not of the CPU that starts them.
+    On a GPU it is the time of its kernels, not of the CPU that launches them.
     """
     place, cuda = device.torch_device, device.type == "cuda"
     trainee = trainee.on(device)
-    images = make_noise_images(batch, subject).to(place)
+    images = make_noise_images(batch, workload).to(place)
     labels = torch.arange(batch, device=place) % trainee.classes
     trainee.step(images, labels)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it writes of itself to stderr
-    with profile(activities=activities) as found:
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler logs to stderr
+    with profile(activities=activities) as events:
         for _ in range(NUM_PROFILED_STEPS):
             trainee.step(images, labels)
     rows = [
         (event.key, event.self_device_time_total if cuda else event.self_cpu_time_total)
-        for event in found.key_averages()
-        if event.device_type == DeviceType.CPU  # a kernel's time stands at its operator, too
+        for event in events.key_averages()
+        if event.device_type == DeviceType.CPU  # a kernel's time is counted at its operator as well
     ]
     return compute_time_shares(rows)
 
@@ -202,7 +202,7 @@ def compute_time_shares(rows: Iterable[tuple[str, float]]) -> dict[str, float]:
 
 
 def classify_operation(operator: str) -> str:
-    """The kind of an operator, by its name in torch.
+    """Classify an operator by its name in torch.
 
     >>> classify_operation("aten::native_layer_norm_backward"), classify_operation("aten::add_")
     ('norm', 'rest')

@@ -1,4 +1,4 @@
-"""What is measured: a model, at a size, trained as `patchwords finetune` would train it."""
+"""The benchmarked model: size, training settings, precisions."""
 
 from __future__ import annotations
 
@@ -25,21 +25,19 @@ from patchwords.training.plan import require_setting
 from patchwords.training.recipes import fill_recipe_settings
 
 InitKind = Literal["weights", "scratch"]
-DEFAULT_NUM_IMAGES = (
-    1_281_167  # where nobody says how many: ImageNet's; it decides the recipe's batch
-)
-TRAINING_BATCH_SIZES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}  # training, images at a time
+DEFAULT_NUM_IMAGES = 1_281_167  # default: ImageNet's; it decides the recipe's batch size
+TRAINING_BATCH_SIZES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}  # batch sizes of training
 INFERENCE_BATCH_SIZES = {"cpu": (1, 8, 32), "cuda": (1, 8, 32, 256)}  # inference
 
 
 @dataclass(frozen=True)
 class BenchmarkWorkload:
-    """A model, how it would be trained, and the precisions to compare."""
+    """A model, its training settings, and the precisions to compare."""
 
     name: str  # canonical
     shape: ModelConfig
-    training: FinetuneConfig  # its recipe filled in
-    devices: tuple[Device, ...]  # one device; the precision that `auto` takes comes first
+    training: FinetuneConfig  # with its recipe filled in
+    devices: tuple[Device, ...]  # one device; the precision that `auto` chooses comes first
     inference_batches: tuple[int, ...]
     training_batches: tuple[int, ...]
 
@@ -52,7 +50,7 @@ class BenchmarkWorkload:
         return self.training.machine.checkpoint_activations
 
     def create(self) -> Model:
-        """A new model with initial weights; what it computes costs what trained ones cost."""
+        """Create a model with initial weights: speed does not depend on training."""
         settings = {
             name: value
             for name, value in vars(self.training.model_settings).items()
@@ -61,7 +59,7 @@ class BenchmarkWorkload:
         return create_model(self.name, **settings)
 
     def needs(self, batch: int, precision: str) -> int:
-        """Bytes that training on so many images at a time takes, by arithmetic."""
+        """Estimate the bytes of training on a batch."""
         return estimate_workload_memory(self.shape, self.training, precision).total(batch)
 
 
@@ -73,9 +71,9 @@ def build_workload(
     images: int | None,
     where: tuple[DeviceName, PrecisionName],
 ) -> BenchmarkWorkload:
-    """Resolve everything; raises ConfigError for what does not exist here, or does not fit.
+    """Resolve a workload; raise ConfigError for what does not exist or fit.
 
-    Activations are checkpointed where the smallest batch does not fit into memory without.
+    Activations are checkpointed if the smallest batch does not fit without.
     """
     devices = choose_device_precisions(*where)
     found = resolve_model(model)
@@ -93,7 +91,7 @@ def build_workload(
         model=found.name,
         family=get_model_family(shape),
     )
-    subject = BenchmarkWorkload(
+    workload = BenchmarkWorkload(
         found.name,
         shape,
         training,
@@ -101,29 +99,29 @@ def build_workload(
         tuple(sorted(set(batches or INFERENCE_BATCH_SIZES[devices[0].type]))),
         tuple(sorted(set(batches or TRAINING_BATCH_SIZES[devices[0].type]))),
     )
-    return enable_checkpointing_if_needed(subject, get_usable_memory(devices[0]))
+    return enable_checkpointing_if_needed(workload, get_usable_memory(devices[0]))
 
 
 def choose_device_precisions(name: DeviceName, precision: PrecisionName) -> tuple[Device, ...]:
-    """The device in the precision asked for; `auto` compares bf16 and fp32 where bf16 is fast."""
+    """Choose the device's precisions; `auto` compares bf16 and fp32 where bf16 is fast."""
     first = choose_device(name, precision)
     if precision == "auto" and first.bf16:
         return first, replace(first, bf16=False)
     return (first,)
 
 
-def enable_checkpointing_if_needed(subject: BenchmarkWorkload, memory: int) -> BenchmarkWorkload:
-    """The subject with activations checkpointed if need be; raises ConfigError where that fails."""
-    smallest = min(subject.training_batches)
-    precision = subject.devices[0].precision
-    if subject.needs(smallest, precision) <= memory:
-        return subject
-    machine = replace(subject.training.machine, checkpoint_activations=True)
-    spared = replace(subject, training=replace(subject.training, machine=machine))
+def enable_checkpointing_if_needed(workload: BenchmarkWorkload, memory: int) -> BenchmarkWorkload:
+    """Enable activation checkpointing if needed; raise ConfigError if that is not enough."""
+    smallest = min(workload.training_batches)
+    precision = workload.devices[0].precision
+    if workload.needs(smallest, precision) <= memory:
+        return workload
+    machine = replace(workload.training.machine, checkpoint_activations=True)
+    spared = replace(workload, training=replace(workload.training, machine=machine))
     needed = spared.needs(smallest, precision)
     if needed > memory:
         raise ConfigError(
-            f"{subject.name}: training on {smallest} images at a time takes about "
+            f"{workload.name}: training on {smallest} images at a time takes about "
             f"{needed / GIB:.1f} GiB, of {memory / GIB:.1f} GiB that may be taken here; try a "
             "smaller model, --image-size or --batch-size"
         )
@@ -131,7 +129,7 @@ def enable_checkpointing_if_needed(subject: BenchmarkWorkload, memory: int) -> B
 
 
 def get_usable_memory(device: Device) -> int:
-    """Bytes that a training may take: as training itself decides (planning/memory.py)."""
+    """Return the bytes that training may use, as in planning/memory.py."""
     share = USABLE_MEMORY_SHARE if device.type == "cuda" else FREE_MEMORY_SHARE
     return int(share * free_memory(device.torch_device))
 
@@ -139,7 +137,7 @@ def get_usable_memory(device: Device) -> int:
 def estimate_workload_memory(
     shape: ModelConfig, training: FinetuneConfig, precision: str
 ) -> MemoryFootprint:
-    """What the training holds on one device."""
+    """Estimate the memory of training on one device."""
     layout = ParallelLayout(1, "ddp", training.machine.checkpoint_activations)
     average = training.recipe.ema is not None
     exact: Literal["bf16", "fp32"] = "bf16" if precision == "bf16" else "fp32"

@@ -1,13 +1,13 @@
-"""Accuracy where several classes may be right: ImageNet-ReaL, or a user's own list.
+"""ImageNet labels: class order, ReaL's several right classes, or a user's own list.
 
-"Are we done with ImageNet?" (Beyer et al., arXiv 2006.07159) asked people anew which classes are to
-be seen in each validation image. An answer is right if it is among them; an image in which nothing
-of the 1,000 classes was found is not counted (of 50,000 images 46,837 are).
+"Are we done with ImageNet?" (Beyer et al., arXiv 2006.07159) relabelled the validation images with
+all classes that are visible. A prediction is right if it is among them; images without any of the
+1,000 classes are not counted (of 50,000 images 46,837 are).
 
 Two files are understood:
   real.json of google-research/reassessed-imagenet: 50,000 lists of ImageNet's class numbers, in the
       order of ILSVRC2012_val_00000001 and so on;
-  an object {file name: [class names]}: the name as DATA has it, or its last part alone.
+  an object {file name: [class names]}: the name as in DATA, or its last part alone.
 """
 
 from __future__ import annotations
@@ -26,19 +26,18 @@ from patchwords.errors import DataError, did_you_mean
 from patchwords.evaluation.metrics import proportion_with_interval
 from patchwords.evaluation.predictions import Predictions
 
-# Whether a model's classes are ImageNet's 1,000 in their order: by number nobody could tell.
-#
-# The order is that of the WordNet ids (wnids), n01440764 to n15075141: index 0 is the tench.
+# ImageNet's 1,000 classes in order: that of the WordNet ids (wnids), n01440764 to n15075141; index 0
+# is the tench. Numbered classes alone do not reveal the order.
 
 
 NUM_IMAGENET_CLASSES = 1000
 WNID_PATTERN = re.compile(r"n\d{8}")
 NUMBERED_LABEL_PATTERN = re.compile(r"(?:LABEL_)?\d+")
-# How authors write that weights were trained on ImageNet: AugReg, BiT, big_vision, timm.
+# Names of weights trained on ImageNet: AugReg, BiT, big_vision, timm.
 IMAGENET_NAME_PATTERN = re.compile(
     r"imagenet-?2012|ilsvrc-?2012|bit-s-|(?<![a-z0-9])i(?:n|magenet)?-?1k(?![a-z0-9])", re.I
 )
-LANDMARK_CLASSES = {  # classes that every list in words names alike; in another order they would move
+LANDMARK_CLASSES = {  # classes with the same name in every list; they would move in another order
     0: "tench",
     1: "goldfish",
     207: "golden retriever",
@@ -55,10 +54,10 @@ LANDMARK_CLASSES = {  # classes that every list in words names alike; in another
 
 
 def find_imagenet_order_problem(labels: Sequence[str], name: str) -> str | None:
-    """Why a model's classes are not known to be ImageNet's in order; None where they are.
+    """Explain why a model's classes may not be ImageNet's in order; None if they are.
 
     Args:
-        labels: of the model: wnids, words, or numbers, which only `name` can speak for.
+        labels: of the model: wnids, words, or numbers, for which only `name` can speak.
         name: of the weights, as the user or their author gave it.
     """
     if len(labels) != NUM_IMAGENET_CLASSES:
@@ -76,10 +75,10 @@ def find_imagenet_order_problem(labels: Sequence[str], name: str) -> str | None:
 
 
 def rename_wnid_classes(examples: ImageDataset, labels: Sequence[str], name: str) -> ImageDataset:
-    """ImageNet in folders by wnid, its classes called as the model calls them; else unchanged."""
+    """Rename wnid folders to the model's classes; other data are unchanged."""
     classes = examples.classes
     wnids = len(classes) == NUM_IMAGENET_CLASSES and all(
-        WNID_PATTERN.fullmatch(one) for one in classes
+        WNID_PATTERN.fullmatch(wnid) for wnid in classes
     )
     if (
         not wnids
@@ -96,18 +95,16 @@ def rename_wnid_classes(examples: ImageDataset, labels: Sequence[str], name: str
 NUM_IMAGENET_VALIDATION_IMAGES = 50_000  # images of ImageNet's validation split
 VALIDATION_FILE_PATTERN = re.compile(r"ILSVRC2012_val_(\d{8})")
 
-AcceptedClasses = list[
-    frozenset[int]
-]  # for each example the classes that are right; none: not counted
+AcceptedClasses = list[frozenset[int]]  # right classes of each example; empty: not counted
 
 
 def read_accepted_classes(
     path: Path, examples: ImageDataset, labels: Sequence[str], name: str
 ) -> AcceptedClasses:
-    """For each example the right classes, as positions in the model's `labels`.
+    """Read the right classes of each example, as positions in the model's `labels`.
 
-    `name` is that of the model. Raises DataError for a file of neither kind, for images that it
-    cannot be matched with, and for a model whose classes are not those that it speaks of.
+    `name` is that of the model. Raises DataError for a file of another kind, for images without an
+    entry, and for a model with other classes.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -135,7 +132,7 @@ def read_accepted_classes(
 
 
 def match_classes_by_number(path: Path, content: list[Any], keys: Sequence[str]) -> AcceptedClasses:
-    """ReaL's lists, found by the number in each image's file name."""
+    """Match ReaL's lists by the number in each file name."""
     if len(content) != NUM_IMAGENET_VALIDATION_IMAGES:
         raise DataError(
             f"--real {path}: {len(content):,} entries, where ReaL has one for each of ImageNet's "
@@ -145,7 +142,7 @@ def match_classes_by_number(path: Path, content: list[Any], keys: Sequence[str])
 
 
 def parse_image_number(path: Path, key: str) -> int:
-    """The number of an image, from 1."""
+    """Parse the number of an image, from 1."""
     match = VALIDATION_FILE_PATTERN.search(key.rpartition("/")[2])
     number = int(match[1]) if match else 0
     if not 1 <= number <= NUM_IMAGENET_VALIDATION_IMAGES:
@@ -171,9 +168,9 @@ def parse_real_entry(path: Path, content: list[Any], number: int) -> frozenset[i
 def match_classes_by_file_name(
     path: Path, content: Mapping[str, Any], keys: Sequence[str], labels: Sequence[str]
 ) -> AcceptedClasses:
-    """The user's own lists; an image that they do not name is not counted."""
+    """Match the user's lists by file name; images without a list are not counted."""
     place = {name: i for i, name in enumerate(labels)}
-    user: dict[str, str] = {}  # name in the file -> the image that it was taken for
+    user: dict[str, str] = {}  # name in the file -> its image
     right = []
     for key in keys:
         called = key if key in content else key.rpartition("/")[2]
@@ -209,9 +206,9 @@ def match_classes_by_file_name(
 def evaluate_accepted_classes(
     path: Path, right: AcceptedClasses, predictions: Predictions
 ) -> dict[str, Any]:
-    """How often the answer is among the right classes, of the images that have any.
+    """Measure how often the prediction is among the right classes.
 
-    Raises DataError where none of these could be read.
+    Images without right classes are left out. Raises DataError if none of the others could be read.
     """
     answers = predictions.probabilities.argmax(1) if len(predictions.indices) else np.empty(0)
     hits = [
@@ -221,12 +218,12 @@ def evaluate_accepted_classes(
     ]
     if not hits:
         raise DataError(f"--real {path}: none of the images that it gives a class can be read")
-    found = proportion_with_interval(sum(hits), len(hits))
+    accuracy = proportion_with_interval(sum(hits), len(hits))
     return {
         "file": str(path),
         "images": len(hits),
         "left_out": len(predictions.indices) - len(hits),  # no class is right
-        "accuracy": found["value"],
-        "accuracy_low": found["low"],
-        "accuracy_high": found["high"],
+        "accuracy": accuracy["value"],
+        "accuracy_low": accuracy["low"],
+        "accuracy_high": accuracy["high"],
     }

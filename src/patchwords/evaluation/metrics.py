@@ -1,8 +1,9 @@
-"""What a classifier got right: arrays in, a JSON-able summary out.
+"""Classification metrics: arrays in, a JSON-able summary out.
 
-Sizes: n images. Intervals: Wilson 1927 (as in Newcombe 1998, method 3). Calibration error: Guo et
-al. 2017, Eq. 3, 15 bins of equal width. Per-class numbers are scikit-learn's. A number `x` that is
-estimated from these images has its 95 % interval beside it, as `x_low` and `x_high`.
+Sizes: n images, m models on the same images, K classes, R resamples. Intervals: Wilson 1927 (as in
+Newcombe 1998, method 3). Calibration error: Guo et al. 2017, Eq. 3, 15 bins of equal width.
+Per-class metrics are scikit-learn's. A metric `x` that is estimated from these images comes with
+its 95 % interval as `x_low` and `x_high`.
 """
 
 from __future__ import annotations
@@ -16,22 +17,20 @@ import numpy as np
 from patchwords.errors import DataError
 from patchwords.rng import numpy_generator
 
-# How far macro F1 would move with other images: percentile bootstrap (Efron 1979), 95 %.
+# The interval of macro F1: percentile bootstrap (Efron 1979), 95 %.
 #
-# Images are drawn anew with replacement within each class, so that every class keeps its number of
-# images: a class with few of them is never left without one, and every resample averages the same
-# classes. The numbers depend on the images only through how often a label has met each answer (each
-# tuple of answers, where several models were asked), so the draws are multinomial over these: the
-# same distribution as from drawing images, without their number in the cost.
-#
-# Sizes: n images, m models asked about the same images, K classes, R resamples.
+# Images are resampled with replacement within each class, so that every class keeps its number of
+# images: small classes never vanish, and every resample averages the same classes. F1 depends on the
+# images only through how often a label got each prediction (each tuple of predictions of several
+# models), so the draws are multinomial over these counts: the same distribution as resampling images,
+# at a cost that does not depend on their number.
 
 
 BOOTSTRAP_RESAMPLES = 1000
 
 
 def macro_f1(labels: np.ndarray, answers: np.ndarray, classes: int) -> np.ndarray:
-    """int [n], int [m, n] -> [m], the mean F1 over the classes that are among the labels."""
+    """int [n], int [m, n] -> [m], the mean F1 over the classes among the labels"""
     support = np.bincount(labels, minlength=classes)  # [K]
     present = support > 0
     scores = []
@@ -49,19 +48,21 @@ def bootstrap_macro_f1(
     resamples: int = BOOTSTRAP_RESAMPLES,
     seed: int = 0,
 ) -> np.ndarray:
-    """int [n], int [m, n] -> [R, m], macro F1 in each resample.
+    """int [n], int [m, n] -> [R, m], macro F1 in each resample
 
-    All models are asked about the same resampled images, so that differences are paired.
+    All models get the same resampled images, so that differences are paired.
     """
     support = np.bincount(labels, minlength=classes)  # [K]
     right = np.zeros((len(answers), classes, resamples))
     given = np.zeros((len(answers), classes, resamples))
     for label in np.flatnonzero(support):
-        own = answers[:, labels == label]  # [m, images of the class]
-        tuples, counts = np.unique(own, axis=1, return_counts=True)  # [m, tuples], [tuples]
+        class_answers = answers[:, labels == label]  # [m, images of the class]
+        tuples, counts = np.unique(
+            class_answers, axis=1, return_counts=True
+        )  # [m, tuples], [tuples]
         random = numpy_generator(seed, "bootstrap", int(label))
         drawn = random.multinomial(support[label], counts / counts.sum(), size=resamples)
-        for model, answer in enumerate(tuples):  # [tuples], what this model says in each
+        for model, answer in enumerate(tuples):  # [tuples], this model's prediction in each
             places, which = np.unique(answer, return_inverse=True)
             per_answer = np.eye(len(places))[which].T @ drawn.T  # [places, R]
             given[model, places] += per_answer
@@ -72,7 +73,7 @@ def bootstrap_macro_f1(
 
 
 def percentile_interval(values: np.ndarray) -> tuple[float, float]:
-    """[R] -> the ends between which 95 % of them lie."""
+    """[R] -> the 2.5 and 97.5 % quantiles"""
     low, high = np.quantile(values, (0.025, 0.975))
     return float(low), float(high)
 
@@ -83,9 +84,9 @@ MIN_PROBABILITY = float(np.finfo(np.float32).tiny)  # keeps log(0) out of the lo
 
 
 def wilson_interval(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
-    """The interval that holds the true rate, `right` of `n` having been seen; 95 % by default.
+    """Compute the Wilson interval of a rate, given `right` of `n`; 95 % by default.
 
-    Unlike rate +- 2 standard errors it stays inside [0, 1] and keeps a width at 0 and at n.
+    Unlike rate +- 2 standard errors it stays inside [0, 1] and has a width at 0 and at n.
     """
     rate, z2 = right / n, z * z
     centre = (rate + z2 / (2 * n)) / (1 + z2 / n)
@@ -97,11 +98,11 @@ def wilson_interval(right: int, n: int, z: float = Z_95) -> tuple[float, float]:
 def compute_classification_metrics(
     labels: np.ndarray, probabilities: np.ndarray, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """labels int [n], probabilities [n, classes] -> the numbers of a report.
+    """labels int [n], probabilities [n, classes] -> all metrics of a report.
 
-    A class without an image in the split has support 0 and null precision, recall and F1: nothing
-    is known of it, so the macro average leaves it out. A class that is there and never predicted
-    has precision 0. `confusion` has a row per true class and a column per predicted one.
+    A class without an image has support 0 and null precision, recall and F1: they are unknown, so
+    the macro average leaves the class out. A class with images that is never predicted has
+    precision 0. `confusion` has a row per true class and a column per predicted one.
     """
     labels, probabilities = np.asarray(labels), np.asarray(probabilities, dtype=np.float64)
     validate_predictions(labels, probabilities, len(classes))
@@ -121,29 +122,29 @@ def compute_classification_metrics(
 
 
 def proportion_with_interval(right: int, n: int) -> dict[str, float]:
-    """`right` of `n` as a share with its interval."""
+    """Compute `right` of `n` as a share with its interval."""
     low, high = wilson_interval(right, n)
     return {"value": right / n, "low": low, "high": high}
 
 
 def top5_accuracy(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float | None]:
-    """int [n], [n, classes] -> how often the label is among five answers; nulls up to 5 classes."""
+    """int [n], [n, classes] -> top-5 accuracy with interval; nulls up to 5 classes"""
     if probabilities.shape[1] <= 5:
         return {"top5": None, "top5_low": None, "top5_high": None}
     best = np.argpartition(-probabilities, 4, axis=1)[:, :5]  # [n, 5]
-    found = int((best == labels[:, None]).any(axis=1).sum())
-    low, high = wilson_interval(found, len(labels))
-    return {"top5": found / len(labels), "top5_low": low, "top5_high": high}
+    right = int((best == labels[:, None]).any(axis=1).sum())
+    low, high = wilson_interval(right, len(labels))
+    return {"top5": right / len(labels), "top5_low": low, "top5_high": high}
 
 
 def mean_cross_entropy(labels: np.ndarray, probabilities: np.ndarray) -> float:
-    """int [n], [n, classes] -> the mean cross-entropy in nats, summed in float64."""
-    own = probabilities[np.arange(len(labels)), labels].astype(np.float64)  # [n]
-    return float(-np.log(np.maximum(own, MIN_PROBABILITY)).mean())
+    """int [n], [n, classes] -> the mean cross-entropy in nats, summed in float64"""
+    true_class = probabilities[np.arange(len(labels)), labels].astype(np.float64)  # [n]
+    return float(-np.log(np.maximum(true_class, MIN_PROBABILITY)).mean())
 
 
 def validate_predictions(labels: np.ndarray, probabilities: np.ndarray, classes: int) -> None:
-    """One line for what cannot be counted: no images, other shapes, labels or numbers astray."""
+    """Raise DataError for no images, wrong shapes, unknown labels or non-finite values."""
     if probabilities.shape != (len(labels), classes):
         raise DataError(
             f"{len(labels)} labels and {classes} classes need probabilities of shape "
@@ -168,10 +169,10 @@ def validate_predictions(labels: np.ndarray, probabilities: np.ndarray, classes:
 def per_class_scores(
     labels: np.ndarray, predicted: np.ndarray, classes: Sequence[str]
 ) -> dict[str, Any]:
-    """Precision, recall, F1, support of each class, their averages, and the confusion matrix.
+    """Compute precision, recall, F1 and support per class, averages, and the confusion matrix.
 
     Intervals of precision and recall are Wilson's, that of macro F1 is bootstrapped: it has no
-    width where no mistake was seen.
+    width without a mistake.
     """
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
@@ -201,10 +202,10 @@ def per_class_scores(
 
 
 def build_class_row(name: str, scores: Sequence[Any], right: int, given: int) -> dict[str, Any]:
-    """precision, recall, F1 and support -> the row of a class that was `given` to so many images.
+    """Build the row of a class with `given` predictions.
 
-    Where nothing was seen there is nothing to say: nulls without an image of the class, and no
-    interval of precision without an answer.
+    Unknown values are null: all without an image of the class, the interval of precision without a
+    prediction.
     """
     *values, support = scores
     row: dict[str, Any] = {"class": name}

@@ -1,4 +1,4 @@
-"""What rounding costs a model, and what it saves: the same images asked in several precisions.
+"""Accuracy and speed of a model in several precisions on the same images.
 
 Sizes: B batch, C channels, H W image.
 """
@@ -23,29 +23,29 @@ from patchwords.models.inference.calibration import ActivationRanges
 from patchwords.models.inference.int8 import quantise_model
 from patchwords.weights.pretrained import Pretrained
 
-MIN_TIMING_ROUNDS = 2  # of timing, at least, after the first
-TIMING_SECONDS = 6.0  # of timing, where the rounds take less
+MIN_TIMING_ROUNDS = 2  # minimum of timed rounds, after the first
+TIMING_SECONDS = 6.0  # minimum of timing
 
 
 def build_precision_variants(
     name: str, source: Pretrained, ranges: ActivationRanges, workers: int | None
 ) -> list[LoadedModel]:
-    """The model as `predict` would make it on the CPU: in fp32, in bf16 where fast, and in int8."""
+    """Prepare the model for the CPU in fp32, in bf16 where fast, and in int8."""
     precisions: list[InferencePrecision] = ["fp32"]
     if has_fast_bf16(cuda=False):
         precisions.append("bf16")
-    subjects = []
+    models = []
     for precision in precisions:
         device = choose_device("cpu", precision)
-        subjects.append(LoadedModel(name, source.for_inference(device), device, workers))
+        models.append(LoadedModel(name, source.for_inference(device), device, workers))
     int8 = replace(source, model=quantise_model(source.model, ranges))
-    return [*subjects, LoadedModel(name, int8, choose_device("cpu", "int8"), workers)]
+    return [*models, LoadedModel(name, int8, choose_device("cpu", "int8"), workers)]
 
 
 def compare_precisions(answers: Mapping[str, LabelledPredictions]) -> list[dict[str, Any]]:
-    """Of each precision a row: accuracy, its difference from the first's, how often both agree.
+    """Compare precisions: accuracy, difference from the first, agreement; a row each.
 
-    Every number has its 95 % interval beside it.
+    Every metric has its 95 % interval next to it.
     """
     exact = next(iter(answers.values()))
     rows = []
@@ -68,24 +68,22 @@ def compare_precisions(answers: Mapping[str, LabelledPredictions]) -> list[dict[
     return rows
 
 
-def measure_precision_throughput(
-    subjects: Sequence[LoadedModel], images: Tensor
-) -> dict[str, float]:
-    """uint8 [B, C, H, W] -> images a second of each, by precision: the median of calls in turn.
+def measure_precision_throughput(models: Sequence[LoadedModel], images: Tensor) -> dict[str, float]:
+    """uint8 [B, C, H, W] -> images per second by precision: the median of alternating calls.
 
-    In turn, so that whatever else the machine does slows all of them.
+    Alternating, so that other load on the machine slows all of them.
     """
-    times: dict[str, list[float]] = {subject.device.precision: [] for subject in subjects}
+    times: dict[str, list[float]] = {loaded.device.precision: [] for loaded in models}
     end = time.perf_counter() + TIMING_SECONDS
     while len(next(iter(times.values()))) <= MIN_TIMING_ROUNDS or time.perf_counter() < end:
-        for subject in subjects:
+        for loaded in models:
             start = time.perf_counter()
-            subject.source.scores(images, subject.device)
-            times[subject.device.precision].append(time.perf_counter() - start)
-    # The first sets up libraries and memory.
+            loaded.source.scores(images, loaded.device)
+            times[loaded.device.precision].append(time.perf_counter() - start)
+    # The first round sets up libraries and memory.
     return {name: len(images) / statistics.median(of_one[1:]) for name, of_one in times.items()}
 
 
 def describe_timing_setup(images: Tensor) -> dict[str, Any]:
-    """What `measure_precision_throughput` were measured on."""
+    """Describe the machine that `measure_precision_throughput` ran on."""
     return {"device": cpu_name(), "threads": torch.get_num_threads(), "batch": len(images)}

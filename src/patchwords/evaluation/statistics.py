@@ -1,8 +1,8 @@
-"""Two models, the same images: is one better, or was it luck?
+"""Statistics of paired models (McNemar, Newcombe) and of several seeds (Student's t).
 
-Only images on which exactly one of the two is right say anything about that. McNemar 1947 asks how
-likely so uneven a division of them would be, were both models equally good; Newcombe 1998 says how
-large the difference of the accuracies may be.
+Only images that exactly one of two models has right tell them apart. McNemar 1947 tests how likely
+such an uneven split would be for equally good models; Newcombe 1998 gives an interval of the
+difference of accuracies.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ import numpy as np
 from patchwords.errors import DataError
 from patchwords.evaluation.metrics import wilson_interval
 
-SIGNIFICANCE_LEVEL = 0.05  # the usual level; a p is printed whatever it is
+SIGNIFICANCE_LEVEL = 0.05  # the usual level; p itself is always printed
 
-ProportionInterval = tuple[float, float, float]  # and the ends of its 95 % interval
+ProportionInterval = tuple[float, float, float]  # (value, low, high) of the 95 % interval
 
 
 @dataclass(frozen=True)
 class PairedCounts:
-    """How many images both models, one of them, or neither has right."""
+    """Number of images that both models, one of them, or neither has right."""
 
     both: int
     only_a: int
@@ -32,7 +32,7 @@ class PairedCounts:
 
     @classmethod
     def of(cls, a: np.ndarray, b: np.ndarray) -> PairedCounts:
-        """bool [n] of each model: whether it is right."""
+        """Count from bool [n] of each model: whether it is right."""
         return cls(*(int((x & y).sum()) for x, y in ((a, b), (a, ~b), (~a, b), (~a, ~b))))
 
     @property
@@ -53,28 +53,28 @@ class PairedCounts:
 
 
 def mcnemar_test(pairs: PairedCounts) -> tuple[float, float]:
-    """The exact (binomial) two-sided p of equal accuracies, and the mid-p.
+    """Compute the exact (binomial) two-sided p of equal accuracies, and the mid-p.
 
-    The exact one is never too small, and mostly too large. The mid-p counts what was seen by half
-    only; Fagerland, Lydersen & Laake 2013 (BMC Medical Research Methodology 13:91) recommend it.
+    The exact p is never too small, and mostly too large. The mid-p counts the observed outcome by
+    half; Fagerland, Lydersen & Laake 2013 (BMC Medical Research Methodology 13:91) recommend it.
     """
     from scipy.stats import binom
 
     fewer, more = sorted((pairs.only_a, pairs.only_b))
-    if more == 0:  # the models are right on the same images
+    if more == 0:  # the models are right on the same images: no evidence
         return 1.0, 1.0
-    alone = binom(fewer + more, 0.5)
-    exact = min(1.0, 2 * float(alone.cdf(fewer)))
-    as_seen = float(alone.pmf(fewer)) * (1 if fewer == more else 2)  # either model ahead
+    distribution = binom(fewer + more, 0.5)
+    exact = min(1.0, 2 * float(distribution.cdf(fewer)))
+    as_seen = float(distribution.pmf(fewer)) * (1 if fewer == more else 2)  # either model ahead
     return exact, exact - as_seen / 2
 
 
 def accuracy_difference(pairs: PairedCounts) -> tuple[float, float, float]:
-    """Accuracy of the second model less that of the first, and its 95 % interval.
+    """Compute the accuracy of the second model minus the first, with its 95 % interval.
 
     Newcombe 1998 (Statistics in Medicine 17:2635), method 10: Wilson's intervals of the two
-    accuracies, put together with the correlation of the answers in mind. The interval stays within
-    [-1, 1] and keeps a width where the models agree everywhere.
+    accuracies, combined with the correlation of the answers. The interval stays within [-1, 1] and
+    has a width even if the models agree everywhere.
     """
     n = pairs.n
     a, b = ((right / n, *wilson_interval(right, n)) for right in (pairs.a, pairs.b))
@@ -84,10 +84,10 @@ def accuracy_difference(pairs: PairedCounts) -> tuple[float, float, float]:
 def proportion_difference(
     a: ProportionInterval, b: ProportionInterval, phi: float = 0.0
 ) -> tuple[float, float, float]:
-    """The second share less the first, and its 95 % interval; each share has Wilson's.
+    """Compute the second share minus the first, with its 95 % interval from Wilson's intervals.
 
-    Without a correlation `phi` they are of different images: Newcombe 1998 (Statistics in Medicine
-    17:873), method 10.
+    Without a correlation `phi` the shares are of different images: Newcombe 1998 (Statistics in
+    Medicine 17:873), method 10.
     """
     (at_a, low_a, high_a), (at_b, low_b, high_b) = a, b
 
@@ -100,9 +100,9 @@ def proportion_difference(
 
 
 def newcombe_phi(pairs: PairedCounts) -> float:
-    """Newcombe's phi: that of the 2 x 2 table, drawn towards 0 where it is positive."""
+    """Compute Newcombe's phi of the 2 x 2 table, shrunk towards 0 if it is positive."""
     margins = pairs.a * (pairs.n - pairs.a) * pairs.b * (pairs.n - pairs.b)
-    if margins == 0:  # a model is right everywhere, or nowhere
+    if margins == 0:  # a model is always or never right
         return 0.0
     product: float = pairs.both * pairs.neither - pairs.only_a * pairs.only_b
     if product > 0:
@@ -111,7 +111,7 @@ def newcombe_phi(pairs: PairedCounts) -> float:
 
 
 def format_paired_counts(pairs: PairedCounts, a: str = "A", b: str = "B") -> str:
-    """The four numbers in words, the models by name."""
+    """Format the four counts, with the names of the models."""
     return (
         f"both right on {pairs.both:,}, only {a} on {pairs.only_a:,}, only {b} on "
         f"{pairs.only_b:,}, neither on {pairs.neither:,}"
@@ -119,7 +119,7 @@ def format_paired_counts(pairs: PairedCounts, a: str = "A", b: str = "B") -> str
 
 
 def format_mcnemar_result(pairs: PairedCounts, a: str = "A", b: str = "B") -> str:
-    """Which of them is ahead, and whether it can be chance: by McNemar's mid-p."""
+    """Format which model is ahead, and whether by chance: McNemar's mid-p."""
     if pairs.only_a == pairs.only_b:
         return "neither is ahead"
     ahead = a if pairs.only_a > pairs.only_b else b
@@ -130,12 +130,12 @@ def format_mcnemar_result(pairs: PairedCounts, a: str = "A", b: str = "B") -> st
     return f"{ahead} is ahead, but equal models come as far apart by chance: {chances}"
 
 
-# What a few seeds say of any seed: mean, standard deviation, and the interval of the mean.
+# Several seeds: mean, standard deviation, and the interval of the mean.
 
 
 @dataclass(frozen=True)
 class SeedStatistics:
-    """Values over seeds, summed up; of a single value nothing but itself is known."""
+    """Mean, standard deviation and interval of values over seeds."""
 
     mean: float
     std: float | None  # of a single seed (n - 1 in the denominator), not of the mean
@@ -145,25 +145,25 @@ class SeedStatistics:
 
 
 def compute_seed_statistics(values: Sequence[float]) -> SeedStatistics:
-    """Mean, standard deviation and 95 % t-interval of the values that seeds gave.
+    """Compute mean, standard deviation and 95 % t-interval of values over seeds.
 
-    The interval takes the values for draws from a normal distribution: with three seeds it is
-    4.3 standard errors to either side, which is honest, if wide. It is not cut at 0 or at 1.
-    Raises DataError for no values, and for one that is not finite: a seed diverged.
+    The interval assumes a normal distribution: with three seeds it is 4.3 standard errors to either
+    side. It is not clipped at 0 or 1. Raises DataError for no values, and for one that is not
+    finite: a seed diverged.
     """
-    found = np.asarray(values, dtype=np.float64)
-    if found.ndim != 1 or not len(found):
-        raise DataError(f"a spread needs a list of values, found an array of shape {found.shape}")
-    n, mean = len(found), float(found.mean())
-    broken = np.flatnonzero(~np.isfinite(found))
+    array = np.asarray(values, dtype=np.float64)
+    if array.ndim != 1 or not len(array):
+        raise DataError(f"a spread needs a list of values, found an array of shape {array.shape}")
+    n, mean = len(array), float(array.mean())
+    broken = np.flatnonzero(~np.isfinite(array))
     if len(broken):
         raise DataError(
-            f"value {broken[0]} of {n} is {found[broken[0]]}: a spread needs finite numbers"
+            f"value {broken[0]} of {n} is {array[broken[0]]}: a spread needs finite numbers"
         )
     if n == 1:
         return SeedStatistics(mean, None, None, None, 1)
     from scipy.special import stdtrit  # the quantile of t
 
-    std = float(found.std(ddof=1))
+    std = float(array.std(ddof=1))
     half = float(stdtrit(n - 1, 0.975)) * std / math.sqrt(n)
     return SeedStatistics(mean, std, mean - half, mean + half, n)
