@@ -25,8 +25,18 @@ REFUSED = (
 )
 # Rooms (folders or files of src/patchwords) without a refused word; the set only grows.
 CLEAN_ROOMS = {
-    *("cli", "data", "weights"),
-    *("device.py", "distributed.py", "download.py", "errors.py", "files.py", "rng.py"),
+    "benchmark",
+    "cli",
+    "data",
+    "device.py",
+    "distributed.py",
+    "download.py",
+    "errors.py",
+    "evaluation",
+    "files.py",
+    "rng.py",
+    "studies",
+    "weights",
 }
 
 

@@ -1,7 +1,7 @@
-"""Two models on the same images: which is better, where, and whether that could be chance.
+"""Paired comparison of two models on the same images, and predictions of several models.
 
-Differences are those of the second model less the first: above zero the second is better. A number
-`x` has its 95 % interval beside it, as `x_low` and `x_high`.
+Differences are the second model minus the first: above zero the second is better. A metric `x`
+comes with its 95 % interval as `x_low` and `x_high`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from patchwords.data.loader import ImageBatch
 
 
-DISAGREEMENT_COLUMNS = (  # the columns of what is said of an image that the models answer differently
+DISAGREEMENT_COLUMNS = (  # columns of a disagreement
     *("path", "label", "prediction_a", "probability_a", "prediction_b", "probability_b", "right"),
 )
 
@@ -42,21 +42,23 @@ DISAGREEMENT_COLUMNS = (  # the columns of what is said of an image that the mod
 def compare_predictions(
     a: LabelledPredictions, b: LabelledPredictions, seed: int = 0
 ) -> dict[str, Any]:
-    """The numbers of a comparison, JSON-able. The answers are of the same images (`matched`).
+    """Compare two models on the same images (`match_predictions`), JSON-able.
 
-    `pairs` counts the images that both, one or none has right; `mcnemar_test` has the p of equal
-    accuracies; `agreement` is how often both say the same, right or wrong; `compare_per_class` has the
-    recalls. Macro F1 and its difference are bootstrapped: each resample is of images, about which
-    both models are asked.
+    `pairs` counts the images that both, one or none has right; `mcnemar` has the p of equal
+    accuracies; `agreement` is how often both predict the same, right or wrong; `per_class` has the
+    recalls. Macro F1 and its difference are bootstrapped: both models get the same resampled
+    images.
     """
     labels, answers = a.labels, np.stack([a.predicted, b.predicted])  # [n], [2, n]
     pairs = PairedCounts.of(a.right, b.right)
     exact, mid = mcnemar_test(pairs)
     f1 = macro_f1(labels, answers, len(a.classes))  # [2]
     drawn = bootstrap_macro_f1(labels, answers, len(a.classes), seed=seed)  # [R, 2]
-    ends = [  # of each by itself, as `evaluate` has them
-        percentile_interval(bootstrap_macro_f1(labels, one[None], len(a.classes), seed=seed)[:, 0])
-        for one in answers
+    ends = [  # per model, as in `evaluate`
+        percentile_interval(
+            bootstrap_macro_f1(labels, predicted[None], len(a.classes), seed=seed)[:, 0]
+        )
+        for predicted in answers
     ]
     same = int((a.predicted == b.predicted).sum())
     return {
@@ -89,7 +91,7 @@ def compare_predictions(
 
 
 def compare_per_class(a: LabelledPredictions, b: LabelledPredictions) -> list[dict[str, Any]]:
-    """A row for each class that is among the images: both recalls and their difference."""
+    """Compare recalls: a row per class among the images."""
     rows = []
     for label in np.flatnonzero(np.bincount(a.labels, minlength=len(a.classes))).tolist():
         inside = a.labels == label
@@ -111,7 +113,7 @@ def compare_per_class(a: LabelledPredictions, b: LabelledPredictions) -> list[di
 
 
 def list_disagreements(a: LabelledPredictions, b: LabelledPredictions) -> list[dict[str, Any]]:
-    """The images that the models answer differently; first those where both are sure of it.
+    """List the images with different predictions, the most confident ones first.
 
     They are ordered by the smaller of the two probabilities.
     """
@@ -133,23 +135,23 @@ def list_disagreements(a: LabelledPredictions, b: LabelledPredictions) -> list[d
 
 
 def build_interval_entry(name: str, value: float, low: float, high: float) -> dict[str, float]:
-    """A number beside its 95 % interval."""
+    """Build the entries of a metric and its 95 % interval."""
     return {name: value, f"{name}_low": low, f"{name}_high": high}
 
 
-# Several models are asked about the same images, each of which is read once.
+# Predictions of several models; each image is read once.
 #
 # Sizes: B batch, C channels, H W image of a model, n images, m models.
 
 
-ImageProgress = Callable[[int, int], None]  # images done, of how many
+ImageProgress = Callable[[int, int], None]  # images done, total
 
 
 @dataclass(frozen=True)
 class PackedPreprocess:
-    """An image as several models want it, one after the other in a single row of bytes.
+    """An image preprocessed for several models, packed in a single row of bytes.
 
-    The loader moves one array for an image; so it moves them all, for a single read.
+    The loader moves one array per image, and each image is read once.
     """
 
     wanted: tuple[Preprocess, ...]
@@ -166,7 +168,7 @@ class PackedPreprocess:
         return np.concatenate(views)[None, :, None]  # [1, bytes, 1]
 
     def cut(self, strips: Tensor) -> dict[Preprocess, Tensor]:
-        """uint8 [B, 1, 1, bytes] -> uint8 [B, C, H, W] as each is wanted."""
+        """uint8 [B, 1, 1, bytes] -> uint8 [B, C, H, W] by preprocessing."""
         parts = strips.flatten(1).split([*map(count_image_bytes, self.wanted)], dim=1)
         return {
             one: part.reshape(-1, *one.image_size, one.channels).permute(0, 3, 1, 2)
@@ -175,7 +177,7 @@ class PackedPreprocess:
 
 
 def count_image_bytes(preprocess: Preprocess) -> int:
-    """Bytes of an image."""
+    """Count the bytes of an image."""
     return preprocess.image_size[0] * preprocess.image_size[1] * preprocess.channels
 
 
@@ -185,12 +187,11 @@ def predict_with_models(
     max_bad: float = 0.0,
     progress: ImageProgress | None = None,
 ) -> list[LabelledPredictions]:
-    """What each subject says of the examples, whose labels it knows by name.
+    """Predict the examples with each model; labels are matched by name.
 
-    All subjects are on the device of the first; each has its own precision. Of several processes
-    each asks about its share, and each gets every answer. Raises DataError for an image without a
-    label, where more than a share `max_bad` of the images cannot be read, and where a model's
-    answers are not finite.
+    All models are on the device of the first; each has its own precision. Each of several processes
+    predicts its share and gets all predictions. Raises DataError for an image without a label, if
+    more than a share `max_bad` of the images cannot be read, or if an output is not finite.
     """
     bare = np.flatnonzero(examples.labels < 0)
     if len(bare):
@@ -242,7 +243,7 @@ def predict_with_models(
 def iterate_with_progress(
     batches: Iterator[ImageBatch], images: int, progress: ImageProgress | None
 ) -> Iterator[ImageBatch]:
-    """The same batches; whoever follows is told of each."""
+    """Iterate over the batches and report progress after each."""
     done = 0
     for batch in batches:
         yield batch
@@ -254,7 +255,7 @@ def iterate_with_progress(
 def build_labelled_predictions(
     subject: LoadedModel, examples: ImageDataset, probability: np.ndarray, predicted: np.ndarray
 ) -> LabelledPredictions:
-    """[n], [n] -> the answers, with the examples' labels found among the model's."""
+    """[n], [n] -> predictions, with the examples' labels matched to the model's."""
     broken = np.flatnonzero(~np.isfinite(probability))
     if len(broken):
         raise DataError(

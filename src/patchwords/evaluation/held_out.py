@@ -1,8 +1,8 @@
-"""Which images a model may be judged on, and the judgement.
+"""Held-out images of a model, and its evaluation on them.
 
-A model's own training images would flatter it (the published flower_photos replication counted
-them in), so a run's splits.csv is asked first: an image that was trained on, by its path and
-length, is left out however the data are divided today.
+A model's own training images would inflate its accuracy (the published flower_photos replication
+counted them in), so a run's splits.csv comes first: an image that was trained on, by its path and
+length, is left out even if the data are split differently today.
 """
 
 from __future__ import annotations
@@ -57,14 +57,14 @@ from patchwords.weights.pretrained import Pretrained
 
 EVAL_BATCH_SIZE = 64
 HELD_OUT = "held-out"
-NEW_IMAGES = "new"  # images that no run has divided
+NEW_IMAGES = "new"  # images in no split of a run
 RecordedSplits = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
 
 
 def evaluate_classifier(
     model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> dict[str, Any]:
-    """Loss and accuracy, for the curves during training; each process measures its share."""
+    """Measure loss and accuracy during training; each process measures its share."""
     share = examples if get_world().size == 1 else examples.select(get_process_indices(examples))
     predictions = run_on_all_processes(
         lambda: predict_examples(model, share, preprocess, device, workers)
@@ -81,14 +81,14 @@ def evaluate_classifier(
 
 
 def get_process_indices(examples: ImageDataset) -> range:
-    """The places of the examples that this process measures: every one, if it is alone."""
+    """Return the positions of the examples that this process measures."""
     return range(get_world().rank, len(examples), get_world().size)
 
 
 def predict_examples(
     model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
 ) -> Predictions:
-    """Probabilities of every readable image of the examples."""
+    """Predict the probabilities of every readable image."""
     batches = load_eval_batches(examples, preprocess, EVAL_BATCH_SIZE, workers)
     return predict_probabilities(model, batches, preprocess, device.torch_device, device.precision)
 
@@ -96,7 +96,7 @@ def predict_examples(
 def evaluate_predictions(
     predictions: Predictions, examples: ImageDataset, classes: Sequence[str], max_bad: float
 ) -> dict[str, Any]:
-    """The metrics of the images that could be read; the others are named, and must be few."""
+    """Compute the metrics of the readable images; the others are listed, and must be few."""
     bad = [(examples.keys[index], reason) for index, reason in predictions.bad]
     check_bad_image_share(bad, len(examples), "images", max_bad)
     result = compute_classification_metrics(predictions.labels, predictions.probabilities, classes)
@@ -105,9 +105,9 @@ def evaluate_predictions(
 
 @dataclass(frozen=True)
 class HeldOutSelection:
-    """The images to judge by, and what was left out."""
+    """The images to evaluate on, and the images left out."""
 
-    split: str  # what to call it in a report
+    split: str  # its name in a report
     examples: ImageDataset
     trained_on: int  # images of the data that the run trained on
 
@@ -115,10 +115,10 @@ class HeldOutSelection:
 def select_held_out(
     data: DatasetSplits, recorded: dict[tuple[str, int], str], split: str = HELD_OUT
 ) -> HeldOutSelection:
-    """Images of a split of the data, as the run divided them, else as the data say.
+    """Select a split, as the run split the images, else as the data do.
 
     Args:
-        recorded: (path, bytes) -> split of the run (`read_splits`), empty where there is no run.
+        recorded: (path, bytes) -> split of the run (`read_run_splits`); empty without a run.
         split: "held-out" is test, and images that are new to the run; without either, validation.
     """
     everything = concatenate_datasets(list(data.splits.values()))
@@ -147,7 +147,7 @@ def select_held_out(
 
 
 def map_to_model_labels(examples: ImageDataset, labels: Sequence[str], source: str) -> ImageDataset:
-    """The examples with labels that are positions in the model's, matched by name."""
+    """Map the examples' labels to positions in the model's, by name."""
     place = {name: i for i, name in enumerate(labels)}
     present = [examples.classes[i] for i in np.flatnonzero(examples.count_per_class())]
     for name in present:
@@ -161,7 +161,7 @@ def map_to_model_labels(examples: ImageDataset, labels: Sequence[str], source: s
 
 
 def choose_final_split(data: DatasetSplits) -> tuple[str, ImageDataset]:
-    """What a run's report is about: test where there is one, else validation."""
+    """Choose the split of a run's report: test if there is one, else validation."""
     for name in (TEST, VALIDATION):
         if name in data.splits and len(data.splits[name]):
             return name, data.splits[name]
@@ -169,7 +169,7 @@ def choose_final_split(data: DatasetSplits) -> tuple[str, ImageDataset]:
 
 
 def read_run_splits(model: Path) -> dict[tuple[str, int], str]:
-    """The splits.csv of the run that a model is of: its run folder, or model/ in it; or nothing."""
+    """Read splits.csv of a model's run (its run folder, or model/ in it); empty without one."""
     from patchwords.data.splits import read_splits
 
     for folder in (model, model.resolve().parent):
@@ -179,7 +179,7 @@ def read_run_splits(model: Path) -> dict[tuple[str, int], str]:
 
 
 def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int], str]:
-    """What any of the runs trained on was trained on, what any validated on is not a test."""
+    """Merge splits of several runs: trained on by any, then validated on by any, else test."""
     order = {TRAIN: 0, VALIDATION: 1, TEST: 2, UNUSED: 3}
     known: dict[tuple[str, int], str] = {}
     for record in recorded:
@@ -190,21 +190,21 @@ def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int]
 
 @dataclass(frozen=True)
 class ModelEvaluation:
-    """The metrics of a model on images, and what it answered."""
+    """Metrics and predictions of a model on images."""
 
     values: dict[str, Any]  # evaluation.json
     selection: HeldOutSelection
-    data: DatasetSplits  # the images that were judged, by split
+    data: DatasetSplits  # the evaluated images, by split
     predictions: Predictions
     device: Device
 
     @property
     def examples(self) -> ImageDataset:
-        """The images that were judged, with the model's labels."""
+        """The evaluated images, with the model's labels."""
         return self.data.splits[self.selection.split]
 
     def write(self, folder: Path) -> None:
-        """Write evaluation.json, predictions.csv, and what was evaluated by what."""
+        """Write evaluation.json, predictions.csv, and a description of data and machine."""
         write_evaluation(folder, self.examples, self.predictions, self.values)
         data, run = self.data, RunFolder(folder)
         about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint_dataset(data)}
@@ -213,7 +213,7 @@ class ModelEvaluation:
 
 
 def evaluate_model(
-    subject: LoadedModel,
+    loaded: LoadedModel,
     data: DatasetSplits,
     split: str = HELD_OUT,
     *,
@@ -229,39 +229,39 @@ def evaluate_model(
         real: a file of several right classes per image, by which it is judged as well.
         output: a new folder for evaluation.json and predictions.csv.
     """
-    source = subject.source
-    source.require_classes(subject.name)
-    if subject.device.int8:  # which needs more than the weights
-        source = source.for_inference(subject.device)
-    recorded = {} if subject.folder is None else read_run_splits(subject.folder)
+    source = loaded.source
+    source.require_classes(loaded.name)
+    if loaded.device.int8:  # int8 needs more than the weights
+        source = source.for_inference(loaded.device)
+    recorded = {} if loaded.folder is None else read_run_splits(loaded.folder)
     selection = select_held_out(data, recorded, split)
-    examples = rename_wnid_classes(selection.examples, source.labels, subject.name)
+    examples = rename_wnid_classes(selection.examples, source.labels, loaded.name)
     examples = map_to_model_labels(examples, source.labels, data.source)
     accepted = None
-    if real is not None:  # before the work, as it may not fit
-        accepted = read_accepted_classes(real, examples, source.labels, subject.name)
+    if real is not None:  # before predicting, as it may not match
+        accepted = read_accepted_classes(real, examples, source.labels, loaded.name)
     folder = claim_output_folder(output, overwrite)
     predictions = predict_examples(
-        source.model, examples, source.preprocess, subject.device, subject.workers_for(examples)
+        source.model, examples, source.preprocess, loaded.device, loaded.workers_for(examples)
     )
     values = {
         "split": selection.split,
         "selected": False,
         "trained_on": TRAIN in selection.split.split("+") if recorded else None,
-        "of": subject.name,
-        **describe_evaluated_model(source, subject.device),
+        "of": loaded.name,
+        **describe_evaluated_model(source, loaded.device),
         **evaluate_predictions(predictions, examples, source.labels, max_bad),
     }
     if real is not None and accepted is not None:
         values["real"] = evaluate_accepted_classes(real, accepted, predictions)
     judged = replace(data, splits={selection.split: examples})
-    evaluation = ModelEvaluation(values, selection, judged, predictions, subject.device)
+    evaluation = ModelEvaluation(values, selection, judged, predictions, loaded.device)
     if folder is not None:
         evaluation.write(folder)
     return evaluation
 
 
-# The last word on a run: its held-out images, read once, after training has ended.
+# Final evaluation of a run on its held-out images, read once, after training.
 
 
 def evaluate_finished_run(job: TrainingRun) -> tuple[str, ImageDataset, dict[str, Any]]:
@@ -289,7 +289,7 @@ def evaluate_finished_run(job: TrainingRun) -> tuple[str, ImageDataset, dict[str
 
 
 def describe_evaluated_model(source: Pretrained, device: Device) -> dict[str, Any]:
-    """What was asked, for evaluation.json."""
+    """Describe the evaluated model, for evaluation.json."""
     config = source.model.config
     return {
         "model": source.architecture,
@@ -304,10 +304,10 @@ def describe_evaluated_model(source: Pretrained, device: Device) -> dict[str, An
 def write_evaluation(
     folder: Path, examples: ImageDataset, predictions: Predictions, evaluation: dict[str, Any]
 ) -> None:
-    """Write predictions.csv, and evaluation.json, which says beside the metrics:
+    """Write predictions.csv, and evaluation.json with the metrics and these entries:
 
-    `selected`: the split also chose something (when to stop), so that its numbers flatter;
-    `trained_on`: the model was trained on some of the images (None: nobody knows);
+    `selected`: the split also chose something (when to stop), so that its metrics are optimistic;
+    `trained_on`: the model was trained on some of the images (None: unknown);
     `of`: where the model came from, if the folder is not its own run.
     """
     write_predictions(folder / "predictions.csv", examples, predictions, evaluation["classes"])

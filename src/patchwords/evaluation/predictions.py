@@ -1,7 +1,7 @@
-"""Run a classifier over a split: batches in, probabilities out; and write them down.
+"""Predictions of a classifier over a split, in memory and in predictions.csv.
 
-Sizes: B batch, C channels, H W image, n images that could be read. Nothing here draws a random
-number, and every module gets its training mode back, so evaluation leaves training untouched.
+Sizes: B batch, C channels, H W image, n readable images. Nothing here draws a random number, and
+every module gets its training mode back, so evaluation does not disturb training.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ MAX_PROBABILITY_COLUMNS = 100  # with more classes, predictions.csv leaves out t
 
 @dataclass(frozen=True)
 class Predictions:
-    """What a model says of the images that could be read, and which could not be."""
+    """Probabilities of the readable images, and the unreadable images."""
 
     indices: np.ndarray  # [n] int64, position in the examples
     labels: np.ndarray  # [n] int64, -1 = no label
@@ -57,9 +57,9 @@ def predict_probabilities(
     device: torch.device | str = "cpu",
     precision: str = "fp32",
 ) -> Predictions:
-    """Probabilities of every readable image, in the order of the batches.
+    """Predict probabilities of every readable image, in the order of the batches.
 
-    With int8 the model is one that has been made for it (`Pretrained.for_inference`).
+    With int8 the model must be prepared (`Pretrained.for_inference`).
     """
     if precision not in PREDICTION_PRECISIONS:
         raise ConfigError(
@@ -69,28 +69,28 @@ def predict_probabilities(
     chosen = choose_device(device.type, precision)  # type: ignore[arg-type]
     fast = model if chosen.int8 else pack_for_inference(cast(Model, model), chosen.bf16)
 
-    def ask(images: Tensor) -> Tensor:
+    def encode(images: Tensor) -> Tensor:
         return fast(preprocess.normalise(images)).float().softmax(-1)  # softmax in float32
 
     with eval_mode(model), chosen.autocast():
-        return Predictions(*collect_outputs(ask, batches, device))
+        return Predictions(*collect_outputs(encode, batches, device))
 
 
 def collect_outputs(
-    ask: Callable[[Tensor], Tensor], batches: Iterable[ImageBatch], device: torch.device
+    encode: Callable[[Tensor], Tensor], batches: Iterable[ImageBatch], device: torch.device
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, list[tuple[int, str]]]:
-    """What `ask` makes of every readable image, uint8 [B, C, H, W] -> [B, V], batch by batch.
+    """Apply `encode`, uint8 [B, C, H, W] -> [B, V], to every readable image, batch by batch.
 
-    -> positions in the examples [n], labels [n], values [n, V], and which images could not be read.
+    -> positions in the examples [n], labels [n], values [n, V], and the unreadable images.
     """
     indices, labels, values = [], [], []
     bad: list[tuple[int, str]] = []
     with torch.inference_mode():
         for batch in batches:
             bad += batch.bad
-            if not len(batch.indices):  # nothing in it could be read
+            if not len(batch.indices):  # no readable image
                 continue
-            values.append(ask(batch.images.to(device, non_blocking=True)).cpu().numpy())
+            values.append(encode(batch.images.to(device, non_blocking=True)).cpu().numpy())
             indices.append(batch.indices.numpy())
             labels.append(batch.targets.numpy())
     nothing = np.empty(0, dtype=np.int64)
@@ -104,7 +104,7 @@ def collect_outputs(
 
 @contextmanager
 def eval_mode(model: torch.nn.Module) -> Iterator[None]:
-    """eval() for a while; afterwards each module is as it was (a frozen part may stay in eval)."""
+    """Switch to eval() inside the context; each module gets its own mode back."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:
@@ -117,7 +117,7 @@ def eval_mode(model: torch.nn.Module) -> Iterator[None]:
 def write_predictions(
     path: Path | str, examples: ImageDataset, predictions: Predictions, classes: Sequence[str]
 ) -> None:
-    """predictions.csv: path, label, prediction, probability, correct and a column p:<class> each.
+    """Write predictions.csv: path, label, prediction, probability, correct, and p:<class> columns.
 
     An image without a label has neither label nor correct.
     """
@@ -142,27 +142,27 @@ def write_predictions(
                 *(f"{p:.6f}" for p in (row if columns else ())),
             ]
         )
-    # a file name that is not UTF-8 is written as the bytes that it is
+    # a file name that is not UTF-8 is written as its bytes
     write_atomically(Path(path), file.getvalue().encode("utf-8", "surrogateescape"))
 
 
-# What a model says of labelled images, in a form that two models can be compared in.
+# Predictions of labelled images that can be compared between models.
 
 
-MAX_LISTED_CLASSES = 4  # classes that an error names
+MAX_LISTED_CLASSES = 4  # classes listed in an error
 
 
 @dataclass(frozen=True)
 class LabelledPredictions:
-    """Sizes: n images."""
+    """Predictions of n labelled images, comparable between models."""
 
-    name: str  # of the model, for a person
+    name: str  # of the model, human-readable
     classes: tuple[str, ...]
     keys: Sequence[str]  # [n] what names the images
     labels: np.ndarray  # [n] int64, position in classes
     predicted: np.ndarray  # [n] int64, position in classes
-    probability: np.ndarray  # [n] float64, that the model gives its answer
-    trained_on: bool | None = None  # was the model trained on some of them? None: nobody knows
+    probability: np.ndarray  # [n] float64, of the predicted class
+    trained_on: bool | None = None  # the model was trained on some of them; None: unknown
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -173,7 +173,7 @@ class LabelledPredictions:
         return self.predicted == self.labels
 
     def select(self, chosen: Sequence[int]) -> LabelledPredictions:
-        """Those at these positions, in this order."""
+        """Select the predictions at these positions, in this order."""
         places = np.asarray(chosen, dtype=np.int64)
         return replace(
             self,
@@ -185,9 +185,9 @@ class LabelledPredictions:
 
 
 def read_labelled_predictions(folder: Path) -> LabelledPredictions:
-    """Those that a run or an evaluation left: predictions.csv, and the classes of evaluation.json.
+    """Read predictions.csv, and the classes of evaluation.json.
 
-    Raises DataError where one of the files is missing, damaged or does not fit the other.
+    Raises DataError if a file is missing, damaged or does not match the other.
     """
     for name in ("predictions.csv", "evaluation.json"):
         if not (folder / name).is_file():
@@ -213,9 +213,9 @@ def read_labelled_predictions(folder: Path) -> LabelledPredictions:
 def parse_labelled_predictions(
     name: str, evaluation: Mapping[str, Any], rows: Sequence[tuple[str, str, str, float]]
 ) -> LabelledPredictions:
-    """From the rows of predictions.csv, as (path, label, prediction, probability).
+    """Parse rows of predictions.csv: (path, label, prediction, probability).
 
-    Raises DataError where a row has a class that evaluation.json has not.
+    Raises DataError for a class that evaluation.json does not have.
     """
     classes = tuple(row["class"] for row in evaluation["per_class"])
     place = {name: i for i, name in enumerate(classes)}
@@ -239,10 +239,9 @@ def parse_labelled_predictions(
 def match_predictions(
     a: LabelledPredictions, b: LabelledPredictions
 ) -> tuple[LabelledPredictions, LabelledPredictions]:
-    """The images that both were asked about, in the order of `a` and with its classes.
+    """Match the images of two models, in the order of `a` and with its classes.
 
-    Raises DataError where the sets of classes differ, where an image has two labels, or where no
-    image is common.
+    Raises DataError if the sets of classes differ, an image has two labels, or no image is common.
     """
     require_same_classes(a.name, a.classes, b.name, b.classes)
     place = {key: i for i, key in enumerate(b.keys)}
@@ -266,7 +265,7 @@ def match_predictions(
 
 
 def reorder_classes(answers: LabelledPredictions, classes: Sequence[str]) -> LabelledPredictions:
-    """The same with the classes in another order."""
+    """Reorder the classes."""
     place = {name: i for i, name in enumerate(classes)}
     table = np.array([place[name] for name in answers.classes], dtype=np.int64)
     return replace(
@@ -278,7 +277,7 @@ def reorder_classes(answers: LabelledPredictions, classes: Sequence[str]) -> Lab
 
 
 def require_same_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str]) -> None:
-    """Raise DataError unless both know the same classes, whatever their order."""
+    """Raise DataError unless both have the same classes, in any order."""
     alone = {a: sorted(set(of_a) - set(of_b)), b: sorted(set(of_b) - set(of_a))}
     if not any(alone.values()):
         return
@@ -297,12 +296,12 @@ def require_same_classes(a: str, of_a: Sequence[str], b: str, of_b: Sequence[str
     raise DataError(f"the models answer with other classes: {lacking}{hint}")
 
 
-# A trained model that an evaluator asks, and where.
+# A trained model to evaluate, and its device.
 
 
 @dataclass(frozen=True)
 class EvaluationOptions:
-    """How images are read, and what computes."""
+    """How to read images, and what to compute on."""
 
     image_column: str | None = None  # column of a CSV or parquet that has the images
     label_column: str | None = None  # column of a CSV or parquet that has the labels
@@ -323,13 +322,13 @@ class EvaluationOptions:
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """What was loaded, the device that it is on, and who decodes its images."""
+    """A model on its device, with the workers that decode its images."""
 
     name: str  # as the user named it
     source: Pretrained
     device: Device
-    workers: int | None = None  # none given: as many as are useful
-    folder: Path | None = None  # where the run that it is of may have left its record
+    workers: int | None = None  # default: as many as are useful
+    folder: Path | None = None  # where its run may have left splits.csv
 
     @property
     def model(self) -> Model:
@@ -340,7 +339,7 @@ class LoadedModel:
         return self.source.preprocess
 
     def workers_for(self, examples: ImageDataset) -> int:
-        """Processes that decode these images."""
+        """Return the number of processes that decode these images."""
         if self.workers is not None:
             return self.workers
         return choose_num_workers(examples, self.device.type == "cuda")
@@ -349,7 +348,7 @@ class LoadedModel:
 def load_model_on_device(
     model: str | Path | Pretrained, device: Device, workers: int | None = None
 ) -> LoadedModel:
-    """Load what `from_pretrained` knows by this name, or what it gave, in evaluation mode."""
+    """Load a model by name, or take a loaded one, in evaluation mode on the device."""
     if isinstance(model, Pretrained):
         source, folder = model, model.home
         name = str(find_run_folder(folder)) if folder else model.architecture or "the model"
@@ -360,7 +359,7 @@ def load_model_on_device(
 
 
 def refuse_duplicate_models(names: Sequence[str]) -> None:
-    """Raise ConfigError where one of several models to be compared is named again."""
+    """Raise ConfigError if a model is named twice."""
     for name in names:
         if names.count(name) > 1:
             raise ConfigError(f"{name} is named twice: a model need not be compared with itself")

@@ -45,8 +45,8 @@ from patchwords.weights.pretrained import Pretrained
 
 NUM_PICTURES = 8
 PANEL_NAMES = ("image", "given", "predicted")
-MAX_PICTURE_SIDE = 240  # pixels of the longer side at most
-CHECKER_BRIGHT, CHECKER_DARK = 150, 105  # the chequers that stand for the mask embedding
+MAX_PICTURE_SIDE = 240  # maximum of the longer side, in pixels
+CHECKER_BRIGHT, CHECKER_DARK = 150, 105  # greys of the checkerboard of masked patches
 
 
 def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
@@ -104,14 +104,14 @@ def get_masked_objective(job: TrainingRun) -> MaskedPatchPrediction:
 def write_reconstruction_pictures(
     job: TrainingRun, examples: ImageDataset, device: Device
 ) -> list[dict[str, Any]]:
-    """Write pictures of images spread over the examples; -> path, files and accuracy of each."""
+    """Write images spread over the examples; return path, files and accuracy of each."""
     objective, learner = get_masked_objective(job), job.state.model
     create_folder(job.folder.path / "masked")
     spread = np.unique(np.linspace(0, len(examples) - 1, NUM_PICTURES).astype(np.int64))
     rows: list[dict[str, Any]] = []
     with eval_mode(learner), torch.inference_mode():
         for decoded in load_eval_batches(examples.select(spread), job.start.preprocess, 1):
-            if not len(decoded):  # it cannot be read, and is named elsewhere
+            if not len(decoded):  # unreadable: reported elsewhere
                 continue
             placed = replace(decoded, indices=torch.from_numpy(spread)[decoded.indices])
             batch = objective.prepare_held_out(placed.to(device.torch_device))
@@ -146,14 +146,14 @@ def build_reconstruction_panels(
 
 
 def make_checkerboard(patches: Tensor) -> Tensor:
-    """[..., P, P] -> uint8 [P, P]: 2 x 2 fields of two greys"""
+    """[..., P, P] -> uint8 [P, P]: 2 x 2 squares of two greys"""
     size = patches.shape[-1]
     half = torch.arange(size, device=patches.device) * 2 // size  # [P]
     return torch.where(half[:, None] == half, CHECKER_BRIGHT, CHECKER_DARK).to(torch.uint8)
 
 
 def encode_picture_png(picture: Tensor) -> bytes:
-    """uint8 [C, H, W] -> a file, no larger than a page has use for"""
+    """Encode uint8 [C, H, W] as PNG, no larger than the page needs."""
     pixels = picture.permute(1, 2, 0).cpu().numpy()  # [H, W, C]
     image = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     image.thumbnail((MAX_PICTURE_SIDE, MAX_PICTURE_SIDE))

@@ -70,7 +70,7 @@ class Scale:
     settings: TrialSettings  # of every trial
     grid: TrialGrid
     seeds: int
-    time: str  # how long that takes, in words
+    time: str  # duration, human-readable
     transfer: DatasetSpec | None = None  # required --transfer
     tuned: bool = False  # trials train on --transfer, only their encoders on --data
     shots: int | None = None  # few-shot images per class of --transfer; None: evaluate on test

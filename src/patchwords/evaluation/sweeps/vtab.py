@@ -47,7 +47,7 @@ from patchwords.training.settings import share_config_across_processes
 # |---|---|
 # | `TASK/` | train/, val/, test/ with a folder per class in each, or parquets of these names |
 # | `TASK/labels.csv` | `path,label,split`: for labels that are counts or bins |
-# | `TASK.csv`, `TASK.parquet` | the same beside one another |
+# | `TASK.csv`, `TASK.parquet` | the same, next to each other |
 
 
 TABLE_SUFFIXES = (".csv", ".tsv", ".parquet")

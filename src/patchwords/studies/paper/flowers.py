@@ -1,9 +1,9 @@
-"""A course replication on flower_photos, done again with held-out photos and a fair ResNet.
+"""A course's flower_photos comparison, repeated with held-out photos and a matched ResNet.
 
 Widely read study notes compare ViT-B/16 with a ResNet by tables that were computed on all photos,
-those of the training among them (docs/corrections.md, N6). Their settings, as far as they are
-known: 200 epochs, batches of 256, learning rate 0.001 that falls to a hundredth by a cosine, and
-for the rest the training script that they follow.
+including training photos (docs/corrections.md, N6). Their settings, as far as they are known: 200
+epochs, batches of 256, learning rate 0.001 that falls to a hundredth by a cosine, and otherwise the
+training script that they follow.
 """
 
 from __future__ import annotations
@@ -44,33 +44,33 @@ from patchwords.studies.training import train_and_measure, train_trial
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.logs.run_folder import RunFolder
 
-# How a cell of `flowers` is measured: its curves, and the photos held out beside all photos.
+# Measurement of a trial: training curves, accuracy on held-out photos and on all photos.
 
 
-def measure_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """Train; the curves beside what every training tells."""
-    numbers = dict(train_and_measure(cell, bench))
+def measure_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Train, and collect the training curves next to the usual metrics."""
+    numbers = dict(train_and_measure(trial, context))
     if numbers.get("diverged"):
         return numbers
-    folder, steps = RunFolder(bench.run_folder(cell)), numbers["steps"]
+    folder, steps = RunFolder(context.run_folder(trial)), numbers["steps"]
     return numbers | collect_training_curves(read_metrics(folder.metrics), steps or 1)
 
 
 def collect_training_curves(rows: Sequence[Mapping[str, Any]], steps: float) -> dict[str, float]:
-    """Loss and accuracy over the training, in the order of the steps."""
+    """Collect loss and accuracy over training, in the order of the steps."""
     names = {"train": "training", "evaluation": "validation"}
     return {
         f"{names[row['kind']]} {what} at {row['step'] / steps:.4g}": row[what]
         for row in rows
         if row["kind"] in names
         for what in ("loss", "accuracy")
-        if (row["kind"], what) != ("evaluation", "accuracy")  # which every training tells
+        if (row["kind"], what) != ("evaluation", "accuracy")  # which every training records
     }
 
 
-def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
-    """By the photos held out, once; and by all of them, as the notes' tables are."""
-    job = train_trial(cell, bench)  # which is done, and loaded
+def evaluate_trial(trial: Trial, context: StudyContext) -> TrialMetrics:
+    """Evaluate on held-out photos, once, and on all photos, as the notes' tables do."""
+    job = train_trial(trial, context)  # finished: this loads it
     evaluate_and_report(job, None)
     evaluation = read_evaluation(job.folder)
     known = concatenate_datasets([part for name, part in job.data.splits.items() if name != TEST])
@@ -90,9 +90,9 @@ def evaluate_trial(cell: Trial, bench: StudyContext) -> TrialMetrics:
 def compute_confusion_scores(
     held_out: np.ndarray, everything: np.ndarray, classes: Sequence[str]
 ) -> dict[str, float | None]:
-    """Two confusion matrices, int [classes, classes], a row for each true class -> numbers.
+    """Compute scores of two confusion matrices, int [classes, classes], a row per true class.
 
-    A class that is never answered has precision 0.
+    A class that is never predicted has precision 0.
     """
     found: dict[str, float | None] = {}
     for column, counts in zip(COLUMNS, (held_out, everything), strict=True):
@@ -120,7 +120,7 @@ LATE_GAIN = f"{RESNET}, {NOTES_ALL_WEIGHTS}: training accuracy gained after a fo
 def compute_values(
     labels: Mapping[str, str], found: Mapping[str, TrialMetrics]
 ) -> dict[str, float | None]:
-    """Both accuracies of every cell, and of the ResNets what the notes say of theirs."""
+    """Collect both accuracies of every trial, and the notes' accuracies of their ResNets."""
     table: dict[str, float | None] = {}
     for label, name in labels.items():
         table[f"{label}, {HELD_OUT}"] = found[name].get("accuracy")
@@ -140,7 +140,7 @@ def compute_values(
 
 
 def compute_late_gain(numbers: TrialMetrics) -> float | None:
-    """Training accuracy in the last tenth of the steps, less that of their second fortieth."""
+    """Compute the gain in training accuracy from the second fortieth to the last tenth."""
     curve = [value for name, value in numbers.items() if name.startswith("training accuracy at ")]
     if len(curve) < 6:
         return None
@@ -148,19 +148,18 @@ def compute_late_gain(numbers: TrialMetrics) -> float | None:
     return sum(known[1:]) / 4 - known[0] if len(known) == 5 else None
 
 
-# Photos that are learned from: 3,670 less a fifth, by which the cells are judged, and less a tenth
-# of the rest, for the curves.
+# Training photos: 3,670 minus a fifth for test, and minus a tenth of the rest for the curves.
 NUM_TRAINING_PHOTOS = 2_642
 EPOCHS = 200
 
 
 def build_notes_recipe(batch: int, shorter: int = 1) -> dict[str, Any]:
-    """The notes' numbers, and for the rest the script that they follow.
+    """Build the notes' recipe; what they leave out is from the script that they follow.
 
     That is vision_transformer/train.py of WZMIAOMIAO's deep-learning-for-image-processing: torch's
     SGD with momentum 0.9, no warm-up, no clipping, RandomResizedCrop and flip. There the rate falls
-    after every epoch, to a hundredth; here after every step, to 0: 1 % less in sum. A shorter one
-    has rates so many times as high: the same in sum.
+    after every epoch, to a hundredth; here after every step, to 0: 1 % less in total. A shorter
+    training has proportionally higher rates: the same in total.
     """
     steps = -(-EPOCHS * NUM_TRAINING_PHOTOS // (batch * shorter))
     fortieth = steps // 40  # five epochs of 200
@@ -181,7 +180,7 @@ def build_notes_recipe(batch: int, shorter: int = 1) -> dict[str, Any]:
     }
 
 
-# What `patchwords finetune` decides for so many photos, from Table 4, written out.
+# The settings that `patchwords finetune` chooses for this number of photos, from Table 4.
 OUR_SETTINGS: dict[str, Any] = {
     "optimizer": "sgd",
     "lr": 0.01,
@@ -208,7 +207,7 @@ PHOTO_SETTINGS: dict[str, Any] = {
 def build_flowers_grid(
     starts: Mapping[str, Mapping[str, Any]], head: Mapping[str, Any], shorter: int
 ) -> dict[str, dict[str, Any]]:
-    """Each model by each recipe; `head` is how frozen layers are computed."""
+    """Build a trial per model and recipe; `head` is how frozen layers are computed."""
     recipes = {
         NOTES_HEAD_ONLY: {**build_notes_recipe(256), "train": "head", **head},
         NOTES_ALL_WEIGHTS: build_notes_recipe(256, shorter),
@@ -253,7 +252,7 @@ MINI = Scale(
     grid=build_flowers_grid(
         {VIT: {"encoder": VIT}, RESNET: {"encoder": RESNET}}, {"views": 10, "frozen": "cache"}, 8
     ),
-    # Of one cost, 32 and 30 million multiplications an image.
+    # Of equal cost, 32 and 30 million MACs per image.
     encoders={
         VIT: {**PRETRAINING_SETTINGS, **MIDDLE_VIT_SHAPE},
         RESNET: {**PRETRAINING_SETTINGS, **RESNET_14},
@@ -284,7 +283,7 @@ def make_held_out_label(model: str, recipe: str) -> str:
 
 
 def make_inflated_accuracy_claim(recipe: str, which: str) -> Claim:
-    """That numbers of all photos are not those of photos held out."""
+    """Make a claim that accuracy on all photos differs from that on held-out photos."""
     rows = [f"{model}, {recipe}" for model in (VIT, RESNET)]
     return Claim(
         f"Counting the photos of the training makes accuracy higher ({which})",

@@ -1,4 +1,4 @@
-"""What the page of `flowers` has of its own: scores by class, arithmetic, the figures."""
+"""Page of `flowers`: scores by class, the arithmetic of the notes, figures."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from patchwords.report.figures.plots import Curve
 
 
-# What the study notes print of flower_photos, and of how many photos that can be.
+# The notes' printed numbers on flower_photos, and the photo counts that they allow.
 
 
 VIT, RESNET = "ViT", "ResNet"
-# Recipes: the notes' with the head alone learning, with all weights, and what this program decides.
+# Recipes: the notes' with the head only, with all weights, and the one of this program.
 NOTES_HEAD_ONLY, NOTES_ALL_WEIGHTS, OUR_RECIPE = (
     "notes, head alone",
     "notes, all weights",
@@ -29,7 +29,7 @@ PHOTOS_BY_CLASS = {"daisy": 633, "dandelion": 898, "roses": 641, "sunflowers": 6
 
 
 class ClassScores(NamedTuple):
-    """Of one class."""
+    """Precision, recall and F1 of one class."""
 
     precision: float
     recall: float
@@ -53,18 +53,18 @@ NOTES_SCORES = {
     },
 }
 NOTES_ACCURACY = {VIT: 0.956, RESNET: 0.689}
-# Answers "dandelion" of that ResNet: beside 887 right ones the precision leaves 1,798 to 1,801, and
-# only with the last of these do the answers of all classes add up to the photos.
+# Predictions "dandelion" of that ResNet: with 887 right ones the precision allows 1,798 to 1,801, and
+# only with the last do the predictions of all classes add up to the photos.
 NOTES_DANDELION_ANSWERS = 1_801
 
 
 def count_held_out_photos(name: str) -> int:
-    """Photos of a class in the fifth that the notes' script sets apart: int(n / 5)."""
+    """Count a class's photos in the fifth that the notes' script holds out: int(n / 5)."""
     return PHOTOS_BY_CLASS[name] // 5
 
 
 def find_possible_correct_counts(recall: float, photos: int) -> list[int]:
-    """Of so many photos, how many a model can have had right if its recall prints like this.
+    """Find how many of N photos can be right for a recall that is printed like this.
 
     >>> find_possible_correct_counts(0.973, 126), find_possible_correct_counts(0.973, 633)
     ([], [616])
@@ -76,17 +76,17 @@ StudyResults = Mapping[str, Any]
 SeedValues = list[float]
 
 
-def collect_seed_values(results: StudyResults, cell: str, number: str) -> SeedValues:
-    """A number of a cell, seed by seed; of those that did not diverge."""
-    rows = (row for row in results["cells"] if row["name"] == cell)
+def collect_seed_values(results: StudyResults, trial: str, number: str) -> SeedValues:
+    """Collect a metric of a trial over the seeds that did not diverge."""
+    rows = (row for row in results["cells"] if row["name"] == trial)
     return [row[number] for row in rows if row.get(number) is not None]
 
 
 def build_tables(results: StudyResults) -> list[PageBlock]:
-    """First what was held out."""
+    """Build the tables, those of held-out photos first."""
     pieces: list[PageBlock] = [PageHeading("Class by class"), PageText(CLASS_TABLE_NOTE)]
-    for cell in results["grid"]:
-        pieces += build_class_table(results, cell)
+    for trial in results["grid"]:
+        pieces += build_class_table(results, trial)
     for model in (VIT, RESNET):
         pieces += build_confusion_table(results, f"{model}, {NOTES_ALL_WEIGHTS}")
     pieces += [
@@ -145,22 +145,22 @@ MINI_SCALE_NOTE = (
 )
 
 
-def build_class_table(results: StudyResults, cell: str) -> list[PageBlock]:
-    """A table of one cell; nothing where all its seeds diverged."""
-    if not collect_seed_values(results, cell, "accuracy"):
+def build_class_table(results: StudyResults, trial: str) -> list[PageBlock]:
+    """Build the table of one trial; none if all its seeds diverged."""
+    if not collect_seed_values(results, trial, "accuracy"):
         return []
-    model = cell.partition(",")[0]
-    printed = NOTES_SCORES[model] if not cell.endswith(OUR_RECIPE) else {}
+    model = trial.partition(",")[0]
+    printed = NOTES_SCORES[model] if not trial.endswith(OUR_RECIPE) else {}
     said = (f"{HELD_OUT}: {what.replace('f1', 'F1')}" for what in CLASS_METRICS)
-    head = (cell, *said, f"{ALL_PHOTOS}: P, R, F1")
+    head = (trial, *said, f"{ALL_PHOTOS}: P, R, F1")
     rows = []
     for name in PHOTOS_BY_CLASS:
         ours = [
-            format_with_spread(collect_seed_values(results, cell, f"{HELD_OUT} {what}, {name}"))
+            format_with_spread(collect_seed_values(results, trial, f"{HELD_OUT} {what}, {name}"))
             for what in CLASS_METRICS
         ]
         every = [
-            collect_seed_values(results, cell, f"{ALL_PHOTOS} {what}, {name}")
+            collect_seed_values(results, trial, f"{ALL_PHOTOS} {what}, {name}")
             for what in CLASS_METRICS
         ]
         rows.append(
@@ -171,7 +171,7 @@ def build_class_table(results: StudyResults, cell: str) -> list[PageBlock]:
                 format_percentages(printed.get(name, ())),
             )
         )
-    overall = format_with_spread(collect_seed_values(results, cell, "accuracy"))
+    overall = format_with_spread(collect_seed_values(results, trial, "accuracy"))
     theirs = format_percentages((NOTES_ACCURACY[model],) if printed else ())
     rows.append(
         (
@@ -179,7 +179,7 @@ def build_class_table(results: StudyResults, cell: str) -> list[PageBlock]:
             overall,
             "",
             "",
-            format_percentages([mean_or_none(collect_seed_values(results, cell, ALL_PHOTOS))]),
+            format_percentages([mean_or_none(collect_seed_values(results, trial, ALL_PHOTOS))]),
             theirs,
         )
     )
@@ -203,27 +203,29 @@ def mean_or_none(values: Sequence[float]) -> float | None:
 
 
 def format_percentages(values: Any) -> str:
-    """Shares as per cent, in a row."""
+    """Format shares as per cent, in a row."""
     return "  ".join("-" if value is None else f"{100 * value:.1f}" for value in values)
 
 
-def build_confusion_table(results: StudyResults, cell: str) -> list[PageBlock]:
-    """What the held-out photos of each class were taken for, all seeds together."""
+def build_confusion_table(results: StudyResults, trial: str) -> list[PageBlock]:
+    """Build the confusion of held-out photos, summed over seeds."""
     counts = {
         name: [
-            round(sum(collect_seed_values(results, cell, f"{HELD_OUT}, {name} taken for {answer}")))
+            round(
+                sum(collect_seed_values(results, trial, f"{HELD_OUT}, {name} taken for {answer}"))
+            )
             for answer in PHOTOS_BY_CLASS
         ]
         for name in PHOTOS_BY_CLASS
     }
     if not any(map(sum, counts.values())):
         return []
-    head = (f"{cell}: held out, all seeds", *(f"taken for {name}" for name in PHOTOS_BY_CLASS))
+    head = (f"{trial}: held out, all seeds", *(f"taken for {name}" for name in PHOTOS_BY_CLASS))
     return [PageTable(head, [(name, *map(str, row)) for name, row in counts.items()])]
 
 
 def build_recall_check_table() -> PageTable:
-    """Of which photos the printed recalls are."""
+    """Build the table of photo counts that the printed recalls allow."""
 
     def said(recall: float, photos: int) -> str:
         return ", ".join(map(str, find_possible_correct_counts(recall, photos))) or "no number"
@@ -247,12 +249,12 @@ def build_recall_check_table() -> PageTable:
 
 
 def draw_study_figures(results: StudyResults) -> dict[str, bytes]:
-    """The losses of the training, and F1 of each class."""
+    """Draw the training losses, and F1 of each class."""
     return {**draw_flowers_losses(results), **draw_flowers_f1(results)}
 
 
 def draw_flowers_losses(results: StudyResults) -> dict[str, bytes]:
-    """A panel for each recipe."""
+    """Draw the losses, a panel per recipe."""
     from patchwords.report.figures.plots import Panel, draw_panels
 
     panels = []
@@ -272,15 +274,15 @@ def draw_flowers_losses(results: StudyResults) -> dict[str, bytes]:
     return draw_panels(panels, caption, "flowers-loss")
 
 
-def build_loss_curve(results: StudyResults, cell: str, part: str, label: str) -> Curve:
+def build_loss_curve(results: StudyResults, trial: str, part: str, label: str) -> Curve:
     from patchwords.report.figures.plots import Curve
 
     start = f"{part} loss at "
     row: Mapping[str, Any] = next(
-        (one for one in results["cells"] if one["name"] == cell and not one.get("diverged")), {}
+        (one for one in results["cells"] if one["name"] == trial and not one.get("diverged")), {}
     )
     names = [name for name in row if name.startswith(start)]
-    values = [collect_seed_values(results, cell, name) for name in names]
+    values = [collect_seed_values(results, trial, name) for name in names]
     return Curve(
         label,
         [float(name.removeprefix(start)) for name in names],
@@ -291,7 +293,7 @@ def build_loss_curve(results: StudyResults, cell: str, part: str, label: str) ->
 
 
 def draw_flowers_f1(results: StudyResults) -> dict[str, bytes]:
-    """Both models by the notes' recipe with all weights, beside the notes."""
+    """Draw both models by the notes' recipe with all weights, next to the notes."""
     from patchwords.report.figures.plots import DotSeries, draw_dot_plot
 
     cells = [
