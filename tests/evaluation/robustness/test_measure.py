@@ -45,7 +45,7 @@ def one_by_one(subject: LoadedModel, examples: ImageDataset) -> list[Perturbatio
     found = []
     for place in range(len(examples)):
         [decoded] = load_eval_batches(labelled.select([place]), subject.preprocess, 1)
-        found.append(PerturbationBatch(decoded.images, decoded.labels, [place], subject))
+        found.append(PerturbationBatch(decoded.images, decoded.targets, [place], subject))
     return found
 
 
