@@ -88,28 +88,23 @@ def benchmark_machine(
         report("the machine's peak")
         machine = measure_machine(workload.devices)
         peaks = machine.peak_flops_per_second
-        each = (
-            INFERENCE_TIME_SHARE
-            * seconds
-            / (len(workload.devices) * len(workload.inference_batches))
-        )
+        rows = len(workload.devices) * len(workload.inference_batches)
+        row_seconds = INFERENCE_TIME_SHARE * seconds / rows
         inference: list[ThroughputResult] = []
         for device in workload.devices:
             report(f"inference in {device.precision}")
-            inference += measure_inference_throughput(
-                workload, device, peaks[device.precision], each
-            )
+            peak = peaks[device.precision]
+            inference += measure_inference_throughput(workload, device, peak, row_seconds)
         trainee = build_benchmark_trainer(workload)
-        each = (
-            TRAINING_TIME_SHARE * seconds / (len(workload.devices) * len(workload.training_batches))
-        )
+        rows = len(workload.devices) * len(workload.training_batches)
+        row_seconds = TRAINING_TIME_SHARE * seconds / rows
         training: list[ThroughputResult] = []
         for device in workload.devices:
             report(f"training in {device.precision}")
             peak = peaks[device.precision]
-            training += measure_training_throughput(trainee, workload, device, peak, each)
+            training += measure_training_throughput(trainee, workload, device, peak, row_seconds)
         setting, advice = recommend_batch_setting(training, "training", "images at a time")
-        chosen = next(one for one in workload.devices if one.precision == setting.precision)
+        chosen = next(d for d in workload.devices if d.precision == setting.precision)
         reading = benchmark_loader(workload, examples, cores, seconds, report)
         workers = recommend_workers(reading, setting.images_per_second, first.type == "cuda")
         report("training and input together")
