@@ -205,7 +205,7 @@ def read_labelled_predictions(folder: Path) -> LabelledPredictions:
             ]
         return parse_labelled_predictions(str(folder), evaluation, rows)
     except KeyError as error:
-        raise DataError(f"{folder}: its results have no {error}; evaluate anew") from error
+        raise DataError(f"{folder}: its results have no {error}; evaluate again") from error
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise DataError(f"{folder}: its results are damaged: {error}") from error
 
@@ -232,7 +232,7 @@ def parse_labelled_predictions(
     except KeyError as error:
         raise DataError(
             f"{name}: predictions.csv and evaluation.json do not fit: there is no {error}; "
-            "evaluate anew"
+            "evaluate again"
         ) from error
 
 

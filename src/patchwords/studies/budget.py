@@ -115,7 +115,7 @@ def _format_trim_note(
     return (
         f"Trimmed to a budget of {minutes:g} minutes: {kept.seeds_text} in place of {work.seeds_text}, with "
         f"{steps} of each of {len(work.steps)} trainings. {speed.step:.3g} s a step were measured "
-        f"for the dearest one; the whole would take {format_duration(work.seconds(speed))} with "
+        f"for the most expensive one; the whole would take {format_duration(work.seconds(speed))} with "
         f"{work.jobs} {'process' if work.jobs == 1 else 'processes'}."
     )
 

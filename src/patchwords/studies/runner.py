@@ -248,7 +248,7 @@ def trim_manifest(
     for left in request.output.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     jobs, threads = request.processes
-    report("measuring how long the dearest cell takes")
+    report("timing the most expensive trial")
     trials = list_training_trials(request.scale_spec)
     costs = [estimate_trial_cost(trial, context) for trial in trials]
     dearest, _ = max(zip(trials, costs, strict=True), key=lambda item: item[1].step_flops)

@@ -64,7 +64,7 @@ def require_same_data(folder: RunFolder, about: Mapping[str, str]) -> None:
     if began != about["fingerprint"]:
         raise ConfigError(
             f"--resume: {about['source']} is not as it was when {folder.path} began; put the "
-            "images back, or start anew with another --output"
+            "images back, or start again with another --output"
         )
 
 

@@ -324,7 +324,7 @@ def train_sweep_trial(
         return SweepTrial(lr, name, None, None, 0, str(error))
     row = broadcast_from_main(read_last_evaluation(job.folder))
     if row is None:
-        raise DataError(f"{job.folder.metrics} has no evaluation of the last step; start anew")
+        raise DataError(f"{job.folder.metrics} has no evaluation of the last step; start again")
     return SweepTrial(lr, name, row["accuracy"], row["loss"], row["images"])
 
 

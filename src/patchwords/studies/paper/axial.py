@@ -50,7 +50,7 @@ MODELS = (
     RESNET,
     AXIAL_RESNET,
 )
-SLOWDOWN_PER_MAC = "AxialResNet: time per MAC beside ResNet's, in doublings"
+SLOWDOWN_PER_MAC = "AxialResNet: time per MAC relative to ResNet's, in doublings"
 
 
 def make_rate_label(name: str) -> str:
@@ -131,7 +131,7 @@ def build_equal_compute_note(results: Mapping[str, Any]) -> list[PageBlock]:
     return [
         PageText(
             "An Axial-ViT has two layers for each block. How many points it is above a ViT with "
-            "so many more blocks that both cost the same, which the figure lacks: "
+            "more blocks at the same cost, which the figure lacks: "
             f"{format_gap(found[AXIAL_SMALL_PATCHES])}."
         )
     ]

@@ -393,8 +393,8 @@ STUDY = Study(
     title="Accuracy for compute",
     question="Which family learns most for the compute that it takes: ViT, ResNet or hybrid?",
     source="Figure 5, Table 6, Section 4.4",
-    quantity="accuracy on test images, per cent; ratios of compute in doublings, of which 1 is "
-    "twice as much",
+    quantity="accuracy on test images, per cent; ratios of compute in doublings (1 is "
+    "twice as much)",
     note="A family is its frontier: trainings that no cheaper one of it beats, joined by straight "
     "lines over the logarithm of the compute. Ratios are the mean over all accuracies that both "
     "families reach; the paper's are read off Table 6 in the same way, by the average of its five "

@@ -345,12 +345,12 @@ STUDY = Study(
     version=1,
     title="Five kinds of flowers: a replication, with photos held out",
     question="A course replication has 95.6 % for ViT-B/16 and 68.9 % for a ResNet on "
-    "flower_photos. What is left of that on photos that were held out, and beside a ResNet that "
+    "flower_photos. What is left of that on photos that were held out, and next to a ResNet that "
     "was pre-trained as the ViT was?",
     source="Study notes of the paper; the recipe of their training script; Table 4",
     quantity="accuracy, per cent; first on the fifth of the photos that was held out",
     note="The notes do not say whether all weights or the head alone were trained, so their number "
-    "stands beside both. It is of all photos, those of the training among them: compare it with "
+    "is next to both. It is of all photos, those of the training among them: compare it with "
     "the second column, and believe the first.",
     paper={
         f"{model}, {recipe}, {ALL_PHOTOS}": accuracy

@@ -118,8 +118,8 @@ NOT_HELD_OUT_NOTE = (
 )
 NO_BASELINE_NOTE = (
     f"By the same arithmetic the notes' ResNet answers 'dandelion' for {NOTES_DANDELION_ANSWERS:,} of the 3,670 "
-    "photos, where 898 are dandelions, and recognises 44 to 76 % of each other class, of photos "
-    "most of which it was trained on. Something in its training went wrong: it is no baseline, and "
+    "photos, where 898 are dandelions, and recognises 44 to 76 % of each other class, "
+    "mostly on photos that it was trained on. Something in its training went wrong: it is no baseline, and "
     "the distance to it is no evidence for ViT. Here the ResNet is pre-trained on the same images "
     "as the ViT, and then trained by the same recipes."
 )
@@ -130,7 +130,7 @@ DIFFERENCES_NOTE = (
     "photos (294) only draws the curves: 2,642 are learned from in place of 2,939. Each seed holds "
     "other photos out. The head starts from zeros. Evaluation is the script's: the short side at "
     "256/224 of the image size, the centre cut out. Our recipe is what `patchwords finetune` "
-    "decides for so many photos, from Table 4: 20 epochs in batches of 512 at 0.01."
+    "chooses for this many photos, from Table 4: 20 epochs in batches of 512 at 0.01."
 )
 MINI_SCALE_NOTE = (
     "This is a miniature. In place of ViT-B/16 and ImageNet-21k at 224 pixels there are a ViT of "

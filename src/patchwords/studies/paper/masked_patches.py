@@ -206,7 +206,7 @@ STUDY = Study(
     quantity="accuracy on test images after fine-tuning, per cent",
     note=(
         "What the paper trains from scratch has seen 38 times as many images as fine-tuning shows, "
-        "so it stands beside the long training here, which sees as many images as pre-training and "
+        "so it is next to the long training here, which sees as many images as pre-training and "
         "fine-tuning together, all of them from the labelled ones. The short one sees as many as "
         "fine-tuning. At the mini scale half of CIFAR-10's classes are pre-trained on, for 3.1 "
         "passes (the paper: 14), and a tenth of the other half has labels. So pre-training has "

@@ -96,7 +96,13 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
                 format_gap(apart[name]) if name in apart and name != ATTENTION else "-",
             )
         )
-    head = ("mixer", "width", "parameters", "compute beside attention's", "points above attention")
+    head = (
+        "mixer",
+        "width",
+        "parameters",
+        "compute relative to attention's",
+        "points above attention",
+    )
     return [
         PageText(
             "Equal compute: what a mixer saves goes into a wider model of the same depth, which "

@@ -122,7 +122,7 @@ CLAIMS = (
     Claim(
         "Fine-tuning at 1.5 or 2 times the size beats as much fine-tuning at 1x",
         "often beneficial (Section 3.2); the authors' ViT-B/16 on ImageNet, 84.5 at 384 pixels and "
-        "81.2 at 224, of which 384 is 1.7 times (vit_jax README)",
+        "81.2 at 224, and 384 is 1.7 times 224 (vit_jax README)",
         (f"{FINETUNED}, {AUTHORS_METHOD}, 1.5x", f"{FINETUNED}, {AUTHORS_METHOD}, 2x"),
         (f"{FINETUNED}, {AUTHORS_METHOD}, 1x",),
         parts=tuple(

@@ -356,8 +356,8 @@ def build_tables(results: Mapping[str, Any]) -> list[PageBlock]:
 
 
 EQUAL_COMPUTE_NOTE = (
-    "Both are trained from random weights, for so many images that the training compute is about "
-    "equal; at scale mini by the same settings, none of them tuned for either."
+    "Both are trained from random weights, with about equal training compute by the number of "
+    "images; at scale mini with the same settings, none of them tuned for either."
 )
 STUDY = Study(
     name="robustness",

@@ -249,7 +249,7 @@ STUDY = Study(
     "smaller patches?",
     source="Figure 8, Appendix D.2",
     quantity="accuracy on test images, per cent; gains in points per doubling of the compute, from "
-    "the middle to the dearest of a dimension",
+    "the middle to the most expensive model of a dimension",
     note="Every model sees the same images with the same settings: nothing is tuned for any shape. "
     "The figure says what large models gain from 300 million images; small ones that learn for a "
     "moment may need width first. At scale mini each sees 64,000 images, 1.3 passes over CIFAR-10, "

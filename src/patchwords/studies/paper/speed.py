@@ -38,11 +38,11 @@ def make_speed_trial_name(model: str, size: int) -> str:
 
 
 def make_speed_label(vit: str, resnet: str) -> str:
-    return f"{vit} beside {resnet}: speed, in doublings"
+    return f"{vit} over {resnet}: speed, in doublings"
 
 
 def make_batch_label(vit: str, resnet: str) -> str:
-    return f"{vit} beside {resnet}: largest batch, in doublings"
+    return f"{vit} over {resnet}: largest batch, in doublings"
 
 
 def parse_model_names(cells: Iterable[str]) -> list[str]:
@@ -324,7 +324,7 @@ STUDY = Study(
     name="speed",
     version=1,
     title="Speed and memory against the size of the image",
-    question="How fast is a ViT beside a ResNet of like compute, how does that change with the "
+    question="How fast is a ViT next to a ResNet of similar compute, how does that change with the "
     "size of the image, and which of them needs less memory?",
     source="Figure 12, Appendix D.5",
     quantity="what the claims are about; the speeds themselves stand below",
