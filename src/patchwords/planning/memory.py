@@ -160,7 +160,7 @@ def estimate_step_bytes(
 
 
 def estimate_gathered_bytes(layers: Sequence[LayerParts], bytes_per_value: int) -> int:
-    """Bytes that FSDP holds whole at a time, beyond a device's share (sharding.py).
+    """Bytes that FSDP holds whole at a time, beyond a device's share (training/engine/parallel.py).
 
     A layer's weights and its gradients, and the weights of the next one, ahead of time; what is in
     no layer stays gathered in float32, weights and gradients.

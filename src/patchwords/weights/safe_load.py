@@ -1,6 +1,6 @@
 """Safe reading of foreign tensor files: no code runs, memory stays bounded.
 
-`read_npz` is in npz.py; here are safetensors, in one file or in parts, and PyTorch's own.
+Formats: npz (`read_npz`), safetensors, in one file or in parts, and PyTorch's own.
 """
 
 from __future__ import annotations

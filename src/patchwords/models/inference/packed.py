@@ -2,8 +2,8 @@
 
 `pack_for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
 call; the dense layers take in what follows them (GELU, the sum with the residual stream), and
-convolutions have their weights standardised once. encoder.py, attention.py and std_conv.py say the
-same in plain words, and remain what is trained, changed and read.
+convolutions have their weights standardised once. models/vit.py, models/attention.py and
+models/resnet/trunk.py compute the same and remain what is trained.
 
 Sizes: B batch, T tokens, F first tokens, D width, K heads, Dh head width, M MLP width.
 """

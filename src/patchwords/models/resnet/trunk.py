@@ -2,7 +2,7 @@
 
 Sizes: B batch, C channels of the image, H W image, C' channels and h w size of a feature map.
 Sources: vit_jax/models_resnet.py and models_vit.py (form "post"), bit_pytorch/models.py of
-big_transfer (form "pre"); trunk_config.py tells what sets them apart.
+big_transfer (form "pre"); models/resnet/config.py says how they differ.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ FLAX_NUMBERED_PATTERN = re.compile(r".*Transformer/encoderblock(?:_\d+)?/MlpBloc
 
 @dataclass(frozen=True)
 class ParameterTree:
-    """The parameters of one model under the names of google_names.py."""
+    """The parameters of one model under the names of this module."""
 
     stem: str  # of the file, for messages
     arrays: dict[str, np.ndarray]
