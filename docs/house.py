@@ -110,10 +110,13 @@ def trace_start_of_training(folder: Path) -> list[str]:
         if code.co_name in DECODERS and code.co_filename.endswith("decode.py"):
             raise FirstPixel
 
-    quiet = contextlib.redirect_stderr(io.StringIO())
-    with contextlib.suppress(FirstPixel), contextlib.redirect_stdout(io.StringIO()), quiet:
-        with trace(stop) as entered:
-            main(words)
+    with (
+        contextlib.suppress(FirstPixel),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+        trace(stop) as entered,
+    ):
+        main(words)
     return entered
 
 
