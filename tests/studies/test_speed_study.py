@@ -259,7 +259,7 @@ def test_the_list_and_the_plan_say_that_nothing_is_learned(
 ) -> None:
     assert main(["studies"]) == 0
     out = capsys.readouterr().out
-    [line] = [one for one in out.splitlines() if "30 cells x 3 seeds, no training" in one]
+    [line] = [one for one in out.splitlines() if "30 trials x 3 seeds, no training" in one]
     assert line.strip().endswith("about ten minutes on two cores; needs no images")
     assert main(["study", "speed", "--plan"]) == 0
     assert "speed trains nothing" in capsys.readouterr().out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -113,7 +114,7 @@ def test_what_is_done_is_not_done_again(
         calls.append(cell.title)
         return {"validation": 0.5}
 
-    study = replace(SLOW, measure=counted)
+    study = replace(SLOW, measure_trial=counted)
     go(tmp_path, study)
     go(tmp_path, study)
     assert calls == ["none, seed 0", "1-D, seed 0"]
@@ -138,7 +139,9 @@ def test_a_polite_stop_says_how_to_go_on(tmp_path: Path) -> None:
     wait_for(lambda: lines(metrics) > 3, process)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=PATIENCE)
-    assert "Interrupted: stopped with 0 of 2 cells done; go on with: this command" in err
+    assert re.search(
+        r"Interrupted: stopped with [01] of 2 trials done; continue with: this command", err
+    )  # one of them may just have ended
     assert (tmp_path / "study" / "cells" / "none-0" / "run" / "checkpoints").is_dir()
 
 
@@ -159,7 +162,7 @@ def test_a_cell_that_diverges_is_a_result(tmp_path: Path, monkeypatch: pytest.Mo
     assert claim["difference"] is None
     assert results["compute"]["diverged"] == 1
     page = render_markdown_page("Tiny", build_page_blocks(TINY, results, (), "command"))
-    assert "no seed is left: training diverged" in page
+    assert "diverged in every seed" in page
     assert "1 of them diverged" in page
 
 
@@ -188,7 +191,7 @@ def test_other_studies_versions_and_settings_are_refused(tmp_path: Path) -> None
         tmp_path, replace(SLOW, scales={**SLOW.scales, "mini": longer})
     )
     assert refused(tmp_path, budget=5.0) == (
-        f"{tmp_path} was begun without --budget; say the same, or choose another --output"
+        f"{tmp_path} was started without --budget; use the same, or choose another --output"
     )
     stored = json.loads((tmp_path / "study.json").read_text())
     (tmp_path / "study.json").write_text(json.dumps({**stored, "data": "other"}))
@@ -208,7 +211,7 @@ def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert note.startswith("Trimmed to a budget of 0.116667 minutes: 2 seeds in place of 3 seeds")
     again = go(tmp_path, study, budget=7 / 60)  # without measuring again
     assert again == first
-    assert "was begun with --budget 0.116667" in refused(tmp_path, study)
+    assert "was started with --budget 0.116667" in refused(tmp_path, study)
     assert note in render_markdown_page("Tiny", build_page_blocks(study, first, (), "command"))
 
 
@@ -239,7 +242,7 @@ def test_a_scale_that_pre_trains_is_judged_by_few_shots(tmp_path: Path) -> None:
     study = replace(
         TINY, scales={"mini": scale}, claims=(), choose_trials=lambda *_: {"1-D": "1-D"}
     )
-    assert "is judged on digits: give it by --transfer" in refused(tmp_path, study)
+    assert "is evaluated on digits: give it by --transfer" in refused(tmp_path, study)
     # digits are not divided: their own test part is set apart
     results = go(tmp_path, study, transfer="digits")
     [cell] = results["cells"]
@@ -250,7 +253,7 @@ def test_a_scale_that_pre_trains_is_judged_by_few_shots(tmp_path: Path) -> None:
 
 def test_cells_start_from_a_shared_encoder_and_tell_what_they_like(tmp_path: Path) -> None:
     """A measurement and a training from one pre-training of each seed."""
-    assert "trains its cells on digits: give it by --transfer" in refused(tmp_path, COUNTED)
+    assert "trains its trials on digits: give it by --transfer" in refused(tmp_path, COUNTED)
     results = go(tmp_path, COUNTED, transfer="digits")
     assert [(one["name"], one["seed"]) for one in results["pretrainings"]] == [
         ("usual", 0),
@@ -298,5 +301,5 @@ def test_a_process_that_stops_early_is_an_interruption(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(running, "run_workers", lambda *_: None)
-    with pytest.raises(Interrupted, match="stopped with 0 of 2 cells done"):
+    with pytest.raises(Interrupted, match="stopped with 0 of 2 trials done"):
         go(tmp_path, SLOW)

@@ -82,7 +82,7 @@ def execute_study(request: StudyRequest, report: StatusCallback, going_on: str) 
     encoders = request.scale_spec.list_pretrainings(record.seeds, record.share)
     done = len(collect_trial_metrics(trials, context, "measure"))
     first = f"{len(encoders)} pre-trainings, then " if encoders else ""
-    report(f"{first}{len(trials)} cells" + (f", {done} of them done" if done else ""))
+    report(f"{first}{len(trials)} trials" + (f", {done} of them done" if done else ""))
     jobs, threads = request.processes
     try:
         if not is_study_done(request.study, trials, context):
@@ -94,7 +94,7 @@ def execute_study(request: StudyRequest, report: StatusCallback, going_on: str) 
         done = len(collect_trial_metrics(trials, context, "measure"))
         code = error.exit_code if isinstance(error, Interrupted) else 130
         raise Interrupted(
-            f"stopped with {done} of {len(trials)} cells done; go on with: {going_on}", code
+            f"stopped with {done} of {len(trials)} trials done; continue with: {going_on}", code
         ) from error
     return {
         **assemble_results(request.study, record, encoders, trials, context),
@@ -143,7 +143,7 @@ def validate_study_request(request: StudyRequest) -> None:
     scale, name = request.scale_spec, f"{request.study.name} at scale {request.scale}"
     if get_world().size > 1:
         raise ConfigError(
-            "a study shares its cells out among separate processes: leave torchrun out, say "
+            "a study shares its trials among separate processes: leave torchrun out, use "
             "--jobs, or start the command several times with the same --output"
         )
     if scale.data is not None and request.data is None:
@@ -151,7 +151,7 @@ def validate_study_request(request: StudyRequest) -> None:
     if scale.data is None and request.data is not None:
         raise ConfigError(f"{name} learns nothing, so it has no use for --data; leave it out")
     if scale.transfer is not None and request.transfer is None:
-        use = "trains its cells" if scale.tuned else "is judged"
+        use = "trains its trials" if scale.tuned else "is evaluated"
         raise ConfigError(f"{name} {use} on {scale.transfer.description}: give it by --transfer")
     if scale.transfer is None and request.transfer is not None:
         raise ConfigError(f"{name} has no use for --transfer {request.transfer}; leave it out")

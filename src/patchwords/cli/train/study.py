@@ -206,7 +206,7 @@ def format_scale_cost(about: dict[str, Any]) -> str:
     first = f"{about['pretrainings']} pre-trainings and " if about["pretrainings"] else ""
     cost = format_flops(about["training_flops"]) if about["training_flops"] else "no training"
     return (
-        f"{first}{about['cells']} cells x {pluralise(about['seeds'], 'seed')}, {cost}, "
+        f"{first}{about['cells']} trials x {pluralise(about['seeds'], 'seed')}, {cost}, "
         f"{about['time']}; {format_data_needs(about)}"
     )
 
@@ -217,7 +217,7 @@ def format_data_needs(about: dict[str, Any]) -> str:
         return "needs no images"
     if not about["transfer"]:
         return f"needs {about['needs']}"
-    use = "trains its cells" if about["tuned"] else "is judged"
+    use = "trains its trials" if about["tuned"] else "is evaluated"
     return f"needs {about['needs']}; {use} on {about['transfer']}"
 
 
