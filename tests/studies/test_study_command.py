@@ -33,7 +33,10 @@ def said(capsys: pytest.CaptureFixture[str], *words: object) -> str:
         ("head-type --output o --data digits --budget -3", "--budget -3 must be greater than 0"),
         ("head-type --output o --data digits --jobs 0", "--jobs 0 must be greater than 0"),
         ("head-type --output o --data digits --transfer x", "has no use for --transfer x"),
-        ("head-type --scale full --output o --data digits", "is evaluated on ImageNet (ILSVRC-2012)"),
+        (
+            "head-type --scale full --output o --data digits",
+            "is evaluated on ImageNet (ILSVRC-2012)",
+        ),
         (
             "head-type --scale full --output o --data digits --transfer digits --budget 5",
             "is not trimmed, as its trainings take their length from a recipe",
