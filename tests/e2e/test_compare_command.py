@@ -143,7 +143,7 @@ def test_several_right_classes_in_evaluate_and_its_report(
     found = json.loads((tmp_path / "x" / "evaluation.json").read_text())
     assert (found["real"]["images"], found["real"]["accuracy"]) == (14, 1.0)
     page = (tmp_path / "x" / "report.html").read_text()
-    assert "Accuracy by several labels" in page
+    assert "Accuracy with several labels" in page
     assert "95 % interval of F1" in page
     lists.write_text("[]")
     error = call(*words, "--output", tmp_path / "y").error

@@ -269,11 +269,11 @@ def test_what_goes_wrong_with_the_look_costs_no_report(
     monkeypatch.setattr("patchwords.evaluation.model_insight.analyse_model", fails)
     done("finetune", photos, *TINY, "--output", tmp_path / "run")
     page = (tmp_path / "run" / "report.html").read_text()
-    assert "The look at the model failed: out of memory." in page
+    assert "The analysis of the model failed: out of memory." in page
     assert "Confusion" in page
     monkeypatch.undo()
     done("report", tmp_path / "run")  # looks again
-    assert "The look at the model failed" not in (tmp_path / "run" / "report.html").read_text()
+    assert "The analysis of the model failed" not in (tmp_path / "run" / "report.html").read_text()
 
 
 def test_the_beginning_of_a_run_from_weights_is_these_weights(

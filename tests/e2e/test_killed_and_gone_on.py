@@ -166,7 +166,7 @@ def test_ctrl_c_while_the_report_is_made_says_how_to_go_on(
 
     words = ("finetune", photos, *TINY, "--output", tmp_path / "run")
     with monkeypatch.context() as patch:
-        patch.setattr("patchwords.evaluation.held_out.evaluate_finished_run", interrupted)
+        patch.setattr("patchwords.api.runs.evaluate_finished_run", interrupted)
         result = call(*words)
     assert result.code == 130
     command = f"patchwords finetune {photos} --output {tmp_path / 'run'} --resume"

@@ -74,7 +74,12 @@ def test_the_report_shows_the_hidden_patches(masked: Path, tmp_path: Path) -> No
     page = (masked / "report.html").read_text()
     # eight images in three panels; filters and positions, now and at the beginning
     assert page.count("data:image/png;base64") == 24 + 4
-    for text in ("8 of 16 patches", "what the encoder was given", "mean-colour", "no classes"):
+    for text in (
+        "8 of 16 patches",
+        "(chequers are the mask embedding)",
+        "mean-colour",
+        "no classes",
+    ):
         assert text in page
     assert "cannot be shown" not in page  # nothing is missing that a run of masks should have
     assert "confusion" not in page.lower()
