@@ -27,7 +27,7 @@ class Batch:
     """What `predict_probabilities` needs of the loader's batch."""
 
     images: torch.Tensor  # [B, C, H, W] uint8
-    labels: torch.Tensor
+    targets: torch.Tensor
     indices: torch.Tensor
     bad: list[tuple[int, str]]
 

@@ -246,12 +246,14 @@ def test_both_are_asked_as_each_would_be_alone() -> None:
 
 def test_an_image_is_read_once_and_cut_as_each_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     strip = PackedPreprocess((GREY, COLOUR))
-    assert strip.preprocess.image_size == (1, 8 * 12 + 16 * 16 * 3)
+    assert strip.shape == (1, 8 * 12 + 16 * 16 * 3, 1)
     data = photos(1).read(0)
     strips = torch.from_numpy(strip(data, 0, 0, 0)).permute(2, 0, 1)[None]  # [1, 1, 1, bytes]
     image = Image.open(io.BytesIO(data))
     for wanted, cut in strip.cut(strips).items():
-        np.testing.assert_array_equal(cut[0].permute(1, 2, 0).numpy(), wanted(image))
+        np.testing.assert_array_equal(
+            cut[0].permute(1, 2, 0).numpy(), wanted.resize_and_crop(np.asarray(image))
+        )
     reads: list[int] = []
     decoded: list[int | None] = []
     pixels = EncodedImage.pixels
