@@ -15,7 +15,7 @@ from benchmarks.peers import Answer
 from benchmarks.photos import paths_of
 from benchmarks.table import Row, Section
 from benchmarks.timing import Ratio
-from patchwords.data.decode import decode_image
+from patchwords.data.decode import read_pixels
 from patchwords.models.inference.int8 import find_int8_obstacle
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
@@ -63,6 +63,9 @@ def add_agreement(section: Section, asked: Asked, ours: Callable[..., Answer]) -
 def read(paths: list[Path], pretrained: Pretrained) -> Tensor:
     """-> normalised images [B, C, H, W]"""
     preprocess = pretrained.preprocess
-    pixels = [preprocess(decode_image(path.read_bytes(), preprocess.smallest)) for path in paths]
+    pixels = [
+        preprocess.resize_and_crop(read_pixels(path.read_bytes(), preprocess.smallest))
+        for path in paths
+    ]
     stack = torch.from_numpy(np.stack(pixels))  # [B, H, W, C]
     return preprocess.normalise(stack.permute(0, 3, 1, 2))
