@@ -11,8 +11,6 @@ Names are imported when first used, so `import patchwords` costs nothing.
 from __future__ import annotations
 
 import importlib
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from patchwords.version import __version__
@@ -74,27 +72,8 @@ __all__ = [
 ]
 
 
-class CallableRoom(ModuleType):
-    """The folder `patchwords.export`, which is the public function of its name as well."""
-
-    def __call__(self, *arguments: Any, **settings: Any) -> Any:
-        return importlib.import_module("patchwords.api.models").export(*arguments, **settings)
-
-
-class Facade(ModuleType):
-    """This package: Python sets a folder as its attribute when the folder is first imported."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "export" and isinstance(value, ModuleType):
-            value.__class__ = CallableRoom
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = Facade
-
-
 def __getattr__(name: str) -> Any:
-    if name == "export":
+    if name == "export":  # the folder of that name, which is callable
         return importlib.import_module("patchwords.export")
     if name not in PUBLIC:
         raise AttributeError(f"module 'patchwords' has no attribute {name!r}")
