@@ -22,7 +22,7 @@ from patchwords.data.sources.folder import FileReader
 from patchwords.evaluation.sweeps import series
 from patchwords.evaluation.sweeps.sweep import SweepResult, sweep_learning_rates
 from patchwords.models.zoo import create_model
-from patchwords.report import page as write
+from patchwords.report import run_insight
 from patchwords.tasks.classification import Classification
 from patchwords.training.logs.display import Display
 from patchwords.weights.store import save_pretrained
@@ -78,7 +78,7 @@ def finished(
     folder = tmp_path_factory.mktemp("sweeps") / "sweep"
     words = (photos, "--weights", start, *WORDS, *LRS, "--dev", 0.2, "--seeds", 2)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "write_report", brief_report)
+        patch.setattr(run_insight, "write_report", brief_report)
         return folder, done("sweep", *words, "--output", folder)
 
 

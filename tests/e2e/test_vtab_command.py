@@ -16,7 +16,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.evaluation.sweeps import series
 from patchwords.evaluation.sweeps.vtab_tasks import VTAB_TASK_NAMES
 from patchwords.models.zoo import create_model
-from patchwords.report import page as write
+from patchwords.report import run_insight
 from patchwords.weights.store import save_pretrained
 
 WORDS = (
@@ -71,7 +71,7 @@ def finished(
     """To be read only."""
     folder = tmp_path_factory.mktemp("runs") / "vtab"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(write, "write_report", brief_report)
+        patch.setattr(run_insight, "write_report", brief_report)
         return folder, done("vtab", root, "--weights", start, *WORDS, "--output", folder)
 
 
@@ -144,7 +144,7 @@ def test_a_run_that_was_cut_off_ends_as_one_that_was_not(
             raise KeyboardInterrupt
         return judge(job)
 
-    monkeypatch.setattr(write, "write_report", brief_report)
+    monkeypatch.setattr(run_insight, "write_report", brief_report)
     with monkeypatch.context() as patch:
         patch.setattr(series, "evaluate_finished_run", stopped)
         result = call("vtab", root, "--weights", start, *WORDS, "--output", folder)
