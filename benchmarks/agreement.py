@@ -63,9 +63,6 @@ def add_agreement(section: Section, asked: Asked, ours: Callable[..., Answer]) -
 def read(paths: list[Path], pretrained: Pretrained) -> Tensor:
     """-> normalised images [B, C, H, W]"""
     preprocess = pretrained.preprocess
-    pixels = [
-        preprocess.resize_and_crop(read_pixels(path.read_bytes(), preprocess.smallest))
-        for path in paths
-    ]
+    pixels = [preprocess.resize_and_crop(read_pixels(path.read_bytes())) for path in paths]
     stack = torch.from_numpy(np.stack(pixels))  # [B, H, W, C]
     return preprocess.normalise(stack.permute(0, 3, 1, 2))

@@ -72,9 +72,7 @@ def train_views() -> dict[str, View]:
 def eval_views() -> dict[str, View]:
     preprocess = Preprocess((SIZE, SIZE))
     return {
-        "ours": lambda data, number: preprocess.resize_and_crop(
-            EncodedImage(data).pixels(preprocess.smallest)
-        ),
+        "ours": lambda data, number: preprocess.resize_and_crop(EncodedImage(data).pixels()),
         FULL: lambda data, number: np.asarray(plain_transforms.eval_crop(data, SIZE)),
         SCRIPT: lambda data, number: plain_transforms.to_tensor(
             plain_transforms.eval_crop(data, SIZE)

@@ -13,6 +13,7 @@ import torch
 from PIL import Image
 
 from patchwords.data.augment import AugmentSettings, TrainTransform
+from patchwords.data.loader import EvalTransform
 from patchwords.data.preprocess import Preprocess, crop_and_resize, draw_random_resized_crop
 from patchwords.errors import ConfigError
 from patchwords.rng import numpy_generator
@@ -101,16 +102,13 @@ def test_the_centre_is_that_of_the_image_resized_whole(
     )
 
 
-def test_scaled_decode_keeps_the_pixels_asked_for() -> None:
-    pytest.importorskip("patchwords.data.decode")
-    from patchwords.data.decode import decode_image
-
-    for preprocess in (Preprocess((64, 96)), Preprocess((64, 96), resize="squash")):
-        image = decode_image(encoded(ramp(1200, 900), "JPEG"), preprocess.smallest)
-        assert min(image.size) < 900  # it was scaled
-        rows, columns = preprocess.resized(*image.size)
-        assert image.width >= columns
-        assert image.height >= rows
+def test_evaluation_decodes_whole() -> None:
+    data = encoded(ramp(1200, 900), "JPEG")
+    preprocess = Preprocess((16, 24))
+    assert preprocess.read(data).shape == (900, 1200, 3)
+    view = EvalTransform(preprocess)(data, 0, 0, 0)
+    image = np.array(Image.open(io.BytesIO(data)))
+    np.testing.assert_array_equal(view, preprocess.resize_and_crop(image))
 
 
 def test_normalise_is_minus_one_to_one_and_exact() -> None:

@@ -238,7 +238,7 @@ def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
     from patchwords.data.decode import decode_image
 
     return torch.from_numpy(
-        preprocess.resize_and_crop(np.array(decode_image(data, preprocess.smallest))).copy()
+        preprocess.resize_and_crop(np.array(decode_image(data))).copy()
     ).permute(2, 0, 1)
 
 

@@ -251,7 +251,6 @@ def photo(width: int, height: int) -> Image.Image:
     return Image.fromarray(noise).resize((width, height), Image.Resampling.BICUBIC)
 
 
-# Smaller than 4 times the model's images, which both resize in one step.
 @pytest.mark.parametrize(
     ("settings", "shapes"),
     [
@@ -279,7 +278,6 @@ def test_the_pipeline_gives_our_scores(
 
 
 def test_a_large_photo_is_nearly_the_same(tiny: Callable[..., ViT], tmp_path: Path) -> None:
-    """They reduce it in one step and we in two: of a smooth photo that is less than a level."""
     ours = Pretrained(tiny(image_size=28), Preprocess((28, 28)), LABELS)
     write_huggingface(ours, tmp_path)
     processor = transformers.AutoImageProcessor.from_pretrained(tmp_path)

@@ -93,6 +93,22 @@ def test_every_form_of_an_image_is_answered_alike(pretrained: Pretrained, tmp_pa
         assert scores(answer) == pytest.approx(scores(several[0]), abs=1e-6)
 
 
+@pytest.mark.parametrize("mode", ["RGB", "L", "CMYK"])
+def test_a_large_jpeg_is_answered_alike_as_a_path_an_image_and_an_array(
+    pretrained: Pretrained, mode: str, tmp_path: Path
+) -> None:
+    """281 is no multiple of 8: decoded at a quarter the photo would be a third of a pixel wider."""
+    noise = np.random.default_rng(0).integers(0, 256, (281, 331, 3), dtype=np.uint8)
+    path = tmp_path / "photo.jpg"
+    Image.fromarray(noise).convert(mode).save(path, quality=90)
+    array = np.array(Image.open(path).convert("RGB"))
+    answer = pretrained.predict(path, top_k=7)
+    assert pretrained.predict(Image.open(path), top_k=7) == answer
+    assert pretrained.predict(array, top_k=7) == answer
+    batch = pretrained.preprocess([path, path.read_bytes(), Image.open(path), array])
+    assert all(torch.equal(image, batch[0]) for image in batch)
+
+
 @pytest.mark.parametrize("mode", ["L", "1", "P", "LA", "RGBA", "I;16"])
 def test_a_pil_image_of_any_mode_is_answered_as_its_file(pretrained: Pretrained, mode: str) -> None:
     image = photo(mode)

@@ -128,7 +128,7 @@ class PredictionService:
     def decode(self, image: bytes, size: ImageSize) -> np.ndarray:
         """Decode and preprocess an image as evaluation does: uint8 [H, W, C]."""
         preprocess = replace(self.loaded.preprocess, image_size=size)
-        photo = decode_upload(image, self.limits.pixels, preprocess.smallest)
+        photo = decode_upload(image, self.limits.pixels)
         return preprocess.resize_and_crop(np.array(photo))
 
     def describe(self) -> dict[str, Any]:

@@ -107,11 +107,10 @@ async def parse_form(request: Request, body: bytes) -> Upload:
     return Upload(await image.read(), fields)
 
 
-def decode_upload(data: bytes, max_pixels: int, smallest: int) -> Image.Image:
+def decode_upload(data: bytes, max_pixels: int) -> Image.Image:
     """Decode an image whose format the bytes alone decide: upright, in mode RGB.
 
-    `smallest` is the shortest side in pixels that the model needs: see `data.decode`. Raises
-    RequestRefused: 413 for more pixels than allowed, 400 for anything but a sound image.
+    Raises RequestRefused: 413 for more pixels than allowed, 400 for anything but a sound image.
     """
     try:
         pixels = count_stored_pixels(data)
@@ -120,7 +119,7 @@ def decode_upload(data: bytes, max_pixels: int, smallest: int) -> Image.Image:
                 413,
                 f"the image has {pixels:,} pixels, the maximum is {max_pixels:,}: make it smaller",
             )
-        return decode_image(data, smallest)
+        return decode_image(data)
     except DataError as error:
         reason = " ".join(str(error).split())
         raise RequestRefused(413 if reason.startswith("too large") else 400, reason) from error

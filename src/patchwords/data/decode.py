@@ -150,20 +150,17 @@ def decode_image(data: bytes, smallest: int | None = None) -> Image.Image:
     return EncodedImage(data).image(smallest)
 
 
-def read_pixels(image: ImageLike, smallest: int | None = None) -> np.ndarray:
+def read_pixels(image: ImageLike) -> np.ndarray:
     """Read an image in any form as upright RGB pixels, uint8 [h, w, 3].
 
-    Args:
-        image: a path, encoded bytes, a PIL image, or a uint8 array [h, w, 3] or [h, w, 1].
-        smallest: as in `decode_image`.
-
-    Raises DataError with the reason.
+    `image` is a path, encoded bytes, a PIL image, or a uint8 array [h, w, 3] or [h, w, 1]; all
+    forms of one image give the same pixels. Raises DataError with the reason.
     """
     if isinstance(image, bytes):
-        return EncodedImage(image).pixels(smallest)
+        return EncodedImage(image).pixels()
     if isinstance(image, str | Path):
         try:
-            return EncodedImage(Path(image).read_bytes()).pixels(smallest)
+            return EncodedImage(Path(image).read_bytes()).pixels()
         except OSError as error:
             raise DataError(error.strerror or str(error)) from error
     if isinstance(image, np.ndarray):

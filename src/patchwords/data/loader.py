@@ -142,7 +142,7 @@ class EvalTransform:
         return (*self.preprocess.image_size, self.preprocess.channels)
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        return self.preprocess.resize_and_crop(read_pixels(data, self.preprocess.smallest))
+        return self.preprocess.resize_and_crop(read_pixels(data))
 
 
 def default_num_workers(processes: int = 1) -> int:

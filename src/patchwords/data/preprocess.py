@@ -200,15 +200,6 @@ class Preprocess:
         return cls(**settings)
 
     @property
-    def smallest(self) -> int:
-        """The shortest side, in pixels, that a decoded image must have.
-
-        Twice the size that it is resized to: so pixels are those of other programs for photos up to
-        four times that size, and close to them for larger ones, which are decoded at half.
-        """
-        return 2 * max(self.image_size if self.resize == "squash" else self.covered)
-
-    @property
     def covered(self) -> tuple[int, int]:
         """H, W that the resized image must cover before the centre crop."""
         height, width = self.image_size
@@ -239,11 +230,14 @@ class Preprocess:
         return self.normalise(torch.from_numpy(pixels).permute(0, 3, 1, 2))
 
     def read(self, image: ImageLike) -> np.ndarray:
-        """Read an image as uint8 [h, w, 3], no larger than `resize_and_crop` has use for."""
+        """Read an image in any form as uint8 [h, w, 3], whole.
+
+        A JPEG decoded at a half or a quarter would score differently from the same image in memory.
+        """
         from patchwords.data.decode import read_pixels
 
         try:
-            return read_pixels(image, self.smallest)
+            return read_pixels(image)
         except DataError as error:
             name = f"{image}: " if isinstance(image, str | Path) else ""
             raise DataError(f"{name}{error}") from error

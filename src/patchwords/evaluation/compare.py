@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from patchwords.data.dataset import ImageDataset
+from patchwords.data.decode import read_pixels
 from patchwords.data.loader import check_bad_image_share, load_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
@@ -151,7 +152,7 @@ ImageProgress = Callable[[int, int], None]  # images done, total
 class PackedPreprocess:
     """An image preprocessed for several models, packed in a single row of bytes.
 
-    The loader moves one array per image, and each image is read once.
+    The loader moves one array per image, and each image is read and decoded once.
     """
 
     wanted: tuple[Preprocess, ...]
@@ -164,7 +165,8 @@ class PackedPreprocess:
         return 1, sum(map(count_image_bytes, self.wanted)), 1
 
     def __call__(self, data: bytes, epoch: int, sample: int, repeat: int) -> np.ndarray:
-        views = [one.resize_and_crop(one.read(data)).reshape(-1) for one in self.wanted]
+        pixels = read_pixels(data)  # [h, w, 3]
+        views = [one.resize_and_crop(pixels).reshape(-1) for one in self.wanted]
         return np.concatenate(views)[None, :, None]  # [1, bytes, 1]
 
     def cut(self, strips: Tensor) -> dict[Preprocess, Tensor]:

@@ -247,9 +247,6 @@ def format_image_size(sides: Sequence[int]) -> int | list[int]:
 # ViTImageProcessor squashes the image to a size; BitImageProcessor resizes the short side and cuts
 # the centre out. Pixels are rescaled, then normalised: (x * factor - mean) / std.
 # Source: image_processing_backends.py and models/{vit,bit,deit}/image_processing_*.py, version 5.23.
-#
-# They reduce a large photo, from four times the size on, in one step where we take two: scores then
-# differ in the third digit or so. Else the pixels are the same.
 
 
 PROCESSOR_FILE = "preprocessor_config.json"
