@@ -49,7 +49,7 @@ from patchwords.weights.pretrained import digest_tensors
 
 
 FEATURE_CACHE_FOLDER = "features"  # in the cache folder
-CACHE_FORMAT = 2  # raised when files or features change
+CACHE_FORMAT = 1  # raised when files or features change
 MAX_FULLY_HASHED_BYTES = 256 << 20  # bytes of images up to which all are hashed
 NUM_HASHED_IMAGES = 1000  # images hashed in larger data
 
