@@ -128,7 +128,9 @@ def test_images_that_cannot_be_read_are_named(verb: str, run: Path, tmp_path: Pa
     ids=str,
 )
 def test_mistakes_are_one_line(
-    words: tuple[object, ...], line: str, run: Path, photos: Path
+    words: tuple[object, ...], line: str, run: Path, photos: Path, tmp_path: Path
 ) -> None:
     verb, *rest = words
-    assert line in call(verb, run, photos, *rest, *CPU).error
+    folder = tmp_path / "out"
+    assert line in call(verb, run, photos, *rest, *CPU, "--output", folder).error
+    assert not folder.exists()

@@ -14,9 +14,16 @@ from patchwords.distributed import is_main_process
 from patchwords.errors import ConfigError
 from patchwords.evaluation.predictions import EvaluationOptions
 from patchwords.evaluation.probes.cache import extract_probe_features, open_feature_cache
-from patchwords.evaluation.probes.fewshot import (
+from patchwords.evaluation.probes.defaults import (
+    DEFAULT_CACHE_GIB,
+    DEFAULT_DEV_SHARE,
+    DEFAULT_DRAWS,
     DEFAULT_L2,
+    DEFAULT_L2S,
     DEFAULT_SHOTS,
+    DEFAULT_TEMPERATURE,
+)
+from patchwords.evaluation.probes.fewshot import (
     build_fewshot_table,
     draw_probe_shots,
     extract_drawn_features,
@@ -24,14 +31,11 @@ from patchwords.evaluation.probes.fewshot import (
 )
 from patchwords.evaluation.probes.inputs import ProbeInputs, open_probe_inputs
 from patchwords.evaluation.probes.knn import (
-    DEFAULT_TEMPERATURE,
     choose_default_ks,
     evaluate_knn,
     validate_knn_settings,
 )
 from patchwords.evaluation.probes.linear import (
-    DEFAULT_DEV_SHARE,
-    DEFAULT_L2S,
     ProbeSettings,
     evaluate_linear_probe,
 )
@@ -46,7 +50,7 @@ class ProbeOptions(EvaluationOptions):
 
     precision: PrecisionName = "fp32"
     cache: str | None = None  # folder, or none; default: the user's cache folder
-    cache_size: float = 16.0  # GiB
+    cache_size: float = DEFAULT_CACHE_GIB  # GiB
 
 
 def fewshot(
@@ -54,7 +58,7 @@ def fewshot(
     data: str | Path,
     *,
     shots: int | Sequence[int] = DEFAULT_SHOTS,
-    seeds: int = 3,
+    seeds: int = DEFAULT_DRAWS,
     l2: float | Sequence[float] = DEFAULT_L2,
     seed: int = 0,
     **settings: Any,

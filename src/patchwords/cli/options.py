@@ -1,4 +1,4 @@
-"""Options that several commands share: machine, data, output, feature cache, compared models."""
+"""Options that several commands share: machine, data, output, feature cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 import tyro
 
 from patchwords.device import DeviceName, InferencePrecision, PrecisionName
-from patchwords.errors import ConfigError
+from patchwords.evaluation.probes.defaults import DEFAULT_CACHE_GIB
 from patchwords.files import claim_output_folder
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits, ImageDataset
     from patchwords.device import Device
-    from patchwords.evaluation.predictions import LoadedModel
     from patchwords.evaluation.probes.cache import FeatureCache
-    from patchwords.evaluation.robustness.perturbation import RobustnessImages
 
 
 @dataclass(frozen=True)
@@ -149,79 +147,6 @@ def format_csv(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 @dataclass(frozen=True)
-class ComparedModels:
-    """Several models, and the images that all of them are measured on."""
-
-    subjects: list[LoadedModel]
-    data: DatasetSplits
-    chosen: RobustnessImages
-    unrecorded: list[str]  # models whose training images are unknown
-
-    def describe(self) -> dict[str, Any]:
-        """Describe models and images for results.json."""
-        from patchwords.evaluation.held_out import describe_evaluated_model
-
-        return {
-            "models": [
-                {"name": subject.name, **describe_evaluated_model(subject.source, subject.device)}
-                for subject in self.subjects
-            ],
-            "data": self.data.source,
-            "split": self.chosen.split,
-            "unrecorded": self.unrecorded,
-            "notes": list(self.chosen.notes),
-        }
-
-    def summarise(self) -> list[str]:
-        """List which images were measured, and warnings."""
-        return [
-            f"{len(self.chosen.judged):,} images of {self.chosen.split}, {self.data.source}",
-            *self.chosen.notes,
-            *(
-                f"warning: the training images of {name} are not recorded"
-                for name in self.unrecorded
-            ),
-        ]
-
-
-def split_models_and_data(words: Sequence[str], verb: str) -> tuple[list[str], str]:
-    """Split MODEL [MODEL ...] DATA; raises ConfigError if one of them is missing."""
-    if len(words) < 2:
-        given = f"found only {words[0]!r}" if words else "found none"
-        raise ConfigError(
-            f"patchwords {verb} takes MODEL [MODEL ...] DATA, {given}: patchwords {verb} "
-            "runs/vit runs/resnet photos/"
-        )
-    return list(words[:-1]), words[-1]
-
-
-def load_compared_models(
-    models: Sequence[str],
-    data: DatasetSplits,
-    device: Device,
-    images: int | None,
-    *,
-    workers: int | None = None,
-    training: bool = False,
-    need_classes: bool = True,
-) -> ComparedModels:
-    """Load the models, and choose the images that none of their runs was trained on."""
-    from patchwords.evaluation.held_out import read_run_splits
-    from patchwords.evaluation.predictions import load_model_on_device, refuse_duplicate_models
-    from patchwords.evaluation.robustness.perturbation import choose_robustness_images
-
-    refuse_duplicate_models(models)
-    subjects = [load_model_on_device(name, device, workers) for name in models]
-    if need_classes:
-        for subject in subjects:
-            subject.source.require_classes(subject.name)
-    recorded = [read_run_splits(Path(name)) for name in models]
-    chosen = choose_robustness_images(data, recorded, images, training=training)
-    unrecorded = [name for name, record in zip(models, recorded, strict=True) if not record]
-    return ComparedModels(subjects, data, chosen, unrecorded)
-
-
-@dataclass(frozen=True)
 class CacheOptions:
     """Where to keep computed features."""
 
@@ -230,7 +155,7 @@ class CacheOptions:
     cache: str | None = None
     """folder where computed features are kept for the next command, or `none`; default: features/
     in $PATCHWORDS_CACHE, else ~/.cache/patchwords/features"""
-    cache_size: float = 16.0
+    cache_size: float = DEFAULT_CACHE_GIB
     """disk budget of the feature cache in GiB; the least recently used features are deleted first
     """
 
@@ -238,18 +163,6 @@ class CacheOptions:
         from patchwords.evaluation.probes.cache import open_feature_cache
 
         return open_feature_cache(self.cache, self.cache_size)
-
-
-def describe_image_counts(results: dict[str, Any]) -> list[str]:
-    """Describe the test images, and those that could not be read."""
-    lines = [f"{results['test']:,} images of test; {results['divided']}"]
-    if results["skipped"]:
-        first = results["skipped"][0]
-        lines.append(
-            f"{len(results['skipped'])} images cannot be read, the first: {first['path']} "
-            f"({first['reason']})"
-        )
-    return lines
 
 
 REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are fetched only if the user names them

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
-
+from patchwords.cli.evaluate.measurement import ComparedModelsCommand
 from patchwords.cli.format import make_number_table, print_lines
-from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
     from patchwords.evaluation.predictions import LoadedModel
 
 
 @dataclass(frozen=True)
-class EquivarianceCommand:
+class EquivarianceCommand(ComparedModelsCommand):
     """Measure shift equivariance: how far f(g(x)) is from g(f(x)) for shifts g by 1, 2, ... pixels.
 
     The relative error of the features is 0 if they only move with the image, and 1.41 if they are
@@ -30,44 +28,23 @@ class EquivarianceCommand:
     Example: patchwords translation runs/vit runs/resnet photos/ --images 200 --output moved
     """
 
-    models_and_data: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
-    ]
-    """run folders or model folders, then the images"""
     shifts: int | None = None
     """largest shift in pixels; default: the largest patch size of the models, 16 without patches"""
     images: int | None = None
     """number of held-out images, drawn class by class; default: all"""
-    results: OutputOptions = field(default_factory=OutputOptions)
-    read: DataOptions = field(default_factory=DataOptions)
-    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 def run_equivariance(config: EquivarianceCommand) -> int:
     """Load the models, measure, write and print the results."""
-    from patchwords.cli.options import (
-        load_compared_models,
-        split_models_and_data,
-    )
-    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
+    from patchwords.distributed import is_main_process, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.equivariance import measure_shift_equivariance
     from patchwords.report.figures.comparison import draw_equivariance
     from patchwords.training.logs.progress import show_progress_in_turn
 
-    models, spec = split_models_and_data(config.models_and_data, "translation")
     if config.shifts is not None and config.shifts < 1:
         raise ConfigError(f"--shifts {config.shifts} must be at least 1 pixel")
-    device = config.where.choose()
-    with join_process_group(device.type == "cuda"):
-        compared = load_compared_models(
-            models,
-            config.read.open(spec, need_labels=False),
-            device,
-            config.images,
-            workers=config.where.workers,
-            need_classes=False,
-        )
+    with config.load("translation", config.images, need_classes=False) as compared:
         run_on_main_process(config.results.claim)
         shifts = range(1, 1 + (config.shifts or choose_shift_count(compared.subjects)))
         examples = compared.chosen.judged

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
+from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
 from patchwords.cli.format import make_number_table, print_lines
-from patchwords.cli.options import (
-    CacheOptions,
-    DataOptions,
-    DeviceOptions,
-    OutputOptions,
-    describe_image_counts,
-)
+from patchwords.evaluation.probes.defaults import DEFAULT_DRAWS, DEFAULT_L2, DEFAULT_SHOTS
 
 
 @dataclass(frozen=True)
-class FewshotCommand:
+class FewshotCommand(FrozenModelCommand):
     """Measure few-shot linear accuracy (Sec. 4.1 of the paper) of a frozen model.
 
     A few training images of each class are drawn, and a linear map from the model's features to the
@@ -33,55 +26,22 @@ class FewshotCommand:
     Example: patchwords fewshot google/vit-base-patch16-224-in21k flowers/ --shots 1 5 10 25
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """run folder, model folder, file of weights or hub id"""
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
-    shots: tuple[int, ...] = (1, 5, 10, 25)
+    shots: tuple[int, ...] = DEFAULT_SHOTS
     """training images per class"""
-    seeds: int = 3
+    seeds: int = DEFAULT_DRAWS
     """random draws for each number of shots"""
-    l2: tuple[float, ...] = (1024.0,)
+    l2: tuple[float, ...] = (DEFAULT_L2,)
     """regularisation strengths to report; a path costs little more than one (2^10 is the authors'
     value)"""
     seed: int = 0
     """seed of the first draw, and of the split into train and test where DATA has no splits"""
-    results: OutputOptions = field(default_factory=OutputOptions)
-    cache: CacheOptions = field(default_factory=CacheOptions)
-    where: DeviceOptions = field(default_factory=DeviceOptions)
-    images: DataOptions = field(default_factory=DataOptions)
 
 
 def run_fewshot(config: FewshotCommand) -> int:
+    """Measure, write and print the results."""
     from patchwords.api.probes import fewshot
-    from patchwords.distributed import is_main_process
-    from patchwords.errors import ConfigError
-    from patchwords.evaluation.probes.fewshot import require_positive_penalties
 
-    if config.seeds < 1:
-        raise ConfigError(f"--seeds {config.seeds} must be at least 1")
-    require_positive_penalties(config.l2)
-    config.results.claim()
-    results = fewshot(
-        config.model,
-        config.data,
-        shots=config.shots,
-        seeds=config.seeds,
-        l2=config.l2,
-        seed=config.seed,
-        **vars(config.images),
-        **vars(config.where),
-        **vars(config.cache),
-    ).to_dict()
-    if not is_main_process():
-        return 0
-    config.results.give(
-        results,
-        results["table"],
-        lambda: draw_fewshot_curve(results),
-        lambda: print_fewshot(results, config.results.output),
-    )
-    return 0
+    return config.measure(fewshot, "table", draw_fewshot_curve, print_fewshot)
 
 
 def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:

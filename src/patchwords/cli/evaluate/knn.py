@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
+from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
 from patchwords.cli.format import make_number_table, print_lines
-from patchwords.cli.options import (
-    CacheOptions,
-    DataOptions,
-    DeviceOptions,
-    OutputOptions,
-    describe_image_counts,
-)
+from patchwords.evaluation.probes.defaults import DEFAULT_TEMPERATURE
 
 
 @dataclass(frozen=True)
-class KnnCommand:
+class KnnCommand(FrozenModelCommand):
     """Measure k-nearest-neighbour accuracy of a frozen model, as DINO does.
 
     The k training images whose features have the largest cosine similarity s vote for their
@@ -32,47 +25,20 @@ class KnnCommand:
     Example: patchwords knn runs/pretrained flowers/ --k 10 20 100
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """run folder, model folder, file of weights or hub id"""
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
     k: tuple[int, ...] = ()
     """numbers of neighbours; default: 10 20 100, up to the number of training images"""
-    temperature: float = 0.07
+    temperature: float = DEFAULT_TEMPERATURE
     """temperature T of the votes: the smaller, the more the nearest images count"""
     seed: int = 0
     """seed of the 5,000 training images that k is chosen on, if there are more, and of the split
     into train and test where DATA has no splits"""
-    results: OutputOptions = field(default_factory=OutputOptions)
-    cache: CacheOptions = field(default_factory=CacheOptions)
-    where: DeviceOptions = field(default_factory=DeviceOptions)
-    images: DataOptions = field(default_factory=DataOptions)
 
 
 def run_knn(config: KnnCommand) -> int:
+    """Measure, write and print the results."""
     from patchwords.api.probes import knn
-    from patchwords.distributed import is_main_process
 
-    config.results.claim()
-    results = knn(
-        config.model,
-        config.data,
-        k=config.k,
-        temperature=config.temperature,
-        seed=config.seed,
-        **vars(config.images),
-        **vars(config.where),
-        **vars(config.cache),
-    ).to_dict()
-    if not is_main_process():
-        return 0
-    config.results.give(
-        results,
-        results["path"],
-        lambda: draw_knn_curve(results),
-        lambda: print_knn(results, config.results.output),
-    )
-    return 0
+    return config.measure(knn, "path", draw_knn_curve, print_knn)
 
 
 def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:

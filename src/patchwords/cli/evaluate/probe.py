@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import tyro
-
+from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
 from patchwords.cli.format import make_number_table, print_lines
-from patchwords.cli.options import (
-    CacheOptions,
-    DataOptions,
-    DeviceOptions,
-    OutputOptions,
-    describe_image_counts,
-)
+from patchwords.evaluation.probes.defaults import DEFAULT_DEV_SHARE, DEFAULT_L2S
 
 
 @dataclass(frozen=True)
-class ProbeCommand:
+class ProbeCommand(FrozenModelCommand):
     """Measure linear-probe accuracy: softmax regression on the features of a frozen model.
 
     The regularisation is chosen on images held out of train, the classifier is then fitted on all
@@ -32,58 +25,30 @@ class ProbeCommand:
     Example: patchwords probe runs/pretrained flowers/ --output runs/probe
     """
 
-    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
-    """run folder, model folder, file of weights or hub id"""
-    data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
-    l2: tuple[float, ...] = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
+    l2: tuple[float, ...] = DEFAULT_L2S
     """regularisation strengths to choose from; a single one is used as it is. The loss is the mean
     cross-entropy plus l2 / 2 times the squared weights, on features of mean 0 and deviation 1"""
-    dev: float = 0.1
+    dev: float = DEFAULT_DEV_SHARE
     """share of each class's training images that is held out to choose the regularisation"""
     seeds: int = 1
     """number of such splits; the mean accuracy over them decides"""
     seed: int = 0
     """seed of these splits, and of the split into train and test where DATA has no splits"""
-    results: OutputOptions = field(default_factory=OutputOptions)
-    cache: CacheOptions = field(default_factory=CacheOptions)
-    where: DeviceOptions = field(default_factory=DeviceOptions)
-    images: DataOptions = field(default_factory=DataOptions)
 
 
 def run_probe(config: ProbeCommand) -> int:
+    """Measure, write and print the results."""
     from patchwords.api.probes import probe
-    from patchwords.distributed import is_main_process
-    from patchwords.evaluation.probes.linear import ProbeSettings
 
-    ProbeSettings(config.l2, config.dev, tuple(range(config.seed, config.seed + config.seeds)))
-    config.results.claim()
-    results = probe(
-        config.model,
-        config.data,
-        l2=config.l2,
-        dev=config.dev,
-        seeds=config.seeds,
-        seed=config.seed,
-        **vars(config.images),
-        **vars(config.where),
-        **vars(config.cache),
-    ).to_dict()
-    if not is_main_process():
-        return 0
-    config.results.give(
-        results,
-        results["path"],
-        lambda: draw_probe_path(results) if results["chosen"] else {},
-        lambda: print_probe(results, config.results.output),
-    )
-    return 0
+    return config.measure(probe, "path", draw_probe_path, print_probe)
 
 
 def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
-    """Draw dev accuracy over the regularisation, and the test accuracy of the chosen one."""
+    """Draw dev accuracy over the regularisation, and the test accuracy of the chosen one; {} for one l2."""
     from patchwords.report.figures.plots import Curve, Panel, draw_panels
 
+    if not results["chosen"]:
+        return {}
     l2s = [row["l2"] for row in results["path"]]
     accuracy = results["results"]["accuracy"]
     curves = [

@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import tyro
 from rich.console import Console
 from rich.table import Table
 
+from patchwords.cli.evaluate.measurement import (
+    ComparedModels,
+    ComparedModelsCommand,
+    ModelsAndData,
+)
 from patchwords.cli.format import print_lines
-from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
-    from patchwords.cli.options import ComparedModels
     from patchwords.evaluation.predictions import LoadedModel
     from patchwords.evaluation.robustness.perturbation import Perturbation
 
 
 @dataclass(frozen=True)
-class RobustnessCommand:
+class RobustnessCommand(ComparedModelsCommand):
     """Measure accuracy on perturbed images, for one model or several.
 
     All models see the same images, each cropped to the model's size; classes are matched by name.
@@ -38,9 +40,7 @@ class RobustnessCommand:
     Example: patchwords robustness runs/vit runs/resnet photos/ --images 500 --output robust
     """
 
-    models_and_data: Annotated[
-        tyro.conf.Positional[tuple[str, ...]], tyro.conf.arg(metavar="MODEL [MODEL ...] DATA")
-    ]
+    models_and_data: ModelsAndData
     """run folders or model folders, then the labelled images"""
     only: tuple[str, ...] = ()
     """perturbations to measure, by name (occlusion-random) or family (occlusion), or all; default:
@@ -53,38 +53,22 @@ class RobustnessCommand:
     """patches per side for occlusion; default: 14, fewer for images below 112 pixels"""
     saliency: str | None = None
     """model that decides which patches are salient; default: each model decides for itself"""
-    results: OutputOptions = field(default_factory=OutputOptions)
-    read: DataOptions = field(default_factory=DataOptions)
-    where: DeviceOptions = field(default_factory=DeviceOptions)
 
 
 def run_robustness(config: RobustnessCommand) -> int:
     """Load the models, measure, write and print the results."""
-    from patchwords.cli.options import (
-        load_compared_models,
-        split_models_and_data,
-    )
-    from patchwords.distributed import is_main_process, join_process_group, run_on_main_process
+    from patchwords.distributed import is_main_process, run_on_main_process
     from patchwords.errors import ConfigError
     from patchwords.evaluation.robustness.measure import choose_perturbations, measure_robustness
     from patchwords.training.logs.progress import show_progress_in_turn
 
-    models, spec = split_models_and_data(config.models_and_data, "robustness")
     if config.seeds < 1:
         raise ConfigError(f"--seeds {config.seeds} must be at least 1")
     if config.grid is not None and config.grid < 1:
         raise ConfigError(f"--grid {config.grid} must be at least 1 patch")
     requested = choose_perturbations(config.only)  # refuses an unknown name before models load
-    device = config.where.choose()
-    with join_process_group(device.type == "cuda"):
-        compared = load_compared_models(
-            models,
-            config.read.open(spec, need_labels=False),
-            device,
-            config.images,
-            workers=config.where.workers,
-            training=any(perturbation.prepare is not None for perturbation in requested),
-        )
+    training = any(perturbation.prepare is not None for perturbation in requested)
+    with config.load("robustness", config.images, training=training) as compared:
         judge = find_saliency_model(config.saliency, compared.subjects)
         perturbations = choose_perturbations(config.only, config.grid, judge)
         run_on_main_process(config.results.claim)

@@ -38,6 +38,7 @@ from patchwords.distributed import (
 )
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.predictions import LoadedModel, collect_outputs, eval_mode
+from patchwords.evaluation.probes.defaults import DEFAULT_CACHE_GIB
 from patchwords.evaluation.probes.features import Features, ProbeSplit, build_batch_encoder
 from patchwords.files import GIB, cache_folder, explain_write_error, file_lock
 from patchwords.models.build import config_to_dict
@@ -104,7 +105,6 @@ def digest_images(examples: ImageDataset) -> str:
     return digest.hexdigest()
 
 
-DEFAULT_CACHE_BYTES = 16 * GIB
 STORED_DTYPES: dict[str, np.dtype[Any]] = {
     "fp32": np.dtype(np.float32),
     "bf16": np.dtype(np.float16),
@@ -118,7 +118,7 @@ class FeatureCache:
     """Arrays of features in a folder, of at most `bound` bytes in total."""
 
     folder: Path
-    bound: int = DEFAULT_CACHE_BYTES
+    bound: int = int(DEFAULT_CACHE_GIB * GIB)
 
     def represent(
         self,

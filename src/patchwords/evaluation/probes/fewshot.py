@@ -29,6 +29,7 @@ from patchwords.evaluation.probes.cache import (
     extract_probe_features,
     require_finite_features,
 )
+from patchwords.evaluation.probes.defaults import DEFAULT_L2, DEFAULT_SHOTS
 from patchwords.evaluation.probes.features import (
     ProbeSplit,
     extract_example_features,
@@ -36,9 +37,7 @@ from patchwords.evaluation.probes.features import (
 )
 from patchwords.evaluation.statistics import compute_seed_statistics
 
-DEFAULT_SHOTS = (1, 5, 10, 25)
 FEWSHOT_SEEDS = (0, 1, 2)
-DEFAULT_L2 = 2.0**10
 BIAS_FEATURE = 100.0  # appended feature for the bias
 STD_EPSILON = 1e-5  # added to the standard deviation
 MAX_SCORE_ELEMENTS = 2**24  # numbers per block while scoring: 128 MiB

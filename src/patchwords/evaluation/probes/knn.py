@@ -21,11 +21,10 @@ from patchwords.data.dataset import ALL, TRAIN, DatasetSplits, ImageDataset
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.metrics import per_class_scores, proportion_with_interval
 from patchwords.evaluation.probes.cache import ProbeFeatures, require_finite_features
+from patchwords.evaluation.probes.defaults import DEFAULT_KS, DEFAULT_TEMPERATURE
 from patchwords.evaluation.probes.features import is_run_data, split_as_recorded
 from patchwords.rng import numpy_generator
 
-DEFAULT_KS = (10, 20, 100)
-DEFAULT_TEMPERATURE = 0.07
 MAX_SELECTION_IMAGES = 5_000  # training images that choose k: a standard error of 0.7 % at most
 NEIGHBOUR_BLOCK_SIZE = 2**15  # images per block
 MAX_SIMILARITY_ELEMENTS = 2**25  # numbers per block: 128 MiB

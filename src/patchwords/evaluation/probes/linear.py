@@ -23,11 +23,10 @@ from patchwords.data.splits import allocate_class_quotas
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.metrics import compute_classification_metrics
 from patchwords.evaluation.probes.cache import ProbeFeatures, require_finite_features
+from patchwords.evaluation.probes.defaults import DEFAULT_DEV_SHARE, DEFAULT_L2S
 from patchwords.evaluation.probes.fewshot import STD_EPSILON
 from patchwords.rng import numpy_generator
 
-DEFAULT_L2S = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1, 1.0)
-DEFAULT_DEV_SHARE = 0.1  # share of each class held out to choose the penalty
 MAX_LBFGS_STEPS = 1000  # maximum of L-BFGS
 GRADIENT_TOLERANCE = 1e-6  # stops if no component of the gradient is larger
 # The same for comparing penalties: scikit-learn's default, and twice its steps.
