@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import onnx
@@ -85,3 +87,25 @@ def test_operators_from_elsewhere_are_not_run(own: Path) -> None:
     model.graph.node[-1].domain = "elsewhere"
     onnx.save(model, own / "trees.onnx")
     refused(own / "trees.onnx", "cannot be read")
+
+
+SIGNAL_AFTER_MODELS = """\
+import faulthandler, gc, os, signal, sys
+from pathlib import Path
+faulthandler.enable()  # handlers run on a stack of their own from now on
+from patchwords.export.runtime import open_exported_model
+signal.signal(signal.SIGCHLD, lambda *_: print("handled"))
+path = Path(sys.argv[1])
+first, second = open_exported_model(path), open_exported_model(path, bf16=True)
+for _ in range(2):
+    os.kill(os.getpid(), signal.SIGCHLD)
+    first = second = None
+    gc.collect()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGCHLD")
+def test_a_signal_may_come_after_a_model_of_openvino(files: Path) -> None:
+    command = [sys.executable, "-c", SIGNAL_AFTER_MODELS, files / "trees.xml"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout.split()) == (0, ["handled"] * 2), result.stderr

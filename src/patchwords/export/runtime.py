@@ -7,8 +7,11 @@ Sizes: B batch, C channels, H W image.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -80,6 +83,35 @@ class OnnxRuntimeModel(nn.Module):
         return [*self.session.get_inputs(), *self.session.get_outputs()]
 
 
+class _SignalStack(ctypes.Structure):
+    """`stack_t` of Linux's signal.h."""
+
+    _fields_ = (
+        ("address", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("size", ctypes.c_size_t),
+    )
+
+
+@contextlib.contextmanager
+def keep_signal_stack() -> Iterator[None]:
+    """Put this thread's signal stack back afterwards.
+
+    On CPUs with AMX, OpenVINO puts a smaller one in its place when it compiles a model, and leaves
+    a freed one behind when several models are deleted. Any later signal that has a handler, such as
+    the end of a data loader's worker, then kills the process.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    libc, before = ctypes.CDLL(None), _SignalStack()
+    libc.sigaltstack(None, ctypes.byref(before))
+    try:
+        yield
+    finally:
+        libc.sigaltstack(ctypes.byref(before), None)
+
+
 class OpenVinoModel(nn.Module):
     """An .xml file with its .bin that behaves as a module without parameters."""
 
@@ -95,7 +127,8 @@ class OpenVinoModel(nn.Module):
         core = openvino.Core()
         try:
             self.model = core.read_model(path)
-            self.compiled = core.compile_model(self.model, "CPU", settings)
+            with keep_signal_stack():
+                self.compiled = core.compile_model(self.model, "CPU", settings)
         except RuntimeError as error:
             raise unreadable_model_error(path, error) from error
 
