@@ -58,7 +58,9 @@ def test_impulse_noise_is_salt_and_pepper_in_equal_parts() -> None:
 NOISES = [(gaussian_noise, 0.1), (speckle_noise, 0.2), (shot_noise, 60), (impulse_noise, 0.3)]
 
 
-@pytest.mark.parametrize(("noise", "amount"), NOISES, ids=str)
+@pytest.mark.parametrize(
+    ("noise", "amount"), NOISES, ids=lambda value: getattr(value, "__name__", str(value))
+)
 def test_an_image_is_disturbed_by_the_seed_the_name_and_its_place_alone(
     noise: Callable[..., Tensor], amount: float
 ) -> None:
