@@ -196,7 +196,7 @@ def test_the_interface_has_a_page(opened: tuple[App, Browser]) -> None:
     _, browser = opened
     here = browser.value("location.origin")
     browser.open(f"{here}/docs")
-    browser.until("document.querySelectorAll('#routes section').length === 4")
+    browser.until("document.querySelectorAll('#routes section').length === 3")
     assert "POST /predict" in browser.text("#routes")
     assert f"{here}/predict" in browser.text("#curl")
     assert browser.faults == []
