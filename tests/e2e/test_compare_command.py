@@ -100,7 +100,7 @@ def test_mistakes_are_one_line(
     fewer = Path(shutil.copytree(run, tmp_path / "fewer"))
     card = fewer / "model" / "config.json"
     card.write_text(card.read_text().replace('"disc"', '"disk"'))
-    renamed = make_photos(tmp_path / "renamed", {"disc": 2, "square": 2})
+    renamed = make_photos(tmp_path / "renamed", {"disc": 2, "square": 2}, first=50)
     (renamed / "disc").rename(renamed / "circle")
     named = {"RUN": run, "OTHER": other, "PHOTOS": photos, "FEWER": fewer, "RENAMED": renamed}
     before = snapshot(tmp_path)
@@ -117,13 +117,29 @@ def test_no_image_is_left_for_both(run: Path, other: Path, photos: Path, tmp_pat
     rows = [f"{key},{key.split('/')[0]}\n" for key in trained]
     table = photos.parent / f"{tmp_path.name}.csv"
     table.write_text("path,label\n" + "".join(f"{photos.name}/{row}" for row in rows))
-    # other keys than the run's: by its record these are new, and they are judged
-    assert json.loads(done("compare", run, other, table, "--json"))["images"] == len(rows)
+    # under other names, the runs know them by their content
+    line = call("compare", run, other, table).error
+    assert f"there are {len(rows)} train ({len(rows)} under other names or saved again)" in line
     for key in trained:  # the run's own keys
         (tmp_path / "only" / key).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(photos / key, tmp_path / "only" / key)
     line = call("compare", run, other, tmp_path / "only").error
     assert "no images of split 'held-out'; there are" in line
+
+
+def test_renamed_training_images_are_left_out(run: Path, photos: Path, tmp_path: Path) -> None:
+    splits = read_splits(run / "splits.csv")
+    for key, _ in splits:
+        copy = (tmp_path / key).with_stem(f"x-{Path(key).stem}")
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(photos / key, copy)
+    trained = list(splits.values()).count("train")
+    out = done("evaluate", run, tmp_path)
+    line = f"{trained} images were left out: the run trained on them ({trained} under other names"
+    assert line in out
+    assert f"on {list(splits.values()).count('test')} images of test" in out
+    insisted = done("evaluate", run, tmp_path, "--split", "all")
+    assert "warning: the model was trained on some of these images" in insisted
 
 
 def test_several_right_classes_in_evaluate_and_its_report(

@@ -212,4 +212,4 @@ class DataRequest:
         from patchwords.evaluation.held_out import read_run_splits
         from patchwords.evaluation.probes.knn import select_training_images
 
-        return select_training_images(data, read_run_splits(Path(self.source)))
+        return select_training_images(data, read_run_splits(Path(self.source), data))

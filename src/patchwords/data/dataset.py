@@ -42,6 +42,8 @@ class ImageDataset:
     shards: np.ndarray | None = None  # [n] int32, shard of each image; None: not sharded
     # [n] uint64, of the encoded images, where to read one brings a whole shard from far away
     digests: np.ndarray | None = None
+    # [n] of dtype FINGERPRINT (data/doctor/contents.py), where the images were looked at
+    fingerprints: np.ndarray | None = None
     # row -> the encoded target, a mask file or boxes; None: the labels are the targets
     target_reader: ImageReader | None = None
 
@@ -63,6 +65,7 @@ class ImageDataset:
             rows=self.rows[chosen],
             shards=None if self.shards is None else self.shards[chosen],
             digests=None if self.digests is None else self.digests[chosen],
+            fingerprints=None if self.fingerprints is None else self.fingerprints[chosen],
         )
 
     def count_per_class(self) -> np.ndarray:
@@ -98,6 +101,7 @@ def concatenate_datasets(parts: Sequence[ImageDataset]) -> ImageDataset:
         rows=np.concatenate([part.rows for part in parts]),
         shards=joined([part.shards for part in parts]),
         digests=joined([part.digests for part in parts]),
+        fingerprints=joined([part.fingerprints for part in parts]),
     )
 
 

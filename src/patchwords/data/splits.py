@@ -4,8 +4,9 @@ An image's place in the draw is a hash of the seed and its key, so the order of 
 matter, and a photo that is added moves few others. Per class, the images that come first in the
 draw go to test, the next to validation, the rest to train.
 
-Copies of an image (equal bytes) count as one group that is never parted, also across classes; only
-images of equal length are read to find them. A group is drawn where the quota of each of its
+Copies of an image count as one group that is never parted, also across classes: near copies where
+the images have fingerprints (`doctor.contents`), else equal files, for which only images of equal
+length are read. A group is drawn where the quota of each of its
 classes has room for all of it, so counts differ from the exact share by less than one image while
 single images suffice to fill the quota, and else by less than the size of a group.
 
@@ -19,7 +20,7 @@ import csv
 import hashlib
 import io
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -30,12 +31,14 @@ from patchwords.data.dataset import (
     ALL,
     TEST,
     TRAIN,
+    UNUSED,
     VALIDATION,
     DatasetSplits,
     ImageDataset,
     concatenate_datasets,
     pluralize,
 )
+from patchwords.data.doctor.contents import CopyGroups, group_copies
 from patchwords.errors import ConfigError, DataError
 from patchwords.files import write_atomically
 from patchwords.rng import derive_seed, numpy_generator
@@ -76,9 +79,8 @@ def split_dataset(
     cut_validation = VALIDATION not in splits and validation > 0.0
     cuts = cut_test or cut_validation
     left = np.arange(len(rest))
-    groups, ranks = (
-        (group_exact_duplicates(rest), rank_by_hash(rest, seed)) if cuts else (left, left)
-    )
+    groups, notes = _group_by_content(rest) if cuts else (left, [])
+    ranks = rank_by_hash(rest, seed) if cuts else left
     if cut_test:
         room = allocate_class_quotas(_count_labels(rest.labels[left]), test, at_least_one_of=2)
         chosen = _draw_groups(rest.labels, groups, ranks, left, room)
@@ -95,14 +97,41 @@ def split_dataset(
         splits[VALIDATION] = rest.select(chosen)
         left = np.setdiff1d(left, chosen)
     splits[TRAIN] = rest.select(left)
-    copies = int((groups != np.arange(len(groups))).sum())
-    notes = [f"{copies:,} images are exact copies of others; copies stay in one split"]
     order = (TRAIN, VALIDATION, TEST)
     return replace(
         data,
         splits={name: splits[name] for name in order if name in splits},
-        notes=(*data.notes, *(notes if copies else ())),
+        notes=(*data.notes, *notes),
     )
+
+
+def divide_as_recorded(
+    data: DatasetSplits, recorded: Mapping[tuple[str, int], str]
+) -> DatasetSplits | None:
+    """Divide data as a run has divided them; None where an image is not in its record.
+
+    The images of the splits come in the order that `split_dataset` gives them.
+    """
+    splits = dict(data.splits)
+    rest = splits.pop(ALL if ALL in splits else TRAIN)
+    names = [recorded.get(place) for place in zip(rest.keys, rest.sizes.tolist(), strict=True)]
+    if None in names or set(names) & splits.keys():
+        return None
+    learned = [TRAIN if name in {None, UNUSED} else str(name) for name in names]
+    for split in {TRAIN, *learned}:
+        splits[split] = rest.select([i for i, name in enumerate(learned) if name == split])
+    order = (TRAIN, VALIDATION, TEST)
+    return replace(data, splits={name: splits[name] for name in order if name in splits})
+
+
+def _group_by_content(examples: ImageDataset) -> tuple[np.ndarray, list[str]]:
+    """Group copies, int64 [n], with notes of how many there are."""
+    if examples.fingerprints is not None:
+        copies = group_copies(examples.fingerprints)
+    else:
+        groups = group_exact_duplicates(examples)
+        copies = CopyGroups(groups, int((groups != np.arange(len(groups))).sum()), 0, 0)
+    return copies.groups, copies.describe()
 
 
 def rank_by_hash(examples: ImageDataset, seed: int) -> np.ndarray:

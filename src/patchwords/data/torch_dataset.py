@@ -21,6 +21,7 @@ from patchwords.data.dataset import (
     concatenate_datasets,
 )
 from patchwords.data.decode import decode_image
+from patchwords.data.doctor.contents import add_fingerprints
 from patchwords.data.loader import EvalTransform
 from patchwords.data.open import open_data
 from patchwords.data.preprocess import Preprocess
@@ -111,7 +112,7 @@ def load_dataset(
         choices = (TRAIN, VALIDATION, TEST)
         raise ConfigError(f"unknown split {split!r}{did_you_mean(split, choices)}")
     if {ALL, TRAIN} & data.splits.keys():
-        data = split_dataset(data, seed=seed)
+        data = split_dataset(add_fingerprints(data), seed=seed)
     name = SPLIT_ALIASES[split]
     if name not in data.splits:
         raise DataError(f"{source}: no images of {name}; there are {', '.join(data.splits)}")

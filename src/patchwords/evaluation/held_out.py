@@ -1,8 +1,9 @@
 """Held-out images of a model, and its evaluation on them.
 
 A model's own training images would inflate its accuracy (the published flower_photos replication
-counted them in), so a run's splits.csv comes first: an image that was trained on, by its path and
-length, is left out even if the data are split differently today.
+counted them in), so a run's record comes first: an image that was trained on, by its path and
+length (splits.csv) or by its content (fingerprints.npy), is left out even if the data are split
+differently today, or the image has another name or was saved again.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from patchwords.data.dataset import (
     DatasetSplits,
     ImageDataset,
     concatenate_datasets,
+    pluralize,
 )
+from patchwords.data.doctor.contents import read_fingerprints, recognise_images
 from patchwords.data.loader import check_bad_image_share, load_eval_batches
 from patchwords.data.preprocess import Preprocess
-from patchwords.data.splits import fingerprint_dataset
+from patchwords.data.splits import fingerprint_dataset, read_splits
 from patchwords.device import Device
 from patchwords.distributed import all_reduce_means, get_world, run_on_all_processes
 from patchwords.errors import DataError, did_you_mean
@@ -58,6 +61,7 @@ from patchwords.weights.pretrained import Pretrained
 EVAL_BATCH_SIZE = 64
 HELD_OUT = "held-out"
 NEW_IMAGES = "new"  # images in no split of a run
+RECORD_ORDER = (TRAIN, VALIDATION, TEST, UNUSED)  # the first counts where records differ
 RecordedSplits = Mapping[tuple[str, int], str]  # (path, bytes) -> split, of one run
 
 
@@ -110,17 +114,34 @@ class HeldOutSelection:
     split: str  # its name in a report
     examples: ImageDataset
     trained_on: int  # images of the data that the run trained on
+    recognised: int = 0  # of them, those recognised by content, under other names or saved again
+
+
+def describe_left_out(trainer: str, trained_on: int, recognised: int) -> str:
+    """Describe the training images left out, `recognised` of them by content."""
+    renamed = f" ({recognised:,} under other names or saved again)" if recognised else ""
+    return (
+        f"{pluralize(trained_on, 'image was', 'images were')} left out: {trainer} trained on "
+        f"{'it' if trained_on == 1 else 'them'}{renamed}"
+    )
 
 
 def select_held_out(
-    data: DatasetSplits, recorded: dict[tuple[str, int], str], split: str = HELD_OUT
+    data: DatasetSplits,
+    recorded: RecordedSplits,
+    split: str = HELD_OUT,
+    renamed: RecordedSplits | None = None,
 ) -> HeldOutSelection:
     """Select a split, as the run split the images, else as the data do.
 
     Args:
         recorded: (path, bytes) -> split of the run (`read_run_splits`); empty without a run.
         split: "held-out" is test, and images that are new to the run; without either, validation.
+        renamed: what the run knows under other names (`recognise_run_images`), unless `recorded`
+            has that as well.
     """
+    renamed = renamed or {}
+    recorded = {**recorded, **renamed}
     everything = concatenate_datasets(list(data.splits.values()))
     declared = [name for name, part in data.splits.items() for _ in range(len(part))]
     names = [
@@ -139,11 +160,13 @@ def select_held_out(
     elif split == HELD_OUT:
         wanted = {TEST, NEW_IMAGES} if found[TEST] or found[NEW_IMAGES] else {VALIDATION}
     chosen = np.array([i for i, name in enumerate(names) if name in wanted], dtype=np.int64)
+    recognised = sum(name == TRAIN for name in renamed.values())
     if not len(chosen):
         there = ", ".join(f"{count:,} {name}" for name, count in found.items())
-        raise DataError(f"{data.source}: no images of split {split!r}; there are {there}")
+        more = f" ({recognised:,} under other names or saved again)" if recognised else ""
+        raise DataError(f"{data.source}: no images of split {split!r}; there are {there}{more}")
     called = "+".join(sorted(wanted & found.keys(), reverse=True))
-    return HeldOutSelection(called, everything.select(chosen), found[TRAIN])
+    return HeldOutSelection(called, everything.select(chosen), found[TRAIN], recognised)
 
 
 def map_to_model_labels(examples: ImageDataset, labels: Sequence[str], source: str) -> ImageDataset:
@@ -168,23 +191,53 @@ def choose_final_split(data: DatasetSplits) -> tuple[str, ImageDataset]:
     raise DataError(f"{data.source}: nothing was held out; --test and --validation are both 0")
 
 
-def read_run_splits(model: Path) -> dict[tuple[str, int], str]:
-    """Read splits.csv of a model's run (its run folder, or model/ in it); empty without one."""
-    from patchwords.data.splits import read_splits
+def read_run_splits(model: Path, data: DatasetSplits | None = None) -> dict[tuple[str, int], str]:
+    """Read splits.csv of a model's run (its run folder, or model/ in it); empty without one.
 
+    With `data`, its images that the run knows under other names are in it, too.
+    """
     for folder in (model, model.resolve().parent):
         if (folder / "splits.csv").is_file():
-            return read_splits(folder / "splits.csv")
+            recorded = read_splits(folder / "splits.csv")
+            return recorded if data is None else recorded | recognise_run_images(folder, data)
     return {}
+
+
+def recognise_run_images(model: Path, data: DatasetSplits) -> dict[tuple[str, int], str]:
+    """Recognise images by content that a run has under other names -> their splits in the run.
+
+    Only images that are not in the record by path and length are looked at.
+    """
+    run = next(
+        (
+            RunFolder(folder)
+            for folder in (model, model.resolve().parent)
+            if RunFolder(folder).fingerprints.is_file() and RunFolder(folder).splits.is_file()
+        ),
+        None,
+    )
+    if run is None:
+        return {}
+    recorded, known = read_splits(run.splits), read_fingerprints(run.fingerprints)
+    splits = list(recorded.values())
+    if len(splits) != len(known):
+        return {}  # splits.csv was edited
+    recognised = {}
+    for examples in data.splits.values():
+        places = list(zip(examples.keys, examples.sizes.tolist(), strict=True))
+        strange = [i for i, place in enumerate(places) if place not in recorded]
+        for index, matches in recognise_images(examples, strange, known).items():
+            split = min((splits[match] for match in matches), key=RECORD_ORDER.index)
+            recognised[places[index]] = split
+    return recognised
 
 
 def merge_run_splits(recorded: Sequence[RecordedSplits]) -> dict[tuple[str, int], str]:
     """Merge splits of several runs: trained on by any, then validated on by any, else test."""
-    order = {TRAIN: 0, VALIDATION: 1, TEST: 2, UNUSED: 3}
     known: dict[tuple[str, int], str] = {}
     for record in recorded:
         for place, split in record.items():
-            known[place] = min(split, known.get(place, split), key=order.__getitem__)
+            known[place] = min(split, known.get(place, split), key=RECORD_ORDER.index)
     return known
 
 
@@ -234,7 +287,8 @@ def evaluate_model(
     if loaded.device.int8:  # int8 needs more than the weights
         source = source.for_inference(loaded.device)
     recorded = {} if loaded.folder is None else read_run_splits(loaded.folder)
-    selection = select_held_out(data, recorded, split)
+    renamed = {} if loaded.folder is None else recognise_run_images(loaded.folder, data)
+    selection = select_held_out(data, recorded, split, renamed)
     examples = rename_wnid_classes(selection.examples, source.labels, loaded.name)
     examples = map_to_model_labels(examples, source.labels, data.source)
     accepted = None

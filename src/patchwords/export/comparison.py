@@ -62,7 +62,7 @@ class Export:
 def select_calibration_images(source: Pretrained, run: Path | None, data: str) -> ImageDataset:
     """Select labelled images that the run was not trained on, with the model's labels."""
     opened = open_data(data, need_labels=False)
-    recorded = {} if run is None else read_run_splits(run)
+    recorded = {} if run is None else read_run_splits(run, opened)
     examples = select_held_out(opened, recorded).examples
     return map_to_model_labels(examples, source.labels, data)
 

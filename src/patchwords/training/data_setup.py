@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 
-from patchwords.data.dataset import ALL, TRAIN, VALIDATION, DatasetSplits, ImageDataset
+from patchwords.data.dataset import (
+    ALL,
+    TEST,
+    TRAIN,
+    VALIDATION,
+    DatasetSplits,
+    ImageDataset,
+    pluralize,
+)
+from patchwords.data.doctor.contents import add_fingerprints, count_copies
 from patchwords.data.open import open_data
 from patchwords.data.shards.stream import check_shard_cache_size
 from patchwords.data.splits import (
+    divide_as_recorded,
     draw_shots,
     exclude_listed_images,
     join_validation,
+    read_splits,
     split_dataset,
     subsample_training_images,
 )
 from patchwords.errors import ConfigError, DataError
 from patchwords.rng import numpy_generator
-from patchwords.training.config import FinetuneConfig
+from patchwords.training.config import DataSettings, FinetuneConfig
+from patchwords.training.logs.run_folder import RunFolder
 
 MAX_FEWSHOT_VALIDATION = 2_000  # images: then the standard error of the accuracy is 1.1 % at most
 
@@ -42,13 +58,7 @@ def load_dataset_splits(config: FinetuneConfig, need_labels: bool = True) -> Dat
     if settings.join_validation:
         data = join_validation(data)
     seed = config.seed if settings.split_seed is None else settings.split_seed
-    data = split_dataset(
-        data,
-        seed=seed,
-        validation=settings.validation,
-        test=settings.test,
-        most_validation=settings.most_validation,
-    )
+    data = _divide_as_before(config, data) or _divide_by_content(data, settings, seed)
     if not any(len(part) for name, part in data.splits.items() if name != TRAIN):
         raise DataError(
             f"{data.source}: no image is held out to measure the model on; raise --test or "
@@ -58,6 +68,39 @@ def load_dataset_splits(config: FinetuneConfig, need_labels: bool = True) -> Dat
         every_class = need_labels and not settings.unseen_classes
         data = subsample_training_images(data, settings.train_images, seed, every_class)
     return data
+
+
+def _divide_as_before(config: FinetuneConfig, data: DatasetSplits) -> DatasetSplits | None:
+    """Divide data as the resumed run has; None where it does not say, or the data have changed."""
+    if not config.resume or config.output is None:
+        return None
+    folder = RunFolder(Path(config.output))
+    if not folder.splits.is_file():
+        return None
+    divided = divide_as_recorded(data, read_splits(folder.splits))
+    try:
+        notes = tuple(json.loads(folder.data.read_text(encoding="utf-8"))["notes"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return divided
+    return divided and replace(divided, notes=notes)
+
+
+def _divide_by_content(data: DatasetSplits, settings: DataSettings, seed: int) -> DatasetSplits:
+    """Divide data with copies on one side, and say where the data themselves have parted them."""
+    data = split_dataset(
+        add_fingerprints(data),
+        seed=seed,
+        validation=settings.validation,
+        test=settings.test,
+        most_validation=settings.most_validation,
+    )
+    notes = [
+        f"{pluralize(copies, f'{name} image is a copy', f'{name} images are copies')} of training "
+        f"images, as the data divide them: the score flatters; patchwords dedup lists them"
+        for name in (VALIDATION, TEST)
+        if name in data.splits and (copies := count_copies(data.splits[name], data.splits[TRAIN]))
+    ]
+    return replace(data, notes=(*data.notes, *notes))
 
 
 def select_fewshot_images(

@@ -113,6 +113,7 @@ def predict_compared(
         map_to_model_labels,
         merge_run_splits,
         read_run_splits,
+        recognise_run_images,
         select_held_out,
     )
     from patchwords.evaluation.imagenet import rename_wnid_classes
@@ -127,7 +128,8 @@ def predict_compared(
     require_same_classes(a.name, a.source.labels, b.name, b.source.labels)
     recorded = [read_run_splits(Path(name)) for name in names]
     data = config.read.open(spec, need_labels=False)
-    selection = select_held_out(data, merge_run_splits(recorded), config.split)
+    renamed = merge_run_splits([recognise_run_images(Path(name), data) for name in names])
+    selection = select_held_out(data, merge_run_splits(recorded), config.split, renamed)
     examples = rename_wnid_classes(selection.examples, a.source.labels, a.name)
     examples = map_to_model_labels(examples, a.source.labels, spec)
     run_on_main_process(config.results.claim)  # before the work
@@ -143,6 +145,7 @@ def predict_compared(
             side: trained if record else None for side, record in zip("ab", recorded, strict=True)
         },
         "left_out_as_trained_on": 0 if trained else selection.trained_on,
+        "left_out_by_content": 0 if trained else selection.recognised,
     }
 
 
@@ -241,6 +244,7 @@ def make_recall_table(rows: Sequence[dict[str, Any]]) -> Table:
 
 def describe_comparison(results: dict[str, Any]) -> list[str]:
     """Describe who is right where, and whether the difference is significant."""
+    from patchwords.evaluation.held_out import describe_left_out
     from patchwords.evaluation.statistics import (
         PairedCounts,
         format_mcnemar_result,
@@ -255,7 +259,7 @@ def describe_comparison(results: dict[str, Any]) -> list[str]:
         format_mcnemar_result(pairs),
     ]
     if left := results.get("left_out_as_trained_on"):
-        lines.append(f"{left:,} images were left out: a run trained on them")
+        lines.append(describe_left_out("a run", left, results["left_out_by_content"]))
     if any(results["left_out"]):
         a, b = results["left_out"]
         lines.append(

@@ -72,6 +72,8 @@ def print_evaluation(
 ) -> None:
     from rich.console import Console
 
+    from patchwords.evaluation.held_out import describe_left_out
+
     console = Console()
     console.print(make_scores_table(evaluation))
     accuracy = evaluation["accuracy"]
@@ -87,7 +89,7 @@ def print_evaluation(
         words = format_metric_line(f"accuracy by the classes of {real['file']}", real, "accuracy")
         lines.append(f"{words}, on {real['images']:,} images; {real['left_out']:,} have none there")
     if selection.trained_on and "train" not in selection.split:
-        lines.append(f"{selection.trained_on:,} images were left out: the run trained on them")
+        lines.append(describe_left_out("the run", selection.trained_on, selection.recognised))
     if evaluation["trained_on"]:
         lines.append("warning: the model was trained on some of these images")
     if evaluation["trained_on"] is None:

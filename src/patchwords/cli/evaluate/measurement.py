@@ -172,7 +172,7 @@ class ComparedModelsCommand:
             if need_classes:
                 for subject in subjects:
                     subject.source.require_classes(subject.name)
-            recorded = [read_run_splits(Path(name)) for name in models]
+            recorded = [read_run_splits(Path(name), data) for name in models]
             chosen = choose_robustness_images(data, recorded, images, training=training)
             unrecorded = [name for name, record in zip(models, recorded, strict=True) if not record]
             yield ComparedModels(subjects, data, chosen, unrecorded)

@@ -64,7 +64,7 @@ def run_calibrate(config: CalibrateCommand) -> int:
             raise ConfigError(f"{flag} {value} must be at least 1")
     source, home = open_quantisable_model(config.run)
     data, training = open_calibration_data(config)
-    recorded = read_run_splits(Path(config.run))
+    recorded = read_run_splits(Path(config.run), data)
     selection = select_held_out(data, recorded)
     seen, judged = split_calibration_images(config, training, selection.examples)
     judged = match_model_labels(source, config, judged)

@@ -38,15 +38,24 @@ def hash_file_bytes(data: bytes) -> bytes:
     return hashlib.blake2b(data, digest_size=16).digest()
 
 
-def perceptual_hash(image: Image.Image) -> int | None:
-    """Return a 64-bit perceptual hash; None for an image too flat to tell."""
+def compute_frequencies(image: Image.Image) -> np.ndarray | None:
+    """Compute the 64 lowest frequencies, float64 [64]; None for an image too flat to tell."""
     grey = image.convert("L").resize((HASH_SIDE, HASH_SIDE), Image.Resampling.BILINEAR)
     pixels = np.asarray(grey, dtype=np.float64)
     if pixels.std() < MIN_HASH_STD:
         return None
-    frequencies = _COSINES @ pixels @ _COSINES.T
-    signs = np.packbits(frequencies[_ROWS, _COLUMNS] > 0)
-    return int.from_bytes(signs.tobytes(), "big")
+    return (_COSINES @ pixels @ _COSINES.T)[_ROWS, _COLUMNS]
+
+
+def hash_frequencies(frequencies: np.ndarray) -> int:
+    """Return the 64 signs of the frequencies as one number."""
+    return int.from_bytes(np.packbits(frequencies > 0).tobytes(), "big")
+
+
+def perceptual_hash(image: Image.Image) -> int | None:
+    """Return a 64-bit perceptual hash; None for an image too flat to tell."""
+    frequencies = compute_frequencies(image)
+    return None if frequencies is None else hash_frequencies(frequencies)
 
 
 def hamming_distances(a: np.ndarray, b: np.ndarray) -> np.ndarray:

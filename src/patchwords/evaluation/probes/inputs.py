@@ -95,7 +95,7 @@ def open_probe_inputs(
                 data, image_column=image_column, label_column=label_column, unseen_classes=True
             )
         )
-        recorded = {} if loaded.folder is None else read_run_splits(loaded.folder)
+        recorded = {} if loaded.folder is None else read_run_splits(loaded.folder, images)
         split = run_on_all_processes(lambda: split_for_probe(images, recorded, seed))
         extract = build_feature_extractor(loaded, cache, progress)
         yield ProbeInputs(loaded, split, cache, extract)

@@ -45,6 +45,11 @@ class RunFolder:
         return self.path / "splits.csv"
 
     @property
+    def fingerprints(self) -> Path:
+        """What recognises the images of splits.csv under other names."""
+        return self.path / "fingerprints.npy"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -95,7 +100,7 @@ def check_run_folder_available(run: RunFolder, *, resume: bool, overwrite: bool)
             raise ConfigError(f"--resume: {run.path} holds no run to go on with (no config.yaml)")
         return
     # A run that was killed before it wrote config.yaml has left no more than these.
-    unfinished = {run.data, run.environment, run.splits}
+    unfinished = {run.data, run.environment, run.splits, run.fingerprints}
     try:
         if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unfinished):
             return

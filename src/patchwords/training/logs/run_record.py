@@ -7,6 +7,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 
 from patchwords.data.dataset import DatasetSplits
+from patchwords.data.doctor.contents import write_fingerprints
 from patchwords.data.splits import fingerprint_dataset, write_splits
 from patchwords.device import Device
 from patchwords.distributed import World, get_launch_id, get_world
@@ -46,6 +47,7 @@ def write_run_record(
 ) -> None:
     """Write what the run is, before it starts."""
     write_splits(folder.splits, data)
+    write_fingerprints(folder.fingerprints, data)
     write_json(folder.data, describe_data(data, {}))
     about = {"source": data.source, "kind": data.kind, "fingerprint": fingerprint_dataset(data)}
     write_run_settings(folder, config, asked, about, device)
