@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from patchwords.data.dataset import ImageDataset
 from patchwords.data.decode import LOSSLESS_SIDE, decode_image, encode_image_url
 from patchwords.errors import DataError
-from patchwords.report.format import format_count, format_probability, pluralise
+from patchwords.report.format import format_probability, pluralise
 from patchwords.report.html import Content, Markup, html_table, note, number_cell, section, tag
 from patchwords.report.run_data import PredictionRow, RunData
 
@@ -68,9 +68,10 @@ def render_mistakes(run: RunData, album: RunImages) -> Markup:
             "mistakes", title, note("None: every held-out image was predicted correctly.")
         )
     shown = sorted(wrong, key=lambda row: -row.probability)[:MAX_MISTAKES]
+    part = f"{len(shown)} of " if len(shown) < len(wrong) else ""
     lede = tag(
         "p",
-        f"{pluralise(len(shown), 'mistake')} of {format_count(len(wrong))}, the most confident first. "
+        f"{part}{pluralise(len(wrong), 'mistake')}, the most confident first. "
         "Some may be wrong labels rather than wrong predictions. Under each picture: the predicted "
         "class and its probability, then the true class and its probability.",
         class_="lede",
