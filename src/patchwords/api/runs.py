@@ -84,8 +84,8 @@ def finetune(
     Raises ConfigError, DataError or WeightsError before anything is written; Interrupted leaves a
     checkpoint that `Run.resume` continues from.
     """
-    named = name_training(data, weights, model, output)
-    return train(layer_arguments(FinetuneConfig(), named | settings, config), make_display())
+    named = {"data": data, "weights": weights, "model": model, "output": output}
+    return start_training(FinetuneConfig(), named, settings, config)
 
 
 def pretrain(
@@ -98,17 +98,23 @@ def pretrain(
     **settings: Any,
 ) -> Run:
     """Train a model for others to start from, as `patchwords pretrain`; see `finetune`."""
-    named = name_training(data, weights, model, output)
-    return train(layer_arguments(PretrainConfig(), named | settings, config), make_display())
+    named = {"data": data, "weights": weights, "model": model, "output": output}
+    return start_training(PretrainConfig(), named, settings, config)
 
 
-def name_training(
-    data: str | Path, weights: str | Path | Run | None, model: str | None, output: str | Path | None
-) -> dict[str, Any]:
-    """The settings that are arguments of their own, as far as they are given."""
-    source = weights.folder if isinstance(weights, Run) else weights
-    named = {"data": data, "weights": source, "model": model, "output": output}
-    return {name: value for name, value in named.items() if value is not None}
+def start_training(
+    blank: FinetuneConfig,
+    named: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    file: str | Path | None,
+) -> Run:
+    """Train by named arguments, as far as they are given, and settings, over those of a file."""
+    given: dict[str, Any] = {
+        name: value.folder if isinstance(value, Run) else value
+        for name, value in named.items()
+        if value is not None
+    }
+    return train(layer_arguments(blank, given | settings, file), make_display())
 
 
 def layer_arguments(
