@@ -161,15 +161,14 @@ def test_yaml_and_back(tmp_path: Path, config: FinetuneConfig) -> None:
 
 def test_the_config_of_a_run_is_accepted(tmp_path: Path) -> None:
     """A filled config comes back the same through the command line's own reader."""
-    from patchwords.cli.config_files import parse_config_file
-    from patchwords.cli.train.finetune import FinetuneCommand
+    from patchwords.cli.train.finetune import parse_finetune
 
     asked = replace(ALL_SET, recipe=replace(ALL_SET.recipe, epochs=None, examples=None))
     for config in (asked, FinetuneConfig(data="x")):
         filled, _ = fill_recipe_settings(config, images=1009, from_weights=False, model="ViT-B/16")
         path = tmp_path / "config.yaml"
         path.write_text(config_to_yaml(filled), encoding="utf-8")
-        read = flatten_config(parse_config_file(FinetuneCommand, path, "patchwords finetune"))
+        read = flatten_config(parse_finetune(["--config", str(path)]))
         wanted = {
             name: v for name, v in flatten_config(filled).items() if name not in UNSAVED_SETTINGS
         }

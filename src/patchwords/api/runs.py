@@ -109,12 +109,12 @@ def start_training(
     file: str | Path | None,
 ) -> Run:
     """Train by named arguments, as far as they are given, and settings, over those of a file."""
-    given: dict[str, Any] = {
+    given = {
         name: value.folder if isinstance(value, Run) else value
         for name, value in named.items()
         if value is not None
     }
-    return train(layer_arguments(blank, given | settings, file), make_display())
+    return train(layer_arguments(blank, {**given, **settings}, file), make_display())
 
 
 def layer_arguments(

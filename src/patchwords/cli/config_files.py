@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, TypeVar
 
 from patchwords.cli.flags import parse_command
-from patchwords.training.setting_layers import layer_settings, parse_settings_file
+from patchwords.training.setting_layers import layer_settings
 
 Command = TypeVar("Command")
 
@@ -17,17 +16,6 @@ def parse_with_files(command: type[Command], words: Sequence[str], program: str)
     return layer_settings(
         command(),
         lambda default: parse_command(command, words, program, default),
-        lambda table, default: parse_table(command, table, program, default),
-    )
-
-
-def parse_config_file(
-    command: type[Command], path: Path, program: str, default: Command | None = None
-) -> Command:
-    """A YAML table of settings over `default`, checked as the flags of the same names are."""
-    return parse_settings_file(
-        path,
-        command() if default is None else default,
         lambda table, default: parse_table(command, table, program, default),
     )
 
