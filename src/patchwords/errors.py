@@ -6,6 +6,7 @@ The command line prints the line and exits with `exit_code`; a traceback is for 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -52,6 +53,24 @@ class Interrupted(PatchwordsError):
 
 class ProcessLost(PatchwordsError):
     """Another process of the run died, or did not answer in time."""
+
+
+# Controls of a terminal, of the direction of text, and lone surrogates, which cannot be written
+# (except those that stand for the bytes of a file name).
+CONTROL_CHARACTER = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udc7f\udd00-\udfff]"
+)
+
+
+def escape_control_characters(text: str) -> str:
+    r"""Make control characters visible; names out of a file may hold commands to a terminal.
+
+    Line ends and tabs stay.
+
+    >>> escape_control_characters("a\x1b[2Jb")
+    'a\\x1b[2Jb'
+    """
+    return CONTROL_CHARACTER.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:

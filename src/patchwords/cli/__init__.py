@@ -15,7 +15,12 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from patchwords.distributed import is_main_process
-from patchwords.errors import ConfigError, PatchwordsError, did_you_mean
+from patchwords.errors import (
+    ConfigError,
+    PatchwordsError,
+    did_you_mean,
+    escape_control_characters,
+)
 
 
 class Command(NamedTuple):
@@ -198,7 +203,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if debug:
             traceback.print_exc()
         if is_main_process():
-            print(f"patchwords: {' '.join(str(error).split())}", file=sys.stderr)
+            line = escape_control_characters(" ".join(str(error).split()))
+            print(f"patchwords: {line}", file=sys.stderr)
         return error.exit_code
     except KeyboardInterrupt:
         print("patchwords: interrupted", file=sys.stderr)

@@ -2,14 +2,42 @@
 
 from __future__ import annotations
 
-from rich.console import Console
+from typing import Any
+
+from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderHook, RenderResult
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from patchwords.errors import escape_control_characters
 from patchwords.files import format_duration
 from patchwords.report.format import format_compact, pluralise
 
 CONSOLE_WIDTH = 100
+
+
+class _EscapedText:
+    """Something to print, its control characters visible; colours are not part of its text."""
+
+    def __init__(self, content: ConsoleRenderable) -> None:
+        self.content = content
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for segment in console.render(self.content, options):
+            text, style, control = segment
+            yield segment if control else Segment(escape_control_characters(text), style)
+
+
+class _EscapeHook(RenderHook):
+    def process_renderables(self, renderables: list[ConsoleRenderable]) -> list[ConsoleRenderable]:
+        return [_EscapedText(content) for content in renderables]
+
+
+def make_console(**options: Any) -> Console:
+    """Make a console for names that come out of files: no control character reaches the terminal."""
+    console = Console(**options)
+    console.push_render_hook(_EscapeHook())
+    return console
 
 
 def print_section(console: Console, title: str, rows: list[tuple[str, str, str]]) -> None:

@@ -34,6 +34,7 @@ from patchwords.data.decode import read_pixels
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
 from patchwords.errors import ConfigError, DataError, StorageError
+from patchwords.files import GIB
 
 MAX_PREFETCH_BYTES = 2 << 30  # bytes of decoded batches that may wait, all workers together
 MAX_WORKERS = 8
@@ -290,7 +291,13 @@ def _share_slots(source: _DecodeSource, count: int, size: int) -> Arrays:
     """Anonymous shared memory for `count` batches, before the workers are forked."""
     slots = []
     for transform, each in zip(source.transforms, source.sample_bytes, strict=True):
-        memory = mmap.mmap(-1, count * size * each)
+        try:
+            memory = mmap.mmap(-1, count * size * each)
+        except OSError as error:
+            raise DataError(
+                f"{count} batches of {size} images take {count * size * each / GIB:,.1f} GiB of "
+                "memory, which this machine does not have: choose smaller images, or fewer in a batch"
+            ) from error
         array = np.frombuffer(memory, transform.dtype)
         slots.append(array.reshape(count, size, *transform.shape))
     return slots

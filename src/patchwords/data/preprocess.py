@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 import numpy as np
 
 from patchwords.errors import ConfigError, DataError, did_you_mean
+from patchwords.models.checks import check_number, to_height_width
 
 if TYPE_CHECKING:
     import torch
@@ -140,6 +141,7 @@ def _crop_between_pixels(
 
 
 ResizeMode = Literal["crop", "squash"]
+MAX_STATISTIC, MIN_STD = 1e6, 1e-6  # of pixels in [0, 1]; rescaled ones may have 255 times that
 PANORAMA_AREA_RATIO = 16  # resized pixels per pixel of the model: more than any photo has
 
 
@@ -156,20 +158,26 @@ class Preprocess:
     channels: Literal[3, 1] = 3  # 1 = grey
 
     def __post_init__(self) -> None:
-        if len(self.image_size) != 2 or min(self.image_size) < 1:
-            raise ConfigError(f"image_size is {self.image_size}; give (height, width) in pixels")
+        object.__setattr__(self, "image_size", to_height_width(self.image_size))
         if self.resize not in get_args(ResizeMode):
             hint = did_you_mean(str(self.resize), get_args(ResizeMode))
             raise ConfigError(f"resize is {self.resize!r}{hint}")
         if self.interpolation not in get_args(Interpolation):
             hint = did_you_mean(str(self.interpolation), get_args(Interpolation))
             raise ConfigError(f"interpolation is {self.interpolation!r}{hint}")
-        if not 0 < self.crop_fraction <= 1:
+        if not 0 < check_number("crop_fraction", self.crop_fraction) <= 1:
             raise ConfigError(f"crop_fraction is {self.crop_fraction}; it must be in (0, 1]")
         if self.channels not in (1, 3):
             raise ConfigError(f"channels is {self.channels}; images have 3 (RGB) or 1 (grey)")
         for name in ("mean", "std"):
             values = getattr(self, name)
+            if not isinstance(values, tuple):
+                raise ConfigError(f"{name} is {values!r}; give a number for each channel")
+            for value in values:
+                if not abs(check_number(name, value)) <= MAX_STATISTIC:
+                    raise ConfigError(
+                        f"{name} is {values}, which no pixels have: the file is damaged"
+                    )
             if self.channels == 1 and len(set(values)) == 1:  # (.5, .5, .5) serves grey as well
                 values = values[:1]
                 object.__setattr__(self, name, values)
@@ -177,7 +185,7 @@ class Preprocess:
                 raise ConfigError(
                     f"{name} has {len(values)} values for {self.channels} channels; give one each"
                 )
-        if min(self.std) <= 0:
+        if min(self.std) < MIN_STD:
             raise ConfigError(f"std is {self.std}; every value must be above 0")
 
     def to_dict(self) -> dict[str, Any]:

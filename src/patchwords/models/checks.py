@@ -11,6 +11,9 @@ if TYPE_CHECKING:  # configs and names are checked without torch
     from torch import Tensor
 
 
+MAX_IMAGE_PIXELS = 2**26  # 8,192 x 8,192: 768 MiB as float32, before the first layer
+
+
 def check_known_settings(settings: Mapping[str, Any], known: Iterable[str], what: str) -> None:
     """Raise on the first setting that `what` ("a ViT") does not have."""
     names = list(known)
@@ -53,6 +56,11 @@ def to_height_width(size: int | Sequence[int]) -> tuple[int, int]:
         raise ConfigError(f"image_size {size!r} must be one number or (height, width)")
     for side in sides:
         check_count("image_size", side)
+    if sides[0] * sides[1] > MAX_IMAGE_PIXELS:
+        raise ConfigError(
+            f"image_size {sides[0]}x{sides[1]} has more than {MAX_IMAGE_PIXELS:,} pixels, the "
+            "maximum; choose a smaller one"
+        )
     return sides[0], sides[1]
 
 

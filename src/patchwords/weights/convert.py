@@ -73,23 +73,42 @@ def validate_tensors(
 ) -> dict[str, Tensor]:
     """Check the tensors against the config, by name and shape; halves become float32.
 
-    Raises WeightsError with the first that does not fit.
+    Raises WeightsError with the first that does not fit, or that holds NaN or infinity.
     """
     check_tensor_shapes(weights, config, source)
     for name, value in weights.items():
         if not value.is_floating_point():
             raise WeightsError(f"{source}: {name} is of {value.dtype}; weights are real numbers")
+    refuse_not_finite(weights, str(source))
     return {
         name: value.to(torch.promote_types(value.dtype, torch.float32)).contiguous()
         for name, value in weights.items()
     }
 
 
+def refuse_not_finite(weights: Mapping[str, Tensor], source: str) -> None:
+    """Raise WeightsError for the first tensor with NaN or infinity: its answers would be NaN."""
+    for name, value in weights.items():
+        if not value.isfinite().all():
+            raise WeightsError(
+                f"{source}: {name} holds NaN or infinity: the file is damaged, or its training "
+                "diverged"
+            )
+
+
 def check_tensor_shapes(weights: Mapping[str, Tensor], config: ModelConfig, source: Path) -> None:
     """Raise WeightsError for the first tensor that the config does not have in this shape."""
     if config.layers > len(weights):  # before a model of absurd depth is built
         raise WeightsError(f"{source} has {len(weights)} tensors for {config.layers} layers")
-    if (misfit := find_shape_mismatch(weights, get_tensor_shapes(config))) is not None:
+    try:
+        expected_shapes = get_tensor_shapes(config)
+    except (
+        RuntimeError,
+        TypeError,
+        OverflowError,
+    ) as error:  # more numbers than an index can count
+        raise WeightsError(f"{source} describes a model too large for any machine") from error
+    if (misfit := find_shape_mismatch(weights, expected_shapes)) is not None:
         name, expected, actual = misfit
         raise WeightsError(f"{source}: {name} should be {expected}, and is {actual}")
 

@@ -22,6 +22,7 @@ from patchwords.errors import ConfigError, WeightsError
 from patchwords.models.build import ModelConfig, config_from_dict, config_to_dict
 from patchwords.weights.convert import (
     CONFIG_FILE,
+    PARSE_ERRORS,
     TENSORS_FILE,
     LoadedWeights,
     validate_tensors,
@@ -103,7 +104,7 @@ def _read_card(path: Path) -> ModelCard:
         raise
     except ConfigError as error:
         raise WeightsError(f"{path}: {error}") from error
-    except (OSError, ValueError, AttributeError, KeyError, TypeError) as error:
+    except (OSError, *PARSE_ERRORS) as error:
         raise WeightsError(f"{path} is damaged: {error}") from error
     if len(card.labels) != card.config.num_classes and (card.labels or card.config.num_classes > 1):
         raise WeightsError(

@@ -9,7 +9,7 @@
 | .npz | Google: vision_transformer, big_vision, big_transfer |
 | .safetensors, .pth, .pt, .bin, .tar | timm, with the model's name where the file does not say |
 | imagenet21k/ViT-B_16, AugReg stems, howto-i21k-B/16, augreg:B/16, BiT-M-R50x1, https: | the web |
-| owner/name, hf-hub:owner/name, timm/NAME, vit_base_patch16_224.augreg_in21k | the hub |
+| owner/name, its page on huggingface.co, timm/NAME, vit_base_patch16_224.augreg_in21k | the hub |
 """
 
 from __future__ import annotations
@@ -106,6 +106,10 @@ def find_best_augreg(model: str, index: Path) -> str:
 WeightsKind = Literal["patchwords", "huggingface", "timm", "google"]
 STATE_DICT_SUFFIXES = (".safetensors", ".pth", ".pt", ".bin", ".tar")
 HUB_ID = re.compile(r"(?:hf[-_]hub:)?([\w.-]+/[\w.-]+)")
+HUB_PAGE = re.compile(  # what a browser shows for a model
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?!(?:datasets|spaces|docs|models)/)"
+    r"([\w.-]+/[\w.-]+?)(?:/tree/main)?/?(?:[?#].*)?"
+)
 TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit)\w*(?:\.\w+)?)")
 BUNDLED_PREFIX = "patchwords:"  # before the name of a model in the box
 BUNDLED_FOLDER = Path(__file__).parent / "boxed"
@@ -125,6 +129,8 @@ class WeightsLocation:
 def locate_weights(source: str | Path) -> WeightsLocation:
     """Find weights, downloaded if need be. Raises WeightsError in one line."""
     path, text = Path(source), str(source)
+    if page := HUB_PAGE.fullmatch(text):
+        text = page[1]
     if path.exists():
         return locate_local(path)
     if text.startswith(BUNDLED_PREFIX):
@@ -199,7 +205,7 @@ def locate_folder(path: Path) -> WeightsLocation:
             continue
         try:
             table = json.loads((inner / MODEL_FOLDER_FILES[0]).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise WeightsError(f"{inner / MODEL_FOLDER_FILES[0]} is damaged: {error}") from error
         if not isinstance(table, dict):
             raise WeightsError(f"{inner / MODEL_FOLDER_FILES[0]} is damaged: it holds no table")

@@ -197,7 +197,7 @@ def stream_predictions(
     """Classify images batch by batch; memory does not grow with their number.
 
     -> (name, best classes, None) of each image in turn, or (name, [], reason) of one that cannot
-    be read. `scores` computes in place of `source.scores`.
+    be read. `scores` computes in place of `source.scores`. Raises WeightsError for scores of NaN.
     """
     compute = scores or source.scores
     for batch in load_eval_batches(examples, source.preprocess, batch_size, workers):
@@ -205,6 +205,11 @@ def stream_predictions(
             yield examples.keys[index], [], reason
         if len(batch.indices):
             for index, row in zip(batch.indices.tolist(), compute(batch.images), strict=True):
+                if not np.isfinite(row).all():
+                    raise WeightsError(
+                        f"{examples.keys[index]}: the model answers with numbers that are not finite: "
+                        "its weights are damaged, or they overflow at this precision"
+                    )
                 yield examples.keys[index], label_top_k(row, source.labels, top_k), None
 
 

@@ -329,6 +329,11 @@ def _check_zip(path: Path, stored: int) -> None:
         members = archive.infolist()
     if not any(member.filename.endswith("data.pkl") for member in members):
         raise WeightsError(f"{path} is no PyTorch file: it is a zip file without data.pkl")
+    if any(re.search(r"(^|/)(code/|constants\.pkl$)", member.filename) for member in members):
+        raise WeightsError(
+            f"{path} is a TorchScript program, and reading it would run its code: ask for its "
+            "weights, or save model.state_dict() where you trust it"
+        )
     for member in members:
         if member.compress_type != zipfile.ZIP_STORED:
             raise WeightsError(f"{path} is packed, which torch never does: it is not read")

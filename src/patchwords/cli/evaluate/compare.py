@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from patchwords.cli.format import print_lines
+from patchwords.cli.format import make_console, print_lines
 from patchwords.cli.options import DataOptions, DeviceOptions, OutputOptions
 
 if TYPE_CHECKING:
@@ -173,9 +173,7 @@ def print_comparison(
     results: dict[str, Any], disagreements: Sequence[dict[str, Any]], folder: Path | None
 ) -> None:
     """Print tables of the models and of the classes, then the conclusion."""
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     console.print(make_comparison_table(results))
     console.print()
     console.print(make_recall_table(results["per_class"]))

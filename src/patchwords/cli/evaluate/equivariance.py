@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from patchwords.cli.evaluate.measurement import ComparedModelsCommand
-from patchwords.cli.format import make_number_table, print_lines
+from patchwords.cli.format import make_console, make_number_table, print_lines
 
 if TYPE_CHECKING:
     from patchwords.evaluation.predictions import LoadedModel
@@ -77,11 +77,9 @@ def print_equivariance(
     rows: Sequence[Mapping[str, Any]], lines: Sequence[str], output: Path | None
 ) -> None:
     """Print a table for each model: a row per shift, errors averaged over both axes."""
-    from rich.console import Console
-
     from patchwords.report.figures.comparison import mean_shift_error
 
-    console = Console()
+    console = make_console()
     for model in dict.fromkeys(row["model"] for row in rows):
         model_rows = [row for row in rows if row["model"] == model]
         errors = {

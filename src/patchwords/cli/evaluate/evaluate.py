@@ -70,11 +70,10 @@ def run_evaluate(config: EvaluateCommand) -> int:
 def print_evaluation(
     evaluation: dict[str, Any], selection: HeldOutSelection, page: Path | None
 ) -> None:
-    from rich.console import Console
-
+    from patchwords.cli.format import make_console
     from patchwords.evaluation.held_out import describe_left_out
 
-    console = Console()
+    console = make_console()
     console.print(make_scores_table(evaluation))
     accuracy = evaluation["accuracy"]
     lines = [

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
-from patchwords.cli.format import make_number_table, print_lines
+from patchwords.cli.format import make_console, make_number_table, print_lines
 from patchwords.evaluation.probes.defaults import DEFAULT_DRAWS, DEFAULT_L2, DEFAULT_SHOTS
 
 
@@ -75,9 +75,7 @@ def draw_fewshot_curve(results: dict[str, Any]) -> dict[str, bytes]:
 
 
 def print_fewshot(results: dict[str, Any], folder: Path | None) -> None:
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     table = make_number_table("shots", "l2", "accuracy", "deviation", "draws")
     for row in results["table"]:
         deviation = "-" if row["std"] is None else f"{row['std']:.2%}"

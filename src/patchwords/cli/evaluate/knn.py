@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
-from patchwords.cli.format import make_number_table, print_lines
+from patchwords.cli.format import make_console, make_number_table, print_lines
 from patchwords.evaluation.probes.defaults import DEFAULT_TEMPERATURE
 
 
@@ -61,9 +61,7 @@ def draw_knn_curve(results: dict[str, Any]) -> dict[str, bytes]:
 
 
 def print_knn(results: dict[str, Any], folder: Path | None) -> None:
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     table = make_number_table("k", "train", "test", "95 % interval")
     for row in results["path"]:
         chosen = "-" if row["train"] is None else f"{row['train']:.2%}"

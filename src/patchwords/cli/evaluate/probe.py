@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from patchwords.cli.evaluate.measurement import FrozenModelCommand, describe_image_counts
-from patchwords.cli.format import make_number_table, print_lines
+from patchwords.cli.format import make_console, make_number_table, print_lines
 from patchwords.evaluation.probes.defaults import DEFAULT_DEV_SHARE, DEFAULT_L2S
 
 
@@ -64,9 +64,7 @@ def draw_probe_path(results: dict[str, Any]) -> dict[str, bytes]:
 
 
 def print_probe(results: dict[str, Any], folder: Path | None) -> None:
-    from rich.console import Console
-
-    console = Console()
+    console = make_console()
     if results["chosen"]:
         table = make_number_table("l2", "dev accuracy")
         for row in results["path"]:

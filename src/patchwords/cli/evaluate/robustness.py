@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console
 from rich.table import Table
 
 from patchwords.cli.evaluate.measurement import (
@@ -15,7 +14,7 @@ from patchwords.cli.evaluate.measurement import (
     ComparedModelsCommand,
     ModelsAndData,
 )
-from patchwords.cli.format import print_lines
+from patchwords.cli.format import make_console, print_lines
 
 if TYPE_CHECKING:
     from patchwords.evaluation.predictions import LoadedModel
@@ -143,7 +142,7 @@ def print_robustness(
     output: Path | None,
 ) -> None:
     """Print a table for each perturbation, then which images were measured."""
-    console = Console()
+    console = make_console()
     for perturbation in perturbations:
         own_points = [point for point in points if point["disturbance"] == perturbation.name]
         console.print(f"\n{perturbation.title}", style="bold", markup=False, highlight=False)

@@ -294,11 +294,10 @@ def show_inspection_progress(title: str, total: int) -> Iterator[Callable[[int],
 
 
 def print_inspection(results: dict[str, Any], folder: Path) -> None:
-    from rich.console import Console
 
-    from patchwords.cli.format import print_lines
+    from patchwords.cli.format import make_console, print_lines
 
-    print_lines(Console(), *format_inspection_lines(results, folder))
+    print_lines(make_console(), *format_inspection_lines(results, folder))
 
 
 def format_inspection_lines(results: dict[str, Any], folder: Path) -> list[str]:

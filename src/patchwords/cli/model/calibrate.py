@@ -219,14 +219,12 @@ def measure_precisions(
 
 
 def print_precisions(results: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    from patchwords.cli.format import make_table, print_lines
+    from patchwords.cli.format import make_console, make_table, print_lines
 
     table = make_table("", "accuracy", "less fp32", "95 %", "as fp32", "95 %", "images/s")
     for row in results["precisions"]:
         table.add_row(row["precision"], *format_precision_cells(row))
-    console = Console()
+    console = make_console()
     console.print(table)
     timed = results["timed_on"]
     lines = [

@@ -52,7 +52,7 @@ class ConvertCommand:
 def run_convert(config: ConvertCommand) -> int:
     from dataclasses import replace
 
-    from patchwords.errors import ConfigError
+    from patchwords.errors import ConfigError, escape_control_characters
     from patchwords.weights.formats import check_weights_target, format_open_hint
     from patchwords.weights.store import FORMAT_WRITERS, from_pretrained
 
@@ -75,7 +75,7 @@ def run_convert(config: ConvertCommand) -> int:
         round_to_float16(source.model, config.source)
     notes = FORMAT_WRITERS[config.to](source, config.target)
     for line in (*source.changes, *notes):
-        print(f"note: {line}")
+        print(escape_control_characters(f"note: {line}"))
     print(f"{config.target}: {source.architecture or 'a model'} of {len(source.labels):,} classes")
     print(format_open_hint(config.target, config.to))
     return 0

@@ -45,6 +45,7 @@ class ExportCommand:
 
 def run_export(config: ExportCommand) -> int:
     from patchwords.api.models import export
+    from patchwords.errors import escape_control_characters
 
     exported = export(
         config.model,
@@ -57,7 +58,7 @@ def run_export(config: ExportCommand) -> int:
         overwrite=config.overwrite,
     )
     for line in exported.source.changes:
-        print(f"note: {line}")
+        print(escape_control_characters(f"note: {line}"))
     print_export(config, exported.source, exported.written)
     if exported.accuracy is not None:
         print_accuracy_change(config, exported.accuracy)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
 import tyro
 
 from patchwords.device import DeviceName, InferencePrecision
+from patchwords.errors import escape_control_characters
 
 if TYPE_CHECKING:
     import numpy as np
@@ -99,7 +100,8 @@ def run_predict(config: PredictCommand) -> int:
                 writer.add(path, answers)
             else:
                 unreadable += 1
-                print(f"patchwords: {path}: {reason}", file=sys.stderr)
+                line = escape_control_characters(f"patchwords: {path}: {reason}")
+                print(line, file=sys.stderr)
         whole = True
     finally:
         writer.close(whole)
@@ -214,6 +216,15 @@ class CsvWriter:
             self.part.unlink()
 
 
+MAX_LABEL_LENGTH = 200  # characters of a label that are printed; a file may name a class by a book
+
+
+def format_label(label: str) -> str:
+    """Format a label out of a file for one line of a terminal."""
+    shown = label if len(label) <= MAX_LABEL_LENGTH else f"{label[:MAX_LABEL_LENGTH]}..."
+    return escape_control_characters(shown).replace("\n", "\\n")
+
+
 class ConsoleWriter:
     """Prints a line per image."""
 
@@ -221,8 +232,8 @@ class ConsoleWriter:
         self.top_k = top_k
 
     def add(self, path: str, answers: list[dict[str, Any]]) -> None:
-        named = "  ".join(f"{best['label']} {best['score']:.1%}" for best in answers)
-        print(f"{path}: {named}", flush=True)
+        named = "  ".join(f"{format_label(best['label'])} {best['score']:.1%}" for best in answers)
+        print(f"{escape_control_characters(path)}: {named}", flush=True)
 
     def close(self, whole: bool) -> None:
         pass

@@ -45,13 +45,12 @@ def run_finetune(config: FinetuneCommand) -> int:
 def train_and_print(config: FinetuneConfig, json: bool) -> int:
     """Train as the config says; with `json`, print the results as JSON, and progress to stderr."""
     config.check()
-    from rich.console import Console
-
     from patchwords.api.runs import train
+    from patchwords.cli.format import make_console
     from patchwords.distributed import is_main_process
     from patchwords.training.logs.display import Display
 
-    display = Display(Console(stderr=json, quiet=not is_main_process()))
+    display = Display(make_console(stderr=json, quiet=not is_main_process()))
     run = train(config, display, announce=not json)
     if json and is_main_process():
         print(jsonlib.dumps(run.to_dict()))

@@ -64,14 +64,13 @@ def run_series(
 ) -> int:
     """Train several runs into one folder; write their results, rows and figure, print them."""
     config.check()
-    from rich.console import Console
-
+    from patchwords.cli.format import make_console
     from patchwords.cli.options import write_results
     from patchwords.distributed import is_main_process
     from patchwords.report.run_insight import write_report_with_insight
     from patchwords.training.logs.display import Display
 
-    console = Console(stderr=config.json, quiet=not is_main_process())
+    console = make_console(stderr=config.json, quiet=not is_main_process())
     report = partial(write_report_with_insight, device=config.machine.device)
     outcome = train(config, Display(console), report)
     if not is_main_process():  # of several processes, the main one writes and prints

@@ -32,6 +32,7 @@ from patchwords.weights.convert import (
     convert_from_torch,
     convert_to_torch,
     make_numbered_labels,
+    refuse_not_finite,
     refuse_unsupported,
 )
 from patchwords.weights.google.config import config_from_google
@@ -58,7 +59,8 @@ def read_google(arrays: Mapping[str, np.ndarray], stem: str) -> LoadedWeights:
     if headless:
         names = {ours: place for ours, place in names.items() if not ours.startswith("head.linear")}
     weights = convert_to_torch(select_arrays(tree, config, names), names)
-    notes = tree.notes + note_unused_arrays(tree, names) + note_not_finite(weights)
+    notes = tree.notes + note_unused_arrays(tree, names)
+    refuse_not_finite(weights, tree.stem)
     if headless:
         features = get_tensor_shapes(config)["head.linear.weight"][1]
         notes.insert(0, add_zero_classifier(weights, config.num_classes, features))
@@ -131,11 +133,6 @@ def note_unused_arrays(tree: ParameterTree, names: ArrayNames) -> list[str]:
     return (
         [f"of the file, {format_keys(unknown)} {choose_verb(unknown)} left out"] if unknown else []
     )
-
-
-def note_not_finite(weights: Mapping[str, Tensor]) -> list[str]:
-    broken = [name for name, value in weights.items() if not value.isfinite().all()]
-    return [f"{format_keys(broken)} {choose_verb(broken)} not finite everywhere"] if broken else []
 
 
 def format_keys(keys: list[str]) -> str:
