@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageEnhance
 
+from patchwords.cli import main
 from patchwords.cli.data.doctor import DoctorCommand, run_doctor
 from patchwords.data.dataset import DatasetSplits, ImageDataset
 from patchwords.data.doctor import fingerprints
@@ -27,6 +28,7 @@ from patchwords.data.doctor.fingerprints import (
     perceptual_hash,
 )
 from patchwords.data.doctor.survey import survey_image
+from patchwords.data.open import open_data
 from patchwords.data.sources.folder import open_folder
 from patchwords.errors import ConfigError, DataError
 from patchwords.rng import numpy_generator
@@ -220,7 +222,7 @@ def test_images_without_labels_have_no_class_findings(tmp_path: Path) -> None:
     data = open_folder(str(healthy(tmp_path)))
     bare = replace(data.splits["all"], classes=(), labels=np.full(22, -1))
     findings = diagnose_dataset(replace(data, classes=(), splits={"all": bare}), workers=0)
-    assert findings.findings == ()
+    assert [finding.kind for finding in findings.findings] == ["no-labels"]
 
 
 def test_small_is_relative_to_the_rest(tmp_path: Path) -> None:
@@ -495,3 +497,65 @@ def test_real_photos() -> None:
     assert kinds["contradiction"] == set(same)  # the same photo, as a rose and as a tulip
     assert set(edited) <= kinds["near-duplicate"]  # in colour, and in black and white
     assert findings.of_kind("unreadable") == ()
+
+
+def _put_scenes(root: Path, *keys: str) -> Path:
+    for number, key in enumerate(keys):
+        (root / key).parent.mkdir(parents=True, exist_ok=True)
+        scene = np.random.default_rng(number).integers(0, 256, (40, 40, 3), np.uint8)
+        Image.fromarray(scene).save(root / key)
+    return root
+
+
+UNTRAINABLE = {
+    "flat": (["1.png", "2.png", "3.png", "4.png"], "no-labels"),
+    "one class": (["a/1.png", "a/2.png"], "one-class"),
+}
+
+
+@pytest.mark.parametrize(("keys", "kind"), UNTRAINABLE.values(), ids=UNTRAINABLE)
+def test_ready_is_said_only_where_finetune_starts(
+    keys: list[str], kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", str(_put_scenes(tmp_path, *keys))]) == 2
+    out = capsys.readouterr().out
+    assert kind in out
+    assert "ready to train" not in out
+
+
+def test_a_table_of_test_images_only_is_not_ready(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _put_scenes(tmp_path, *(f"{n}.png" for n in range(40)))
+    rows = "".join(f"{n}.png,{'ab'[n % 2]},test\n" for n in range(40))
+    (tmp_path / "x.csv").write_text("path,label,split\n" + rows)
+    assert main(["doctor", str(tmp_path / "x.csv")]) == 2
+    assert "has images for test, but none for train" in capsys.readouterr().out
+
+
+def test_classes_further_down_are_pointed_at(tmp_path: Path) -> None:
+    keys = [f"Dataset/{c}/{n}.png" for c in range(3) for n in range(4)]
+    wrap = str(_put_scenes(tmp_path / "wrap", *keys, "Examples/1.png", "Examples/2.png"))
+    finding = diagnose_dataset(open_data(wrap, need_labels=False)).of_kind("wrapped")
+    assert [found.detail for found in finding] == [f"did you mean {wrap}/Dataset?"]
+    assert f"did you mean {wrap}/Dataset?" in open_data(wrap).notes[-1]
+    only = str(_put_scenes(tmp_path / "only", *keys))
+    with pytest.raises(DataError, match=rf"one class only, 'Dataset'.*mean {only}/Dataset\?"):
+        open_data(only)
+    deep = [f"{c}/{part}/{n}.png" for c in "ab" for part in ("in", "out") for n in range(4)]
+    nested = open_data(str(_put_scenes(tmp_path / "deep", *deep)))
+    assert not nested.notes  # folders inside of all classes are usual
+
+
+def test_classes_that_look_the_same_are_found(tmp_path: Path) -> None:
+    names = ["Cat", "cat", "caf\u00e9", "cafe\u0301", "a", "a ", "dog"]
+    keys = [f"{name}/{n}.png" for name in names for n in range(4)]
+    root = str(_put_scenes(tmp_path, *keys, "stray.png"))
+    report = diagnose_dataset(open_data(root, need_labels=False))
+    assert {finding.detail for finding in report.of_kind("twin-class")} == {
+        "'Cat' and 'cat'",
+        "'cafe\\u0301' and 'caf\\xe9'",
+        "'a' and 'a '",
+    }
+    assert [finding.keys for finding in report.of_kind("stray")] == [("stray.png",)]
+    assert sum("are they one class?" in note for note in open_data(root).notes) == 3

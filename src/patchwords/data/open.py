@@ -36,6 +36,7 @@ from patchwords.data.dataset import (
     build_dataset_splits,
     pluralize,
 )
+from patchwords.data.doctor.names import describe_suspicious_names, find_wrapped_classes
 from patchwords.data.shards.stream import DEFAULT_CACHE_GIB, is_stream_spec, open_stream
 from patchwords.data.shards.tar import is_tar_spec, open_shards
 from patchwords.data.sources.digits import open_digits
@@ -108,6 +109,7 @@ def open_data(
         data = keep_classes(data, classes)
     if need_labels:
         check_trainable(data, unseen_classes)
+        data = replace(data, notes=(*data.notes, *describe_suspicious_names(data)))
     return data
 
 
@@ -209,7 +211,9 @@ def check_trainable(data: DatasetSplits, unseen_classes: bool = False) -> None:
     present = np.flatnonzero(counts)
     if len(present) < 2:
         only = f"one class only, {data.classes[int(present[0])]!r}" if len(present) else "no images"
-        raise DataError(f"{data.source}: {only}; a classifier needs two classes or more")
+        wrapped = find_wrapped_classes(data)
+        hint = f"; did you mean {wrapped}?" if wrapped else ""
+        raise DataError(f"{data.source}: {only}; a classifier needs two classes or more{hint}")
     single = np.flatnonzero(counts == 1)
     if len(single) and VALIDATION not in data.splits and not unseen_classes:
         first = train.keys[int(np.flatnonzero(train.labels == single[0])[0])]

@@ -166,7 +166,7 @@ def find_copies(a: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_crowded(a: np.ndarray, b: np.ndarray) -> bool:
-    """Return whether an image resembles so many others that its hash tells nothing.
+    """Return whether an image resembles too many others, so that its hash tells nothing.
 
     Judged by some images spread over `a` [n]; also bounds the number of pairs.
     """

@@ -6,6 +6,7 @@ or with a class becomes a finding. All kinds of them are the table `findings.CHE
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +18,12 @@ import numpy as np
 from patchwords.data.dataset import ALL, SPLIT_ALIASES, TEST, TRAIN, VALIDATION, DatasetSplits
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, FindingLocation
 from patchwords.data.doctor.fingerprints import group_equal_values, group_near_duplicates
+from patchwords.data.doctor.names import find_twin_classes, find_wrapped_classes
 from patchwords.data.doctor.survey import SurveyedImage, SurveyProgress, survey_splits
+from patchwords.data.open import check_trainable
 from patchwords.data.sources.folder import list_folder, walk_folder
-from patchwords.errors import ConfigError
+from patchwords.data.splits import split_dataset
+from patchwords.errors import ConfigError, DataError
 
 MIN_CLASS_IMAGES = 10  # images of a class to train on
 MAX_CLASS_IMBALANCE = 10  # largest class / smallest class
@@ -63,7 +67,10 @@ def diagnose_dataset(
         *_check_images(subjects, _min_side(np.minimum(width, height), smallest)),
         *_check_copies(subjects, near),
         *_check_labels(data, subjects),
+        *_check_names(data),
     ]
+    if all(CHECKS[finding.kind].severity != "error" for finding in findings):
+        findings += _check_trainable(data)
     rank = {kind: place for place, kind in enumerate(CHECKS)}
     return DoctorReport(
         findings=tuple(sorted(findings, key=lambda finding: rank[finding.kind])),
@@ -165,9 +172,15 @@ def _classify_copies(group: list[LocatedImage], prefix: str) -> Iterator[Finding
 def _check_labels(data: DatasetSplits, subjects: list[LocatedImage]) -> Iterator[Finding]:
     """Find missing labels, and classes that are empty, tiny or out of balance.
 
-    Only readable images count. Data without any class is there to be looked at, not trained on.
+    Only readable images count.
     """
     if not data.classes:
+        split = next(iter(data.splits))
+        yield Finding(
+            "no-labels",
+            "finetune needs a folder per class, or a column of labels",
+            (FindingLocation(split, ""),),
+        )
         return
     counts = {split: dict.fromkeys(data.classes, 0) for split in data.splits}
     for place, sight in subjects:
@@ -205,6 +218,35 @@ def _check_classes(counts: dict[str, dict[str, int]], home: str) -> Iterator[Fin
             yield Finding(
                 "imbalance", detail, (FindingLocation(home, most), FindingLocation(home, least))
             )
+
+
+def _check_names(data: DatasetSplits) -> Iterator[Finding]:
+    """Find classes that are one by their names, classes further down, and images outside of them."""
+    home = next(iter(data.splits))
+    for names in find_twin_classes(data.classes):
+        places = tuple(FindingLocation(home, name) for name in names)
+        yield Finding("twin-class", " and ".join(map(ascii, names)), places)
+    if wrapped := find_wrapped_classes(data):
+        name = os.path.basename(wrapped)
+        yield Finding("wrapped", f"did you mean {wrapped}?", (FindingLocation(home, name),))
+    if data.kind == "folder" and data.classes and ALL in data.splits:
+        strays = list_folder(data.source).images
+        if strays:
+            places = tuple(FindingLocation(ALL, "", path) for path, _ in strays)
+            yield Finding("stray", "", places)
+
+
+def _check_trainable(data: DatasetSplits) -> Iterator[Finding]:
+    """Find what `finetune` would refuse, by its own words."""
+    try:
+        check_trainable(data)
+        divided = split_dataset(data, seed=0)
+        if any(len(part) for name, part in divided.splits.items() if name != TRAIN):
+            return
+        reason = "no image can be held out: all are copies of others"
+    except DataError as error:
+        reason = str(error).removeprefix(f"{data.source}: ")
+    yield Finding("untrainable", reason, (FindingLocation(next(iter(data.splits)), ""),))
 
 
 def _check_empty_folders(data: DatasetSplits) -> Iterator[Finding]:
