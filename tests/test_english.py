@@ -25,6 +25,7 @@ REFUSED = (
 )
 # Rooms (folders or files of src/patchwords) without a refused word; the set only grows.
 CLEAN_ROOMS = {
+    *("__init__.py", "__main__.py", "api", "app"),
     "benchmark",
     "cli",
     "data",
@@ -33,9 +34,10 @@ CLEAN_ROOMS = {
     "download.py",
     "errors.py",
     "evaluation",
-    "files.py",
+    *("export", "files.py", "interpret", "models", "planning"),
     "rng.py",
     "studies",
+    *("tasks", "training"),
     "weights",
 }
 

@@ -136,7 +136,7 @@ def knn(
     """Classify test images by their nearest training images, in the features of a frozen model.
 
     Args:
-        k: numbers of neighbours, of which training images choose one; default: 10, 20 and 100.
+        k: numbers of neighbours; training images choose one of them; default: 10, 20 and 100.
         temperature: the smaller, the more the nearest neighbours count.
         seed: of the split into train and test where DATA has none.
         settings: as for `fewshot`.

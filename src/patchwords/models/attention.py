@@ -28,7 +28,7 @@ ATTENTION_CHUNK_BYTES = 4 << 20
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """q [B, K, F, Dh], k and v [B, K, T, Dh], bias [B, K, F, T] -> [B, K, F, Dh]; Eqs. 6-7"""
+    """Attend with q [B, K, F, Dh] to k, v [B, K, T, Dh], bias [B, K, F, T] (Eqs. 6-7)."""
     if bias is None and uses_written_out_attention(q):
         y: Tensor = WrittenOutAttention.apply(q, k, v)
         return y
@@ -36,12 +36,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tenso
 
 
 def uses_written_out_attention(q: Tensor) -> bool:
-    """Whether `WrittenOutAttention` is faster than the fused kernel here."""
+    """Return whether `WrittenOutAttention` is faster than the fused kernel here."""
     return q.device.type == "cpu" and q.dtype == torch.bfloat16
 
 
 def reference_attention(q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None = None) -> Tensor:
-    """The plain form of Eqs. 6-7, which both kernels compute."""
+    """Compute Eqs. 6-7 in their plain form: the reference of both kernels."""
     logits = q @ k.mT * q.shape[-1] ** -0.5  # [B, K, F, T]
     if bias is not None:
         logits = logits + bias
@@ -80,7 +80,7 @@ class WrittenOutAttention(torch.autograd.Function):
 
 
 def compute_attention_weights(q: Tensor, k: Tensor) -> Tensor:
-    """Scaled q [n, F, Dh], k [n, T, Dh] -> [n, F, T], rows that sum to 1"""
+    """Compute the softmax of scaled q [n, F, Dh] by k [n, T, Dh]: [n, F, T]."""
     return torch.bmm(q, k.mT).softmax(-1)
 
 
@@ -121,13 +121,13 @@ class Attention(Mixer):
         return resize_relative_weights(weights, old.grid, new.grid, old.resize)
 
     def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """[B, T, D] -> q, k, v, each [B, K, T, Dh]; Eq. 5"""
+        """Project tokens [B, T, D] to q, k and v, each [B, K, T, Dh] (Eq. 5)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, K, Dh]
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
         return q, k, v
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; with `num_queries` = F only the first F, [B, F, D]"""
+        """Attend from tokens [B, T, D]; with `num_queries` = F only from the first F: [B, F, D]."""
         q, k, v = self.project(x)
         q = q[:, :, :num_queries]
         # The kernels scale q k^T but not what is added to it.
@@ -136,7 +136,7 @@ class Attention(Mixer):
         return self.proj(y.transpose(1, 2).flatten(2))  # [B, T, D]  Eq. 8
 
     def weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, T, D] -> [B, K, T, T], the A of Eq. 6: rows are queries and sum to 1.
+        """Compute the A of Eq. 6, [B, K, T, T]: rows are queries and sum to 1.
 
         `forward` keeps no such matrix, so it is computed again.
         """
@@ -150,7 +150,7 @@ class Attention(Mixer):
 def build_relative_positions(
     config: ViTConfig, grid: tuple[int, int], num_prefix_tokens: int = 0
 ) -> RelativePositions | None:
-    """Relative positions on a grid, if the config has any."""
+    """Build relative positions on a grid; None if the config has none."""
     if config.position != "relative":
         return None
     return RelativePositions(grid, num_prefix_tokens, config.head_width, config.resize)
@@ -159,7 +159,7 @@ def build_relative_positions(
 def resize_relative_weights(
     weights: Mapping[str, Tensor], old_grid: tuple[int, int], new_grid: tuple[int, int], method: str
 ) -> dict[str, Tensor]:
-    """The state dict of a mixer with its `RelativePositions` on another grid."""
+    """Resize the `RelativePositions` in a mixer's state dict to another grid."""
     resized = dict(weights)
     if "relative.table" in weights:
         table = weights["relative.table"]

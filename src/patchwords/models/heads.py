@@ -33,7 +33,7 @@ class CrossAttention(StateNames):
         self.proj = nn.Linear(width, width)
 
     def forward(self, probe: Tensor, x: Tensor) -> Tensor:
-        """[1, 1, D], [B, T, D] -> [B, 1, D]"""
+        """Attend from the probe [1, 1, D] to the tokens [B, T, D]: [B, 1, D]."""
         q = self.query(probe).expand(x.shape[0], -1, -1)  # [B, 1, D]
         q = q.unflatten(-1, (self.heads, -1)).transpose(1, 2)  # [B, K, 1, Dh]
         k, v = (
@@ -54,7 +54,7 @@ class MapPool(nn.Module):
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, dropout=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, T, D] -> [B, D]"""
+        """Pool tokens [B, T, D] to [B, D]."""
         x = self.attention(self.probe, x)  # [B, 1, D]
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
@@ -72,17 +72,17 @@ class ClassifierHead(nn.Module):
         self.linear = nn.Linear(size or config.width, config.num_classes)
 
     def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
+        """Compute logits [B, classes] of tokens [B, T, D]; with `pre_logits` the features before."""
         return self.classify(self.pooled(features), pre_logits)
 
     def pooled(self, features: Tensor) -> Tensor:
-        """[B, T, D] -> [B, D]; only "map" learns how"""
+        """Pool tokens [B, T, D] to [B, D]; only "map" has parameters for it."""
         if self.pool is not None:
             return self.pool(features)
         return features.mean(dim=1) if self.classifier == "gap" else features[:, 0]  # Eq. 4
 
     def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, D] -> [B, classes], or with `pre_logits` [B, R or D]"""
+        """Compute logits [B, classes] of pooled features; with `pre_logits` [B, R or D]."""
         if self.representation is not None:
             y = self.representation(y).tanh()
         return y if pre_logits else self.linear(y)

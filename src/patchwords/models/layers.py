@@ -1,8 +1,8 @@
 """Layers of a block: dropout, the MLP of Sec. 3.1, and names that state dicts keep.
 
 torch's dropout draws a double for each value, one after the other, which takes a third of the
-training step of a small ViT on a CPU. Whether a value is dropped needs 16 random bits, of which
-one draw gives four; so masks are drawn several times faster here. On a GPU, and where torch
+training step of a small ViT on a CPU. A dropped value needs 16 random bits, and one draw
+gives four times as many; so masks are drawn several times faster here. On a GPU, and where torch
 compiles the model, torch's own dropout is used.
 
 Sizes: B batch, T tokens, D width, M MLP width.
@@ -23,7 +23,7 @@ class Dropout(nn.Dropout):
     """In training, values are zero with probability p, and the others scaled by 1 / (1 - p)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Any shape, kept"""
+        """Drop values of a tensor of any shape."""
         if not self.training or self.p == 0:
             return x
         if x.device.type != "cpu" or torch.compiler.is_compiling():

@@ -42,7 +42,7 @@ class PositionEmbedding(nn.Module):
                 self.class_token = nn.Parameter(torch.zeros(tables, 1, width))
 
     def forward(self, grid: tuple[int, int], like: Tensor | None = None) -> Tensor | None:
-        """-> [1 or layers, T, D] for this grid of patches, or None
+        """Return positions [1 or layers, T, D] for this grid of patches, or None.
 
         The sine table, which has no parameters, takes type and device of `like`.
         """
@@ -67,14 +67,14 @@ class PositionEmbedding(nn.Module):
 
 
 def concat_axis_embeddings(rows: Tensor, columns: Tensor) -> Tensor:
-    """[n, h, D/2], [n, w, D/2] -> [n, N, D]; the half of the column (X) comes first"""
+    """Join tables of rows [n, h, D/2] and columns [n, w, D/2], columns first: [n, N, D]."""
     shape = (rows.shape[0], rows.shape[1], columns.shape[1], rows.shape[2])  # [n, h, w, D/2]
     y, x = rows[:, :, None].expand(shape), columns[:, None].expand(shape)
     return torch.cat([x, y], dim=-1).flatten(1, 2)
 
 
 def posemb_sincos_2d(grid: tuple[int, int], width: int, like: Tensor) -> Tensor:
-    """-> [1, N, D]: sin and cos of x, then of y; posemb_sincos_2d of big_vision's models/vit.py
+    """Compute sin and cos of x, then of y, [1, N, D], as big_vision's models/vit.py does.
 
     D/4 frequencies fall from 1 to 1/10,000 radians per patch. Computed in float32 at least.
     """
@@ -97,9 +97,9 @@ def resize_positions(
     prefix: int = 1,
     method: str = "bilinear-corners",
 ) -> Tensor:
-    """[n, prefix + h*w, D] -> [n, prefix + h'*w', D]; the prefix rows (class token) are kept.
+    """Resize a table [n, prefix + h*w, D] to a new grid; the prefix rows (class token) stay.
 
-    Equal grids give the table itself.
+    For equal grids it is returned as it is.
     """
     if table.shape[1] != prefix + old_grid[0] * old_grid[1]:
         raise ConfigError(
@@ -115,7 +115,9 @@ def resize_positions(
 def resize_position_parameters(
     weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig
 ) -> dict[str, Tensor]:
-    """A ViT's state dict on the grid of `old` -> one on the grid of `new`, by `old.resize`.
+    """Resize the positions in a ViT's state dict from the grid of `old` to that of `new`.
+
+    The method is `old.resize`.
 
     The configs may differ in nothing else that shapes positions. The model then gives what it
     gave when it resized at every call. Raises ConfigError for a mixer that has one grid only.

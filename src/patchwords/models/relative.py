@@ -30,7 +30,7 @@ RESIZE_METHODS: dict[str, dict[str, Any]] = {
 
 
 def resize_position_grid(table: Tensor, grid: tuple[int, int], method: str) -> Tensor:
-    """[n, h, w, D] -> [n, h', w', D]; an equal grid gives the table itself.
+    """Resize a table [n, h, w, D] to [n, h', w', D]; for an equal grid return it as it is.
 
     Raises ConfigError for a method that is not in RESIZE_METHODS.
     """
@@ -46,7 +46,7 @@ def resize_position_grid(table: Tensor, grid: tuple[int, int], method: str) -> T
 
 
 def resize_position_line(table: Tensor, length: int, method: str) -> Tensor:
-    """[n, l, D] -> [n, l', D], as a grid of one column is resized."""
+    """Resize a table [n, l, D] to [n, l', D], as a grid of one column."""
     return resize_position_grid(table[:, :, None], (length, 1), method)[:, :, 0]
 
 
@@ -65,8 +65,7 @@ class RelativePositions(nn.Module):
             self.class_token = nn.Parameter(torch.zeros(3, head_width))
 
     def forward(self, q: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, K, F, Dh], of the first F tokens -> q . r, [B, K, F, T]: queries in rows, keys in
-        columns"""
+        """Compute q . r, [B, K, F, T], for queries [B, K, F, Dh] of the first F tokens."""
         embeddings = resize_relative_table(self.table, self.grid, grid, self.resize)  # [2N - 1, Dh]
         index = relative_position_index(grid[0] * grid[1], q.device)  # [N, N]
         if self.class_token is not None:
@@ -82,13 +81,13 @@ class RelativePositions(nn.Module):
 
 
 def relative_position_index(patches: int, device: torch.device | None = None) -> Tensor:
-    """-> [N, N], the row of the table for each (query, key)"""
+    """Index the row of the table for each (query, key): [N, N]."""
     place = torch.arange(patches, device=device)
     return place[:, None] - place + patches - 1
 
 
 def prepend_class_token_index(index: Tensor, first: int) -> Tensor:
-    """[N, N] -> [N + 1, N + 1]: the class token's three rows, from `first`, come before."""
+    """Add the class token's three rows, from `first`: [N, N] becomes [N + 1, N + 1]."""
     patches = index.shape[0]
     to_patches = index.new_full((1, patches), first)
     to_class = index.new_full((patches, 1), first + 1)
@@ -100,7 +99,7 @@ def prepend_class_token_index(index: Tensor, first: int) -> Tensor:
 def resize_relative_table(
     table: Tensor, old_grid: tuple[int, int], new_grid: tuple[int, int], method: str
 ) -> Tensor:
-    """[2N - 1, Dh] -> [2N' - 1, Dh]; equal grids give the table itself.
+    """Resize a table [2N - 1, Dh] to [2N' - 1, Dh]; for equal grids return it as it is.
 
     The raster offset dy*w + dx means one thing on a grid of w columns and another on w' columns.
     So the table is spread over (dy, dx), resized there, and folded back.
@@ -118,7 +117,9 @@ def resize_relative_table(
 
 
 def fold_relative_table(spread: Tensor) -> Tensor:
-    """[2h - 1, 2w - 1, Dh] -> [2N - 1, Dh]: from (dy, dx) to raster offsets dy*w + dx.
+    """Fold a table over (dy, dx) to raster offsets dy*w + dx: [2N - 1, Dh].
+
+    The table is [2h - 1, 2w - 1, Dh].
 
     One raster offset is up to two pairs: (dy, dx) with dx from 0 up, and (dy + 1, dx - w). It
     gets their mean, weighted by how many (query, key) pairs of patches have each.

@@ -71,9 +71,9 @@ class Block(StateNames):
         self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D]; `grid` is (rows, columns) of the patches among the tokens.
+        """Mix the tokens [B, T, D] and transform each; `grid` is (rows, columns) of the patches.
 
-        With `num_queries` = F the other tokens are seen, but not computed any further: [B, F, D].
+        With `num_queries` = F only the first F tokens are computed, from all: [B, F, D].
         """
         # Mixers without a class token take no such argument.
         only = () if num_queries is None else (num_queries,)
@@ -82,7 +82,7 @@ class Block(StateNames):
         return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
 
     def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, T, D], the input of the block -> [B, K, T, T]"""
+        """Compute attention weights [B, K, T, T] of the input of the block, [B, T, D]."""
         return cast(Attention, self.mixer).weights(self.norm1(x), grid)
 
 
@@ -106,9 +106,10 @@ class Encoder(nn.Module):
         start: int = 0,
         num_queries: int | None = None,
     ) -> Tensor:
-        """[B, T, D], what enters block `start`, and positions [1 or layers, T, D] -> [B, T, D]
+        """Run the blocks from `start` on its input [B, T, D], then the final LayerNorm.
 
-        With `num_queries` = F the last block computes the first F tokens only: [B, F, D].
+        `tables` are positions [1 or layers, T, D]. With `num_queries` = F the last block
+        computes the first F tokens only: [B, F, D].
         """
         last = len(self.blocks) - 1
         for layer, block in enumerate(self.blocks[start:], start):
@@ -117,9 +118,9 @@ class Encoder(nn.Module):
         return self.norm(x)
 
     def add_positions(self, layer: int, x: Tensor, tables: Tensor | None) -> Tensor:
-        """What enters a layer: positions again, if each has its own or all share one (App. D.4).
+        """Add the positions of a layer to its input, if every layer gets them (App. D.4).
 
-        The first layer's came in with the tokens (Eq. 1).
+        Those of the first layer came in with the tokens (Eq. 1).
         """
         if tables is None or layer == 0 or not self.at_every_layer:
             return x
@@ -127,7 +128,7 @@ class Encoder(nn.Module):
 
 
 class ViT(StateNames):
-    """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
+    """Vision Transformer: images in [-1, 1] to logits. `create_model` builds one with weights."""
 
     state_names: ClassVar = {"patch_embed": "embed"}
 
@@ -151,22 +152,22 @@ class ViT(StateNames):
         self.head = ClassifierHead(config)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, classes]"""
+        """Compute logits [B, classes] of images [B, C, H, W]."""
         # Where the head reads the class token only, the last block computes no other token: that
         # saves a twelfth of a base model.
         return self.forward_head(self.encode(images, self.config.num_read_tokens))
 
     def tokens(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, T, D], what enters the encoder; Eq. 1"""
+        """Compute the input of the encoder, [B, T, D], of images [B, C, H, W] (Eq. 1)."""
         grid = self.grid(images)
         return self.enter(self.embed_patches(images), self.positions(grid, images))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, T, D], after the final LayerNorm; the class token first"""
+        """Compute tokens [B, T, D] after the final LayerNorm, the class token first."""
         return self.encode(images)
 
     def encode(self, images: Tensor, num_queries: int | None = None) -> Tensor:
-        """`forward_features`, or only its first F tokens, [B, F, D]"""
+        """Compute `forward_features`, or only its first F tokens, [B, F, D]."""
         grid = self.grid(images)
         # On another grid the tables are resized at every call, and never kept: that takes 0.02 to
         # 0.2 % of the forward pass of one image, and a kept copy would be stale after a fused
@@ -176,17 +177,17 @@ class ViT(StateNames):
         return self.encoder(x, grid, tables, num_queries=num_queries)
 
     def represent(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, R or D], what the classifier sees"""
+        """Compute the features that the classifier sees, [B, R or D], of images [B, C, H, W]."""
         return self.forward_head(self.encode(images, self.config.num_read_tokens), pre_logits=True)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, T, D] -> [B, classes], or with `pre_logits` what the classifier sees, [B, R or D]"""
+        """Compute logits [B, classes] of tokens [B, T, D]; with `pre_logits` the features before."""
         return self.head(features, pre_logits)
 
     def forward_intermediates(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> dict[int, Tensor]:
-        """[B, C, H, W] -> {layer: [B, T, D]}, outputs of blocks, before the final LayerNorm.
+        """Compute outputs of blocks by layer, each [B, T, D], before the final LayerNorm.
 
         Layers count from 0, or from the end if negative, and are the keys as given; default: all.
         Nothing is computed after the deepest one.
@@ -205,7 +206,7 @@ class ViT(StateNames):
         return {layer: outputs[layer % count] for layer in keys}
 
     def forward_dense(self, images: Tensor, layers: Sequence[int] = (-1,)) -> Tensor:
-        """[B, C, H, W] -> [B, D, h, w], a map of patch features; h, w = H/P, W/P
+        """Compute a map of patch features, [B, D, h, w], of images; h, w = H/P, W/P.
 
         Outputs of several layers, each through the final LayerNorm, are joined along the channels:
         [B, len(layers) * D, h, w]. Layers count from 0, or from the end if negative.
@@ -218,13 +219,13 @@ class ViT(StateNames):
         return torch.cat(patches, dim=-1).transpose(1, 2).unflatten(2, (rows, columns))
 
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
-        """[B, C, H, W] -> [B, T, D], what enters block `layer`; after the last for `layers`"""
+        """Compute the input of block `layer`, [B, T, D]; `layers`: the output of the last block."""
         if check_layer_boundary(layer, self.config.layers) == 0:
             return self.tokens(images)
         return self.forward_intermediates(images, [layer - 1])[layer - 1]
 
     def forward_from(self, x: Tensor, layer: int, grid: tuple[int, int] | None = None) -> Tensor:
-        """[B, T, D], as `forward_until` gives it for this block -> [B, classes]
+        """Compute logits [B, classes] of the input of block `layer`, [B, T, D].
 
         `grid` is (rows, columns) of the patches, by default that of the config's image size.
         """
@@ -237,7 +238,7 @@ class ViT(StateNames):
     def attention(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> Iterator[tuple[int, Tensor]]:
-        """[B, C, H, W] -> (layer, [B, K, T, T]) by depth; default: of all layers.
+        """Yield (layer, attention weights [B, K, T, T]) by depth; default: of all layers.
 
         Rows are queries and sum to 1; layers count from 0. One layer is in memory at a time, if
         the caller keeps none and has gradients off. Raises ConfigError for a mixer without heads.
@@ -264,16 +265,16 @@ class ViT(StateNames):
 
     @property
     def num_features(self) -> int:
-        """D, channels of the features; the classifier may see fewer: `representation_size`"""
+        """D, channels of the features; the classifier may see fewer: `representation_size`."""
         return self.config.width
 
     @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before those of the patches"""
+        """Number of tokens before those of the patches."""
         return self.config.num_prefix_tokens
 
     def get_classifier(self) -> nn.Linear:
-        """The layer that gives the logits"""
+        """Return the layer that computes the logits."""
         return self.head.linear
 
     def reset_head(self, num_classes: int, *, keep_representation: bool = False) -> None:
@@ -289,19 +290,19 @@ class ViT(StateNames):
         )
 
     def grid(self, images: Tensor) -> tuple[int, int]:
-        """(rows, columns) of patches of images; raises ConfigError where these do not fit the model."""
+        """Return (rows, columns) of patches; raise ConfigError if the images do not fit the model."""
         config = self.config
         size = check_images(images, config.channels)
         check_patch_grid(size, config.patch_size, config.trunk.stride if config.trunk else 1)
         return config.grid_of(size)
 
     def embed_patches(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, N, D], the patches of Eq. 1 times E, row after row of the image"""
+        """Project the patches of images, row by row, to [B, N, D] (Eq. 1: times E)."""
         features = images if self.trunk is None else self.trunk(images)
         return self.patch_embed(features).flatten(2).transpose(1, 2)
 
     def enter(self, patches: Tensor, tables: Tensor | None) -> Tensor:
-        """[B, N, D] -> [B, T, D]: the class token goes in front, positions are added (Eq. 1)"""
+        """Put the class token before the patches [B, N, D] and add positions (Eq. 1): [B, T, D]."""
         x = patches
         if self.class_token is not None:
             x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]

@@ -19,7 +19,7 @@ PrecisionChoice = Literal["auto", "bf16", "fp32"]
 
 @dataclass(frozen=True)
 class Hardware:
-    """One device. Makers write GB for the memory of a device and mean GiB."""
+    """A device. Makers write GB for the memory of a device and mean GiB."""
 
     name: str
     memory: int  # GiB
@@ -135,7 +135,7 @@ HARDWARE_ALIASES = {"a100": "a100-80gb", "v100": "v100-32gb"}  # where a name le
 
 
 def find_hardware(name: str) -> Hardware:
-    """The device of that name, in any case; raises ConfigError with the nearest name."""
+    """Find the device of a name, in any case; raise ConfigError with the nearest name."""
     key = name.strip().lower().replace("_", "-").replace(" ", "-")
     if key == "cpu":
         raise ConfigError(
@@ -150,7 +150,7 @@ def find_hardware(name: str) -> Hardware:
 
 
 def choose_hardware_precision(hardware: Hardware | None, asked: PrecisionChoice) -> Precision:
-    """bf16 where the hardware has it, as in training; raises ConfigError where it has no such."""
+    """Choose bf16 if the hardware has it; raise ConfigError if it lacks the one asked for."""
     if asked == "auto":
         return "bf16" if hardware and hardware.bf16 else "fp32"
     if hardware and asked == "bf16" and hardware.bf16 is None:
@@ -161,7 +161,7 @@ def choose_hardware_precision(hardware: Hardware | None, asked: PrecisionChoice)
 
 
 def get_peak_flops(hardware: Hardware, precision: Precision) -> float:
-    """FLOP/s; raises ConfigError where the table has none."""
+    """Return the peak in FLOP/s; raise ConfigError if the table has none."""
     peak = hardware.bf16 if precision == "bf16" else hardware.fp32
     if peak is None:
         raise ConfigError(

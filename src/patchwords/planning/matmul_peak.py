@@ -57,7 +57,7 @@ def _measure_matmul_peak(place: str, precision: str, threads: int) -> float:
 @torch.no_grad()
 def measure_fastest_matmul(side: int, device: torch.device, dtype: torch.dtype) -> float:
     """FLOP/s of the fastest product of two matrices of side x side; one multiplication is 2."""
-    # Noise, for a GPU is faster at numbers that are alike; its own, for nobody's draws may shift.
+    # Noise: a GPU is faster at equal numbers. A generator of its own leaves other draws alone.
     noise = torch.Generator(device).manual_seed(0)
     a, b = torch.randn(2, side, side, generator=noise, device=device).to(dtype).unbind()
     best = min(_best_seconds(product, device) for product in _matmul_variants(a, b))

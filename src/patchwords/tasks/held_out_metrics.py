@@ -12,10 +12,7 @@ from patchwords.training.training_run import TrainingRun
 
 
 def evaluate_by_objective(run: TrainingRun) -> dict[str, Any]:
-    """Evaluate the learner that a run ended with; writes objective.json.
-
-    In float32, whatever training used.
-    """
+    """Evaluate the learner at the end of a run, in float32; writes objective.json."""
     split, dataset = choose_final_split(run.data)
     device = Device(run.device.torch_device, bf16=False)
     examples = HeldOutExamples(dataset, run.objective.views(), device, run.workers)

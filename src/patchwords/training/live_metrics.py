@@ -29,7 +29,7 @@ FewShotFn = Callable[
 
 
 def build_validation(run: TrainingRun) -> Callable[[nn.Module], dict[str, Any]] | None:
-    """What evaluates the learner on validation; None where no image is held out for that."""
+    """Build the evaluation on validation images; None if there are none."""
     dataset = run.data.splits.get(VALIDATION)
     if dataset is None or not len(dataset):
         return None
@@ -47,7 +47,7 @@ def build_validation(run: TrainingRun) -> Callable[[nn.Module], dict[str, Any]] 
 def build_fewshot_probe(
     run: TrainingRun, fewshot: FewShotFn | None
 ) -> Callable[[], dict[str, Any]] | None:
-    """What probes the model as it is now; None without --fewshot-every."""
+    """Build the few-shot probe of the current model; None without --fewshot-every."""
     images = select_fewshot_images(run.config, run.data)
     if images is None:
         return None
@@ -67,7 +67,7 @@ def build_fewshot_probe(
 def build_train_display(
     run: TrainingRun, metrics: MetricsWriter, display: Display
 ) -> Callable[[Mapping[str, Any]], None]:
-    """What shows a "train" row of metrics.jsonl, and notes a spike of the loss."""
+    """Build the display of a "train" row of metrics.jsonl, which notes a spike of the loss."""
     spikes = LossSpikeDetector(
         row["loss"] for row in read_metrics(run.folder.metrics) if row["kind"] == "train"
     )
@@ -82,6 +82,6 @@ def build_train_display(
 
 
 def get_seconds_at_peak(run: TrainingRun) -> float | None:
-    """Seconds that a training image takes at the peak of all devices; None: not known."""
+    """Return seconds of a training image at the peak of all devices; None if unknown."""
     seconds = seconds_per_image_at_peak(run.start.model, run.device)
     return seconds / get_world().size if seconds else None

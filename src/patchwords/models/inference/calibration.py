@@ -1,4 +1,4 @@
-"""What numbers flow through a model: the ranges that int8 needs to know in advance.
+"""Ranges of the numbers inside a model, which int8 needs in advance.
 
 Sizes: B batch, T tokens, D width, M MLP width.
 """
@@ -23,7 +23,7 @@ ActivationRanges = dict[str, Tensor]
 
 
 def check_quantisable(model: Model) -> ViT:
-    """The model, if all of its blocks are of the kind that can be quantised."""
+    """Return the model as a ViT; raise ConfigError if int8 cannot run its blocks."""
     if not isinstance(model, ViT):
         raise ConfigError(
             "int8 is for the matrix products of a Transformer, and this model is made of "
@@ -42,7 +42,9 @@ def check_quantisable(model: Model) -> ViT:
 
 @torch.inference_mode()
 def collect_activation_ranges(model: Model, batches: Iterable[Tensor]) -> ActivationRanges:
-    """What is met on the way of images [B, C, H, W], in float32, in the model in evaluation.
+    """Collect the ranges of activations for batches of images [B, C, H, W].
+
+    The model computes in float32, in evaluation mode.
 
     Raises ConfigError for a model without blocks of plain attention, and where there is no image
     or a number on its way is not finite.
@@ -67,7 +69,7 @@ def collect_activation_ranges(model: Model, batches: Iterable[Tensor]) -> Activa
 
 
 def observe_block(block: Block, x: Tensor) -> tuple[Tensor, ActivationRanges]:
-    """[B, T, D] -> what the block gives, [B, T, D], and what went through it (Eqs. 2-3)."""
+    """Compute a block's output for [B, T, D], and the tensors inside it (Eqs. 2-3)."""
     attention, mlp = cast(Attention, block.mixer), block.mlp
     normed1 = block.norm1(x)
     gathered = attend(*attention.project(normed1)).transpose(1, 2).flatten(2)  # [B, T, D]
@@ -83,12 +85,12 @@ def observe_block(block: Block, x: Tensor) -> tuple[Tensor, ActivationRanges]:
 
 
 def channel_magnitudes(x: Tensor) -> Tensor:
-    """[B, T, D] -> [D]"""
+    """Compute the largest magnitude of each channel of [B, T, D]: [D]."""
     return x.abs().amax((0, 1))
 
 
 def widen_range(found: ActivationRanges, name: str, value: Tensor) -> None:
-    """Take a further range in."""
+    """Widen the range of a name by the values of a tensor."""
     known = found.get(name, value)
     if name.endswith("gelu"):
         found[name] = torch.stack([known[0].minimum(value[0]), known[1].maximum(value[1])])
@@ -97,7 +99,7 @@ def widen_range(found: ActivationRanges, name: str, value: Tensor) -> None:
 
 
 def list_range_shapes(model: Model) -> dict[str, tuple[int, ...]]:
-    """Of every range that `collect_activation_ranges` finds."""
+    """List the shape of each range that `collect_activation_ranges` returns, by name."""
     config = check_quantisable(model).config
     sizes = {"norm1": config.width, "gathered": config.width, "norm2": config.width, "gelu": 2}
     return {

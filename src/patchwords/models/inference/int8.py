@@ -1,4 +1,4 @@
-"""A trained model whose matrix products are of 8-bit integers, on a CPU that has VNNI.
+"""Trained models with matrix products of 8-bit integers, for CPUs with VNNI.
 
 A product of int8 is W x ~ s_w s_x W_q (x_q - 128): the rows of W have a scale s_w each, found from
 their largest magnitude; activations have one scale s_x for a layer, which must be known before the
@@ -38,7 +38,7 @@ MIN_MAGNITUDE = 1e-6  # a channel that was never seen to be anything else than z
 
 
 def find_int8_obstacle() -> str | None:
-    """Why this machine cannot compute in int8; None where it can."""
+    """Return why this machine cannot compute in int8; None if it can."""
     if not supports_packed_linear() or not hasattr(torch.ops.onednn, "qlinear_pointwise"):
         return "this build of torch is without oneDNN"
     capabilities = torch.cpu.get_capabilities()
@@ -49,7 +49,7 @@ def find_int8_obstacle() -> str | None:
 
 
 def check_int8_support(model: Model) -> None:
-    """Raise ConfigError where this machine or this model is not for int8."""
+    """Raise ConfigError if this machine or this model cannot compute in int8."""
     if (reason := find_int8_obstacle()) is not None:
         raise ConfigError(f"int8 cannot be computed here: {reason}; compute in fp32")
     check_quantisable(model)
@@ -59,11 +59,11 @@ def check_int8_support(model: Model) -> None:
 def quantise_model(
     model: Model, ranges: ActivationRanges, dtype: torch.dtype | None = None
 ) -> Model:
-    """A copy for a CPU whose blocks compute in int8; it does not learn, and `model` is untouched.
+    """Copy a model for a CPU, with blocks in int8; the copy does not learn.
 
-    `dtype` is that of the residual stream and of attention; none given: bfloat16 where that is
-    fast. The rest heeds the autocast around it. Raises ConfigError where the machine or the model
-    is of another kind.
+    `dtype` is that of the residual stream and of attention; default: bfloat16 if that is fast.
+    Layers outside the blocks follow the autocast around the call. Raises ConfigError if the
+    machine or the model cannot compute in int8.
     """
     check_int8_support(model)
     if dtype is None:
@@ -83,7 +83,7 @@ BLOCK_RANGE_NAMES = ("norm1", "gathered", "norm2", "gelu")  # what is known of a
 
 
 class QuantisedBlock(nn.Module):
-    """What a `Block` computes in evaluation, its four dense layers in int8."""
+    """A `Block` in evaluation mode with its four dense layers in int8."""
 
     def __init__(self, block: Block, ranges: ActivationRanges, dtype: torch.dtype) -> None:
         super().__init__()
@@ -106,7 +106,7 @@ class QuantisedBlock(nn.Module):
         self.fc2 = Int8Linear(mlp.fc2.weight, mlp.fc2.bias, unit, round(-least / unit))
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D] or [B, F, D]"""
+        """Compute the block's output for [B, T, D]: [B, T, D], or [B, F, D] with `num_queries`."""
         with torch.autocast("cpu", enabled=False):
             x = x.to(self.dtype)
             qkv = self.qkv(round_to_uint8(self.norm1(x)), self.dtype)  # [B, T, 3 D]
@@ -119,7 +119,7 @@ class QuantisedBlock(nn.Module):
 
 
 class ScaledLayerNorm(nn.Module):
-    """LayerNorm whose outputs are whole numbers of units, except for rounding."""
+    """LayerNorm with outputs in units of the scale of int8, before rounding."""
 
     def __init__(self, norm: nn.LayerNorm, unit: Tensor) -> None:
         super().__init__()
@@ -127,12 +127,12 @@ class ScaledLayerNorm(nn.Module):
         self.weight, self.bias = norm.weight / unit, norm.bias / unit
 
     def forward(self, x: Tensor) -> Tensor:
-        """[..., D] -> float32 [..., D]"""
+        """Normalise [..., D]; the result is float32."""
         return layer_norm(x.float(), self.weight.shape, self.weight, self.bias, self.eps)
 
 
 class Int8Linear:
-    """A dense layer of bytes: weights in int8, one scale for each output, packed for oneDNN."""
+    """Dense layer with int8 weights, one scale for each output, packed for oneDNN."""
 
     def __init__(self, weight: Tensor, bias: Tensor, scale: float, zero: int = ZERO_POINT) -> None:
         units = weight.abs().amax(1).clamp(min=MIN_MAGNITUDE) / 127  # [outputs]
@@ -143,11 +143,11 @@ class Int8Linear:
         self.no_zeros = torch.zeros(len(weight), dtype=torch.int32)  # those of the weights
 
     def __call__(self, x: Tensor, dtype: torch.dtype) -> Tensor:
-        """uint8 [..., inputs] -> [..., outputs]"""
+        """Compute [..., outputs] of uint8 [..., inputs]."""
         return self.product(x, 1.0, 0, dtype, "none", "")
 
     def gelu(self, x: Tensor, form: str, onward: Int8Linear) -> Tensor:
-        """uint8 [..., inputs] -> GELU ("none": erf, or "tanh") as the next layer takes it, uint8"""
+        """Compute the layer and GELU (`form` "none": erf, or "tanh") as uint8 for `onward`."""
         return self.product(x, onward.scale, onward.zero, torch.uint8, "gelu", form)
 
     def product(
@@ -160,7 +160,7 @@ class Int8Linear:
         return found
 
     def onto(self, x: Tensor, stream: Tensor) -> Tensor:
-        """uint8 [..., inputs], [..., outputs] -> their sum with the residual stream"""
+        """Compute the layer of uint8 [..., inputs] and add the residual stream [..., outputs]."""
         total: Tensor = torch.ops.onednn.qlinear_pointwise.binary(
             *(x, self.scale, self.zero, self.weight, self.units, self.no_zeros, stream, self.bias),
             *(1.0, 0, stream.dtype, 1.0, 0, "add", 1.0, "none", [], ""),
@@ -169,9 +169,10 @@ class Int8Linear:
 
 
 def smooth_scales(magnitudes: Tensor, weight: Tensor) -> tuple[Tensor, float]:
-    """[D] of activations and [outputs, D] -> what to divide channels by, [D], and the scale then.
+    """Compute the divisors of channels, [D], and the scale of activations after them.
 
-    SmoothQuant's Eq. 4: the columns of the weights are multiplied by the same.
+    `magnitudes` [D] are those of activations, `weight` is [outputs, D]. SmoothQuant's Eq. 4: the
+    columns of the weights are multiplied by the divisors.
     """
     x, w = magnitudes.clamp(min=MIN_MAGNITUDE), weight.abs().amax(0).clamp(min=MIN_MAGNITUDE)
     smooth = x**SMOOTHQUANT_ALPHA / w ** (1 - SMOOTHQUANT_ALPHA)
@@ -179,7 +180,7 @@ def smooth_scales(magnitudes: Tensor, weight: Tensor) -> tuple[Tensor, float]:
 
 
 def round_to_uint8(x: Tensor) -> Tensor:
-    """Numbers of units, float32, which is overwritten -> the nearest of 0 to 255, from `ZERO_POINT` on.
+    """Round float32 to uint8 around `ZERO_POINT`, clamped to 0 to 255; `x` is overwritten.
 
     By way of int8, to which torch converts four times as fast; adding 128 to its bytes wraps round.
     """

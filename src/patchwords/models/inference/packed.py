@@ -1,4 +1,4 @@
-"""A trained model made fast on a CPU: the same answers by other kernels.
+"""Trained models with faster kernels on a CPU, and the same answers.
 
 `pack_for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
 call; the dense layers take in what follows them (GELU, the sum with the residual stream), and
@@ -26,16 +26,16 @@ TOKENS_PER_CHUNK = 1600  # enough for the products, and what a block passes on s
 
 
 def supports_packed_linear() -> bool:
-    """Whether this build of torch has oneDNN's kernels for packed weights."""
+    """Return whether this build of torch has oneDNN's kernels for packed weights."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 @torch.no_grad()
 def pack_for_inference(model: Model, bf16: bool = False) -> Model:
-    """A copy for a CPU that answers as the model does now, and does not learn.
+    """Copy a model for a CPU with packed weights; the copy does not learn.
 
-    Its blocks compute in bfloat16 or in float32, whatever the autocast around it says; the rest
-    heeds that. Memory: as much again as the blocks' weights take, in bfloat16 half of it. Where
+    Its blocks compute in bfloat16 or in float32 whatever the autocast around the call is; other
+    layers follow that. Memory: as much again as the blocks' weights take, in bfloat16 half of it. Where
     this is not possible (on a GPU, of a model divided among processes, without oneDNN), or there
     is nothing to gain, it is the model itself; a block of an unusual kind is copied as it is.
     """
@@ -71,7 +71,7 @@ def is_cpu_float32(parameter: Tensor) -> bool:
 
 
 def is_plain_block(module: nn.Module) -> bool:
-    """A block with plain attention."""
+    """Return whether a module is a block with plain attention."""
     if not isinstance(module, Block) or type(module.attention) is not Attention:
         return False
     return module.attention.relative is None
@@ -82,7 +82,7 @@ def standardises_weight(module: nn.Module) -> bool:
 
 
 class PackedEncoder(Encoder):
-    """A few images at a time, through all blocks."""
+    """Encoder that takes a few images at a time through all blocks."""
 
     def __init__(self, encoder: Encoder) -> None:
         nn.Module.__init__(self)  # the parts are there already
@@ -97,7 +97,7 @@ class PackedEncoder(Encoder):
         start: int = 0,
         num_queries: int | None = None,
     ) -> Tensor:
-        """[B, T, D] -> float32 [B, T, D] or [B, F, D], as the head's weights are"""
+        """Encode [B, T, D] to float32 [B, T, D] or [B, F, D], the type of the head's weights."""
         with torch.autocast("cpu", enabled=False):  # blocks have a precision of their own
             parts = [
                 Encoder.forward(self, some, grid, tables, start, num_queries)
@@ -107,14 +107,14 @@ class PackedEncoder(Encoder):
 
 
 class PackedLinear:
-    """A dense layer over packed weights, with what may follow it in the same kernel."""
+    """Dense layer over packed weights, with GELU or a sum in the same kernel."""
 
     def __init__(self, weight: Tensor, bias: Tensor, dtype: torch.dtype) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.detach().to(dtype))
         self.bias = bias.detach().to(dtype)
 
     def __call__(self, x: Tensor, gelu: str | None = None) -> Tensor:
-        """[..., inputs] -> [..., outputs]; with `gelu` ("none": erf, or "tanh") after it"""
+        """Compute [..., outputs] of [..., inputs], then GELU if given ("none": erf, or "tanh")."""
         after = "none" if gelu is None else "gelu"
         packed: Tensor = torch.ops.mkldnn._linear_pointwise(
             x, self.weight, self.bias, after, [], gelu or ""
@@ -122,7 +122,7 @@ class PackedLinear:
         return packed
 
     def onto(self, x: Tensor, stream: Tensor) -> Tensor:
-        """[..., inputs], [..., outputs] -> their sum with the residual stream"""
+        """Compute the layer of [..., inputs] and add the residual stream [..., outputs]."""
         total: Tensor = torch.ops.mkldnn._linear_pointwise.binary(
             x, stream, self.weight, self.bias, "add"
         )
@@ -130,7 +130,7 @@ class PackedLinear:
 
 
 class PackedBlock(nn.Module):
-    """What a `Block` computes in evaluation."""
+    """A `Block` in evaluation mode, over packed weights."""
 
     def __init__(self, block: Block, dtype: torch.dtype) -> None:
         super().__init__()
@@ -145,7 +145,7 @@ class PackedBlock(nn.Module):
         self.norm1, self.norm2 = block.norm1, block.norm2
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
-        """[B, T, D] -> [B, T, D] or [B, F, D]"""
+        """Compute the block's output for [B, T, D]: [B, T, D], or [B, F, D] with `num_queries`."""
         x = x.to(self.dtype)
         qkv = self.qkv(self.normalise(x, self.norm1))
         q, k, v = qkv.unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4).unbind(0)
@@ -157,5 +157,5 @@ class PackedBlock(nn.Module):
         return self.fc2.onto(y, x)
 
     def normalise(self, x: Tensor, norm: nn.LayerNorm) -> Tensor:
-        """In bfloat16, too, sums are in float32 and the weights are those of float32."""
+        """Normalise with sums and weights in float32, in bfloat16 as well."""
         return layer_norm(x, norm.normalized_shape, norm.weight, norm.bias, norm.eps)

@@ -16,7 +16,7 @@ from patchwords.models.mixers.mixer import Mixer
 
 
 class PoolingMixer(Mixer):
-    """The mean of the 3x3 patches around, those on the grid only, minus the patch itself.
+    """Mean of the 3x3 patches around, without those outside the grid, minus the patch itself.
 
     The block adds its input to that: hence the minus (PoolFormer, Sec. 3.2).
     """
@@ -35,7 +35,7 @@ class PoolingMixer(Mixer):
 
 
 class IdentityMixer(Mixer):
-    """No mixing at all: the branch is what LayerNorm gives, as in IdentityFormer."""
+    """No mixing: the branch is the output of LayerNorm, as in IdentityFormer."""
 
     traits: ClassVar = MIXERS["identity"].traits
 

@@ -28,11 +28,11 @@ class Mixer(StateNames):
 
     @classmethod
     def build(cls, config: ViTConfig, layer: int) -> Mixer:
-        """The mixer of a block; blocks count from 0."""
+        """Build the mixer of a block; blocks count from 0."""
         return cls(config, layer)
 
     def forward(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
-        """[B, N, D] -> [B, N, D]; `grid` is (rows, columns) of the patches
+        """Mix the patches [B, N, D]; `grid` is their (rows, columns).
 
         With the trait `has_class_token` it is [B, T, D], and a third argument `num_queries` asks
         for the first F tokens alone: [B, F, D].
@@ -43,7 +43,7 @@ class Mixer(StateNames):
     def resize(
         cls, weights: Mapping[str, Tensor], old: ViTConfig, new: ViTConfig, layer: int
     ) -> dict[str, Tensor]:
-        """Its state dict on the grid of `old` -> on the grid of `new`; by default unchanged."""
+        """Fit its state dict to the grid of `new`; by default unchanged."""
         return dict(weights)
 
     @classmethod

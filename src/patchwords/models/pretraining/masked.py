@@ -49,9 +49,9 @@ class PatchCorruption:
 
 
 class MaskedViT(nn.Module):
-    """A ViT with what it learns by: the mask embedding, and the layer that predicts.
+    """ViT with a mask embedding and a layer that predicts the corrupted patches.
 
-    The ViT's own head takes no part and does not learn.
+    The ViT's own head is not used and does not learn.
     """
 
     def __init__(self, vit: ViT, outputs: int, seed: int = 0) -> None:
@@ -69,7 +69,7 @@ class MaskedViT(nn.Module):
                     parameter.copy_(make_initial_values(name, parameter.shape, vit.config, seed))
 
     def forward(self, images: Tensor, corruption: PatchCorruption) -> Tensor:
-        """[B, C, H, W] -> [B, R, V], predictions for the corrupted patches"""
+        """Compute predictions [B, R, V] for the corrupted patches of images [B, C, H, W]."""
         vit = self.vit
         grid = vit.grid(images)
         tables = vit.positions(grid, images)
@@ -83,13 +83,13 @@ class MaskedViT(nn.Module):
 
 
 def corrupt_patches(patches: Tensor, corruption: PatchCorruption, mask_token: Tensor) -> Tensor:
-    """[B, N, D], mask embedding [1, 1, D] -> [B, N, D]"""
+    """Corrupt patch embeddings [B, N, D]; `mask_token` is [1, 1, D]."""
     moved = gather_patches(patches, corruption.sources)
     return torch.where(corruption.masked[..., None], mask_token.to(moved.dtype), moved)
 
 
 def gather_patches(values: Tensor, places: Tensor) -> Tensor:
-    """[B, N, D], int64 [B, R] -> [B, R, D]"""
+    """Gather [B, R, D] from [B, N, D] at int64 places [B, R]."""
     return values.gather(1, places[..., None].expand(-1, -1, values.shape[-1]))
 
 

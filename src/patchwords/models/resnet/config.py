@@ -1,4 +1,4 @@
-"""What a ResNet (BiT) is made of: the paper's baseline (Sec. 4.1)."""
+"""Configuration of a ResNet (BiT), the paper's baseline (Sec. 4.1), and of other stems."""
 
 from __future__ import annotations
 
@@ -78,29 +78,29 @@ class TrunkConfig:
 
     @property
     def channels(self) -> int:
-        """Of the last feature map."""
+        """Channels of the last feature map."""
         if not self.units:
             return self.root_channels
         return BOTTLENECK_EXPANSION * self.root_channels * 2 ** (len(self.units) - 1)
 
     @property
     def stride(self) -> int:
-        """Pixels of the image between two neighbours of the last feature map."""
+        """Pixels of the image between two cells of the last feature map."""
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(rows, columns) of the last feature map: every halving rounds up, in both paddings."""
+        """Return (rows, columns) of the last feature map; every halving rounds up."""
         return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrunkConfig:
-        """The config of `dataclasses.asdict`, also after JSON made lists of tuples."""
+        """Build from the values of `dataclasses.asdict`; lists of JSON become tuples."""
         check_known_settings(values, TRUNK_SETTINGS, "a ResNet's trunk")
         return cls(**values)
 
 
 def halve_grid(grid: tuple[int, int]) -> tuple[int, int]:
-    """What a stride of 2 leaves of (rows, columns)."""
+    """Halve (rows, columns), rounded up, as a stride of 2 does."""
     return -(-grid[0] // 2), -(-grid[1] // 2)
 
 
@@ -118,7 +118,7 @@ BIT_TRUNK = TrunkConfig(
 
 @dataclass(frozen=True)
 class ResNetConfig:
-    """The shape and the numerics of a ResNet; it is checked when made, and goes through JSON."""
+    """Shape and numerics of a ResNet, checked when it is built."""
 
     trunk: TrunkConfig = BIT_TRUNK
     image_size: tuple[int, int] = (224, 224)  # (H, W) that it is meant for; it takes any
@@ -141,30 +141,30 @@ class ResNetConfig:
 
     @property
     def layers(self) -> int:
-        """Residual units: what `--train last:N` and layer-wise decay count."""
+        """Number of residual units, which `--train last:N` and layer-wise decay count."""
         return sum(self.trunk.units)
 
     @property
     def summary(self) -> str:
-        """What the head sees, in a few words."""
+        """The input of the head in a few words."""
         return f"{self.grid[0]}x{self.grid[1]} features of {self.trunk.channels:,} channels"
 
     def with_settings(self, **settings: Any) -> ResNetConfig:
-        """The same model with these fields, or fields of its trunk, changed."""
+        """Copy the config with these fields, or fields of its trunk, changed."""
         check_known_settings(settings, [*RESNET_SETTINGS, *TRUNK_SETTINGS], "a ResNet")
         own = {name: value for name, value in settings.items() if name in RESNET_SETTINGS}
         of_trunk = {name: value for name, value in settings.items() if name in TRUNK_SETTINGS}
         return replace(self, trunk=replace(own.pop("trunk", self.trunk), **of_trunk), **own)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold; `from_dict` takes them back."""
+        """Return plain values that JSON can hold; `from_dict` reads them."""
         values = asdict(self)
         trunk = values["trunk"] | {"units": list(self.trunk.units)}
         return values | {"image_size": list(self.image_size), "trunk": trunk}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ResNetConfig:
-        """The config of `to_dict`; what is missing takes its default, what is unknown raises."""
+        """Build from the values of `to_dict`; missing ones take defaults, unknown ones raise."""
         check_known_settings(values, RESNET_SETTINGS, "a ResNet")
         trunk = TrunkConfig.from_dict(values["trunk"]) if "trunk" in values else BIT_TRUNK
         return cls(**{**values, "trunk": trunk})
@@ -193,21 +193,21 @@ class ConvStemConfig:
 
     @property
     def channels(self) -> int:
-        """Of the last feature map."""
+        """Channels of the last feature map."""
         return self.layer_channels[-1]
 
     @property
     def stride(self) -> int:
-        """Pixels of the image between two neighbours of the last feature map."""
+        """Pixels of the image between two cells of the last feature map."""
         return int(2 ** len(self.layer_channels))
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
-        """(rows, columns) of the last feature map: every halving rounds up."""
+        """Return (rows, columns) of the last feature map; every halving rounds up."""
         return -(-image_size[0] // self.stride), -(-image_size[1] // self.stride)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> ConvStemConfig:
-        """The config of `dataclasses.asdict`, also after JSON made lists of tuples."""
+        """Build from the values of `dataclasses.asdict`; lists of JSON become tuples."""
         check_known_settings(values, CONV_STEM_SETTINGS, "a convolutional stem")
         return cls(**values)
 

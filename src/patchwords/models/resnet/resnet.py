@@ -20,7 +20,7 @@ from patchwords.models.resnet.trunk import Trunk, make_group_norm
 
 
 class ResNet(nn.Module):
-    """Images in [-1, 1] to logits. `create_model` gives one with initial weights."""
+    """ResNet (BiT): images in [-1, 1] to logits. `create_model` builds one with weights."""
 
     def __init__(self, config: ResNetConfig) -> None:
         super().__init__()
@@ -31,26 +31,26 @@ class ResNet(nn.Module):
         self.head = AveragePoolHead(trunk.channels, config.num_classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, classes]"""
+        """Compute logits [B, classes] of images [B, C, H, W]."""
         return self.forward_head(self.forward_features(images))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C', h, w], after the final GroupNorm and ReLU"""
+        """Compute the feature map [B, C', h, w] after the final GroupNorm and ReLU."""
         check_images(images, self.config.channels)
         return self.finish(self.trunk(images))
 
     def represent(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C'], what the classifier sees"""
+        """Compute the features that the classifier sees, [B, C'], of images [B, C, H, W]."""
         return self.forward_head(self.forward_features(images), pre_logits=True)
 
     def forward_head(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, C', h, w] -> [B, classes], or with `pre_logits` what the classifier sees, [B, C']"""
+        """Compute logits of a feature map [B, C', h, w]; with `pre_logits` the features before."""
         return self.head(features, pre_logits)
 
     def forward_intermediates(
         self, images: Tensor, layers: Sequence[int] | None = None
     ) -> dict[int, Tensor]:
-        """[B, C, H, W] -> {unit: [B, c, h', w']}, outputs of residual units.
+        """Compute outputs of residual units by index, each [B, c, h', w'].
 
         Units count through all stages from 0, or from the end if negative, and are the keys as
         given; default: all. Nothing is computed after the deepest one.
@@ -70,7 +70,7 @@ class ResNet(nn.Module):
         return {layer: outputs[layer % count] for layer in keys}
 
     def forward_dense(self, images: Tensor, layers: Sequence[int] | None = None) -> Tensor:
-        """[B, C, H, W] -> [B, C', h, w], `forward_features`; or outputs of units of one stage
+        """Compute `forward_features`, [B, C', h, w], or outputs of units of one stage.
 
         Outputs of several units are joined along the channels, as a ViT's `forward_dense` does.
         """
@@ -86,21 +86,21 @@ class ResNet(nn.Module):
         return torch.cat(maps, dim=1)
 
     def forward_until(self, images: Tensor, layer: int) -> Tensor:
-        """[B, C, H, W] -> [B, c, h', w'], what enters unit `layer`; after the last for `layers`"""
+        """Compute the input of unit `layer`, [B, c, h', w']; `layers`: the output of the last."""
         if check_layer_boundary(layer, self.config.layers) == 0:
             check_images(images, self.config.channels)
             return self.trunk.root(images)
         return self.forward_intermediates(images, [layer - 1])[layer - 1]
 
     def forward_from(self, x: Tensor, layer: int) -> Tensor:
-        """[B, c, h', w'], as `forward_until` gives it for this unit -> [B, classes]"""
+        """Compute logits [B, classes] of the input of unit `layer`, [B, c, h', w']."""
         check_layer_boundary(layer, self.config.layers)
         for unit in islice(self.trunk.units(), layer, None):
             x = unit(x)
         return self.forward_head(self.finish(x))
 
     def finish(self, features: Tensor) -> Tensor:
-        """[B, C', h, w] kept: the final norm. Units of form "post" end in a ReLU, and have none."""
+        """Apply the final norm. Units of form "post" end in a ReLU and have none."""
         return features if self.norm is None else relu(self.norm(features))
 
     def attention(
@@ -111,11 +111,11 @@ class ResNet(nn.Module):
 
     @property
     def num_features(self) -> int:
-        """C', channels of the features that the classifier sees"""
+        """C', channels of the features that the classifier sees."""
         return self.config.trunk.channels
 
     def get_classifier(self) -> nn.Linear:
-        """The layer that gives the logits"""
+        """Return the layer that computes the logits."""
         return self.head.linear
 
     def reset_head(self, num_classes: int) -> None:
@@ -127,20 +127,20 @@ class ResNet(nn.Module):
 
 
 class AveragePoolHead(nn.Module):
-    """The mean over space and the classifier."""
+    """Mean over space, then the classifier."""
 
     def __init__(self, channels: int, num_classes: int) -> None:
         super().__init__()
         self.linear = nn.Linear(channels, num_classes)
 
     def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, C', h, w] -> [B, classes], or with `pre_logits` [B, C']"""
+        """Compute logits of a feature map [B, C', h, w]; with `pre_logits` its mean, [B, C']."""
         return self.classify(self.pooled(features), pre_logits)
 
     def pooled(self, features: Tensor) -> Tensor:
-        """[B, C', h, w] -> [B, C']"""
+        """Average a feature map [B, C', h, w] over space: [B, C']."""
         return features.mean(dim=(2, 3))
 
     def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
-        """[B, C'] -> [B, classes], or with `pre_logits` as it is"""
+        """Compute logits of pooled features [B, C']; with `pre_logits` return them."""
         return y if pre_logits else self.linear(y)

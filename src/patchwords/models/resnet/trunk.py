@@ -40,7 +40,7 @@ class StdConv(nn.Conv2d):
         self.margin = config.padding
 
     def forward(self, x: Tensor) -> Tensor:
-        """[B, I, H, W] -> [B, O, ceil(H / stride), ceil(W / stride)]"""
+        """Convolve images [B, I, H, W] to [B, O, ceil(H / stride), ceil(W / stride)]."""
         size, stride = self.kernel_size[0], self.stride[0]
         top, bottom, left, right = compute_padding(x, size, stride, self.margin)
         if (top, left) != (bottom, right):  # the convolution itself pads both ends alike
@@ -51,11 +51,11 @@ class StdConv(nn.Conv2d):
 
 
 def standardise_weight(weight: Tensor, form: str) -> Tensor:
-    """[O, I, k, k] -> the same, each output's kernel with mean 0 and standard deviation about 1.
+    """Standardise the kernel of each output of [O, I, k, k]: mean 0, deviation about 1.
 
     Statistics are those of the population, over I, k and k. `form` says where the small number
-    stands (TrunkConfig.standardise): under the root or beside it. Of a constant kernel the
-    deviation is 0, where torch takes the root's gradient for 0: no NaN comes back.
+    stands (TrunkConfig.standardise): under the root or next to it. The deviation of a
+    constant kernel is 0; torch takes 0 as the gradient of that root, so no NaN comes back.
     """
     # bfloat16 cannot tell the small numbers from 0; a mean over thousands of weights needs more.
     exact = weight.to(torch.promote_types(weight.dtype, torch.float32))
@@ -70,7 +70,7 @@ def standardise_weight(weight: Tensor, form: str) -> Tensor:
 
 
 def compute_padding(x: Tensor, size: int, stride: int, padding: str) -> tuple[int, int, int, int]:
-    """By how much to pad [B, C, H, W] above, below, left and right: ceil(H / stride) windows fit.
+    """Compute the padding (top, bottom, left, right) with which ceil(H / stride) windows fit.
 
     - same: XLA's SAME, as much as the last window needs, one more behind than before if odd;
     - symmetric: half a window at each end.
@@ -132,14 +132,14 @@ class PositionSensitiveAxialAttention(nn.Module):
         return y.movedim((0, 1, 2, 3), (0, 5 - self.axis, self.axis, 1))
 
     def offsets(self, length: int) -> Tensor:
-        """[n, n, 2 Dv], the embedding of each (query, key) on a line of this length"""
+        """Look up the embedding of each (query, key) on a line of n places: [n, n, 2 Dv]."""
         place = torch.arange(length, device=self.relative.device)
         offset = place[:, None] - place + length - 1  # from 0 up
         return resize_axis_table(self.relative, length)[offset]
 
 
 def resize_axis_table(table: Tensor, length: int) -> Tensor:
-    """[offsets, d] -> [2 length - 1, d]: linear between offsets; the ends and the middle stay."""
+    """Resize [offsets, d] to [2 length - 1, d], linearly; the ends and the middle stay."""
     if table.shape[0] == 2 * length - 1:
         return table
     if length == 1:  # one offset is left, and it is 0; interpolation would take an end
@@ -172,14 +172,14 @@ class Trunk(nn.Module):
             self.stages.append(nn.Sequential(*units))
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C', h, w], of the last unit; h, w: TrunkConfig.grid"""
+        """Compute the output of the last unit, [B, C', h, w]; h, w are TrunkConfig.grid."""
         x = self.root(images)
         for unit in self.units():
             x = unit(x)
         return x
 
     def units(self) -> Iterator[nn.Module]:
-        """The units of all stages by depth."""
+        """List the units of all stages by depth."""
         for stage in self.stages:
             yield from stage.children()
 
@@ -195,7 +195,7 @@ class Root(nn.Module):
         self.border = POOL_PADDING_LOWEST if config.pool_padding == "lowest" else 0.0
 
     def forward(self, images: Tensor) -> Tensor:
-        """[B, C, H, W] -> [B, C', ceil(H/4), ceil(W/4)]"""
+        """Compute [B, C', ceil(H/4), ceil(W/4)] of images [B, C, H, W]."""
         x = self.conv(images)  # [B, C', ceil(H/2), ceil(W/2)]
         if self.norm is not None:
             x = relu(self.norm(x))

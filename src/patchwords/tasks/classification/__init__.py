@@ -27,7 +27,7 @@ from patchwords.weights.pretrained import Pretrained
 
 
 class Classification(Objective):
-    """Cross-entropy of the class labels, and accuracy: what fine-tuning does."""
+    """Classification: cross-entropy of the class labels, and accuracy."""
 
     needs_labels = True
     primary_metric, higher_is_better = "accuracy", True
@@ -46,7 +46,7 @@ class Classification(Objective):
         return data.classes
 
     def sample_weights(self, train: ImageDataset) -> np.ndarray | None:
-        """With --balance sample every class is drawn equally often."""
+        """Weigh images so that --balance sample draws every class equally often."""
         if self.config.recipe.balance != "sample":
             return None
         weights = compute_class_weights(torch.from_numpy(train.count_per_class()))
@@ -62,7 +62,7 @@ class Classification(Objective):
         return backbone.model
 
     def prepare(self, batch: ImageBatch, step: int) -> ImageBatch:
-        """MixUp and CutMix, after which a target is a share of each class."""
+        """Apply MixUp and CutMix, after which a target is a share of each class."""
         augment, seed = self.config.augment, self.config.seed
         images, targets = mix_images(
             batch.images, batch.targets, augment, seed, self.num_classes, step
@@ -72,7 +72,7 @@ class Classification(Objective):
     def loss(
         self, learner: nn.Module, batch: ImageBatch, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Targets are int64 [B], or after MixUp and CutMix float [B, classes]."""
+        """Compute the loss of targets int64 [B], or float [B, classes] after mixing."""
         logits = self.forward(learner, batch)
         losses = self.class_loss(
             logits,
@@ -84,7 +84,7 @@ class Classification(Objective):
         return losses.mean(), {"accuracy": correct / len(batch)}
 
     def forward(self, learner: nn.Module, batch: ImageBatch) -> Tensor:
-        """-> logits [B, classes]"""
+        """Compute logits [B, classes]."""
         images = batch.images
         if images.dtype == torch.uint8:  # else cached activations of the frozen layers
             images = self.preprocess.normalise(images)
@@ -94,13 +94,13 @@ class Classification(Objective):
     def held_out_loss(
         self, learner: nn.Module, batch: ImageBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The plain loss, whatever that of training weighs or smooths."""
+        """Compute the plain loss, without weights or smoothing of training."""
         logits = self.forward(learner, batch)
         correct = count_correct(logits, batch.targets)
         return self.class_loss(logits, batch.targets).mean(), {"accuracy": correct / len(batch)}
 
     def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
-        """Plain cross-entropy and accuracy, by the faster path of prediction."""
+        """Evaluate plain cross-entropy and accuracy by the faster path of prediction."""
         if examples.cached is not None:
             return super().evaluate(learner, examples)
         return evaluate_classifier(

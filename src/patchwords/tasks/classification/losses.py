@@ -17,7 +17,7 @@ def classification_loss(
     label_smoothing: float = 0.0,
     class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Softmax cross-entropy of each image: [B, classes], [B] or [B, classes] -> [B].
+    """Compute the softmax cross-entropy of each image, [B], of logits [B, classes].
 
     Targets are class indices, or, after MixUp and CutMix, shares that sum to 1. Computed in
     float32 whatever the logits are. Class weights have a mean of 1 over the training images, so
@@ -39,7 +39,7 @@ def sigmoid_loss(
     label_smoothing: float = 0.0,
     class_weights: Tensor | None = None,
 ) -> Tensor:
-    """Every class as a yes or no of its own, summed over the classes: -> [B].
+    """Compute the binary cross-entropy of each image, [B], summed over the classes.
 
     As `sigmoid_xent` in utils.py of big_vision. Targets, smoothing and weights are those of
     `classification_loss`; the weight of an image is that of its class.
@@ -53,7 +53,7 @@ def sigmoid_loss(
 
 
 def compute_class_weights(counts: Tensor) -> Tensor:
-    """[classes] images per class -> [classes] weights: rare classes weigh more, mean image 1.
+    """Compute class weights of images per class: rare ones weigh more, the mean image 1.
 
     >>> compute_class_weights(torch.tensor([10, 30]))
     tensor([2.0000, 0.6667])
@@ -63,6 +63,6 @@ def compute_class_weights(counts: Tensor) -> Tensor:
 
 
 def count_correct(logits: Tensor, targets: Tensor) -> Tensor:
-    """[] how many images have their (largest) target on top."""
+    """Count the images whose (largest) target has the highest logit, as []."""
     wanted = targets if targets.dim() == 1 else targets.argmax(-1)
     return (logits.argmax(-1) == wanted).sum()

@@ -23,7 +23,7 @@ from patchwords.weights.pretrained import Pretrained
 
 
 class SupervisedPretraining(Classification):
-    """Classes by a head of two layers (Sec. 3.1), by softmax or each class by itself."""
+    """Supervised pre-training: a head of two layers (Sec. 3.1), by softmax or sigmoids."""
 
     def __init__(self, config: FinetuneConfig, preprocess: Preprocess) -> None:
         super().__init__(config, preprocess)
@@ -42,7 +42,7 @@ class SupervisedPretraining(Classification):
         return config, [ResolvedSetting("objective", "supervised", "classes"), *of_loss, *of_head]
 
     def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
-        """By the loss that the run trains on."""
+        """Evaluate by the loss that the run trains on."""
         evaluate = Objective.evaluate if self.sigmoid else Classification.evaluate
         return evaluate(self, learner, examples)
 
@@ -50,7 +50,7 @@ class SupervisedPretraining(Classification):
 def resolve_loss(
     config: PretrainConfig, classes: int
 ) -> tuple[PretrainConfig, list[ResolvedSetting]]:
-    """Softmax, if nobody says otherwise; for sigmoids, a bias that fits the number of classes."""
+    """Choose softmax by default; for sigmoids, a bias that fits the number of classes."""
     loss = config.learn.loss or "softmax"
     why = describe_setting_source(config) if config.learn.loss else "one label an image"
     choices = [ResolvedSetting("loss", loss, why)]
@@ -65,7 +65,7 @@ def resolve_loss(
 def resolve_head(
     config: PretrainConfig, origin: Pretrained | None
 ) -> tuple[PretrainConfig, list[ResolvedSetting]]:
-    """A tanh layer as wide as the model, if nobody says otherwise; a ResNet has none."""
+    """Choose a tanh layer as wide as the model by default; a ResNet has none."""
     width = resolve_model_width(config, origin)
     head = config.learn.head or ("linear" if width is None else "tanh")
     if head == "tanh" and width is None:
@@ -80,7 +80,7 @@ def resolve_head(
 
 
 def compute_uniform_head_bias(classes: int) -> float:
-    """The bias at which a sigmoid gives every class the probability 1 / classes.
+    """Compute the bias at which a sigmoid gives every class the probability 1 / classes.
 
     big_vision's configs have the same to two digits: -6.9 for ImageNet's 1,000, -10 for the
     21,843 of ImageNet-21k.
@@ -92,7 +92,7 @@ def compute_uniform_head_bias(classes: int) -> float:
 
 
 def resolve_model_width(config: FinetuneConfig, origin: Pretrained | None) -> int | None:
-    """D of the ViT that will be trained; None for a ResNet."""
+    """Return the width D of the ViT to be trained; None for a ResNet."""
     named = origin.model.config if origin else resolve_model(config.model or DEFAULT_MODEL).config
     if not isinstance(named, ViTConfig):
         return None

@@ -27,7 +27,7 @@ MetricSums = dict[str, Tensor]  # the loss and the metrics, each summed over the
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What stays the same from step to step."""
+    """Settings that are the same in every step."""
 
     device: Device
     seed: int
@@ -80,13 +80,13 @@ def accumulate_gradients(
 def compute_loss(
     state: TrainState, objective: Objective, batch: ImageBatch, settings: StepSettings
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The objective's loss and metrics; those of a blank sample where there is none."""
+    """Compute the objective's loss and metrics; of a blank sample if there is none."""
     with settings.device.autocast():
         return objective.loss(state.forward, batch if len(batch) else batch.blank(), state.step)
 
 
 def sum_over_processes(sums: MetricSums) -> MetricSums:
-    """The sums of all shares."""
+    """Sum metrics over all processes."""
     if get_world().size == 1:
         return sums
     totals = all_reduce_sum(torch.stack([value.double() for value in sums.values()])).unbind()

@@ -26,14 +26,14 @@ SECONDS_BETWEEN_SAVES = 600.0  # at least this often, however far apart `save_ev
 
 
 class MetricsWriter(Protocol):
-    """Takes the rows of metrics.jsonl."""
+    """Writer of the rows of metrics.jsonl."""
 
     def write(self, row: Mapping[str, Any]) -> None: ...
 
 
 @dataclass(frozen=True)
 class LoopCallbacks:
-    """What the loop calls."""
+    """Functions that the loop calls."""
 
     prepare: Callable[[Any, int], ImageBatch]  # (batch, step) -> the batch as the step takes it
     evaluate: Callable[[nn.Module], dict[str, Any]] | None  # -> metrics by name, images, split
@@ -179,7 +179,7 @@ def save_on_data_error(
 
 
 def time_batches(batches: Iterable[Any]) -> Iterator[tuple[Any, float]]:
-    """Each batch, and the seconds that were spent waiting for it."""
+    """Yield each batch and the seconds spent waiting for it."""
     iterator = iter(batches)
     while True:
         clock = time.perf_counter()

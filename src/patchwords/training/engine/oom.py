@@ -26,7 +26,7 @@ MEMORY_TRIAL_STEPS = 2  # the second has the optimizer's state in memory, too
 def accumulate_within_memory(
     state: TrainState, objective: Objective, batch: SharedBatch, settings: StepSettings
 ) -> MetricSums:
-    """As `accumulate_gradients`; the micro-batch is halved until it fits the memory."""
+    """Call `accumulate_gradients`, halving the micro-batch until it fits the memory."""
     alone = len(batch.sizes) == 1
     if objective.splittable and is_ddp(state.forward):
         _fit_micro_batch(state, objective, batch, settings)
@@ -59,7 +59,7 @@ def _try_accumulate(
     settings: StepSettings,
     exchange: bool = True,
 ) -> MetricSums | None:
-    """As `accumulate_gradients`; None where a GPU's memory does not hold a part."""
+    """Call `accumulate_gradients`; None if a part does not fit the memory of the GPU."""
     try:
         return accumulate_gradients(state, objective, batch, settings, exchange)
     except torch.cuda.OutOfMemoryError:
@@ -69,7 +69,7 @@ def _try_accumulate(
 
 
 def _halve_micro_batch(state: TrainState) -> None:
-    """Outside the handler of the error, whose traceback still holds the activations."""
+    """Halve it outside the error's handler, whose traceback still holds the activations."""
     state.optimizer.zero_grad(set_to_none=True)
     torch.cuda.empty_cache()
     state.micro_batch = (state.micro_batch + 1) // 2

@@ -3,7 +3,7 @@
     step-00000300/
       plain.pt            values that are not tensors, and the place of each tensor
       __0_0.distcp ...    the shards of process 0, and so on (torch.distributed.checkpoint)
-      .metadata           which piece of which tensor is in which file
+      .metadata           the file of each piece of each tensor
       sha256              checksums of all files
 
 A save copies the shards of its step into the memory of the host; `dcp.async_save` writes the copy
@@ -11,7 +11,7 @@ in a thread while training goes on. The threads of all processes exchange by a p
 their own: two threads that shared one would take each other's messages.
 
 Any number of processes can read a checkpoint, sharded or not. Like state.pt it cannot run code:
-tensors are read with `weights_only=True`, and of the pickled .metadata only data classes of
+tensors are read with `weights_only=True`, and from the pickled .metadata only data classes of
 torch.distributed.checkpoint are made.
 """
 

@@ -31,7 +31,7 @@ from patchwords.training.plan import TrainingPlan
 
 @dataclass
 class TrainState:
-    """What training changes; `to_dict` is a checkpoint."""
+    """State that training changes; `to_dict` is a checkpoint."""
 
     model: nn.Module
     optimizer: torch.optim.Optimizer
@@ -47,7 +47,7 @@ class TrainState:
 
     @property
     def forward(self) -> nn.Module:
-        """What a training step calls: the model, DDP around it, or its layers that learn."""
+        """The module that a training step calls: the model, DDP around it, or layers that learn."""
         return self.model if self.wrapped is None else self.wrapped
 
     def to_dict(self) -> dict[str, Any]:

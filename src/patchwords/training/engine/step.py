@@ -26,7 +26,7 @@ from patchwords.training.objectives import Objective
 def train_step(
     state: TrainState, objective: Objective, share: ImageBatch, settings: StepSettings
 ) -> StepMetrics | None:
-    """One batch -> one update of `state`; None, and no update, where no process has a sample."""
+    """Update `state` by one batch; None, and no update, if no process has a sample."""
     batch = SharedBatch.of(share)
     if not len(batch):
         state.step += 1

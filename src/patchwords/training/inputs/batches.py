@@ -62,7 +62,7 @@ def record_bad_images(
 
 
 def build_batch_preparer(run: TrainingRun) -> Callable[[ImageBatch, int], ImageBatch]:
-    """What makes of a decoded batch the batch of a step: on the device, augmented."""
+    """Build the function that puts a decoded batch on the device and augments it."""
     views = {} if run.front is not None else run.objective.views().train  # else augmented already
 
     def prepare(batch: ImageBatch, step: int) -> ImageBatch:

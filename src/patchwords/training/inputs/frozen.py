@@ -30,13 +30,13 @@ from patchwords.training.plan import ResolvedSetting, TrainingPlan
 
 @dataclass(frozen=True)
 class FrozenBackbone:
-    """A model, split where `--train` says."""
+    """Model split at the layer that `--train` names."""
 
     model: Model
     first: int  # the first layer that learns; the number of layers: the head alone does
 
     def activations(self, images: Tensor) -> Tensor:
-        """Normalised [B, C, H, W] -> what the frozen layers make of them"""
+        """Compute the output of the frozen layers for normalised images [B, C, H, W]."""
         model = self.model
         if self.first < model.config.layers:
             return model.forward_until(images, self.first)
@@ -49,7 +49,7 @@ class FrozenBackbone:
         return features if self.pool_learns else model.head.pooled(features)
 
     def rest(self, activations: Tensor) -> Tensor:
-        """-> [B, classes]"""
+        """Compute logits [B, classes] of activations."""
         model = self.model
         if self.first < model.config.layers:
             return model.forward_from(activations, self.first)
@@ -74,7 +74,7 @@ class FrozenBackbone:
         return config.dropout > 0 or (config.drop_path > 0 and self.first > 1)
 
     def of_one(self, preprocess: Preprocess, device: Device) -> Tensor:
-        """The activations of one black image [1, ...], for their shape and type."""
+        """Compute activations of one black image, [1, ...], for their shape and type."""
         shape = (1, preprocess.channels, *preprocess.image_size)
         black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
         with torch.no_grad(), device.autocast():
@@ -82,7 +82,7 @@ class FrozenBackbone:
 
 
 class FrozenTail(nn.Module):
-    """What a training step calls where activations are cached: the layers that learn."""
+    """Layers that learn, which a training step calls on cached activations."""
 
     def __init__(self, front: FrozenBackbone) -> None:
         super().__init__()
@@ -93,7 +93,7 @@ class FrozenTail(nn.Module):
         return self
 
     def forward(self, activations: Tensor) -> Tensor:
-        """-> [B, classes]"""
+        """Compute logits [B, classes] of activations."""
         return self.front.rest(activations)
 
 

@@ -93,7 +93,7 @@ class ActivationCache:
 
     @cached_property
     def like(self) -> Tensor:
-        """[1, ...], activations of one image, for their shape and type"""
+        """Activations of one image, [1, ...], for their shape and type."""
         return self.front.of_one(self.job.start.preprocess, self.job.device).cpu()
 
     @cached_property
@@ -152,7 +152,7 @@ class ActivationCache:
         file.finish({"part": part.name})
 
     def rows(self, part: CachePart, span: range, batch: ImageBatch) -> np.ndarray | None:
-        """[64, R], of the last block fewer, zeros for a bad image; None where all are bad"""
+        """Return rows [64 or fewer, R], zeros for a bad image; None if all are bad."""
         if not len(batch.indices):
             return None
         values = to_storage_dtype(self.compute(part, batch)).flatten(1).numpy()  # [B, R]
@@ -162,7 +162,7 @@ class ActivationCache:
 
     @torch.no_grad()
     def compute(self, part: CachePart, batch: ImageBatch) -> Tensor:
-        """[B, ...] as a training step would have them, or an evaluation, on the device"""
+        """Compute activations [B, ...] as a training step or an evaluation would."""
         job, trains = self.job, part.epoch is not None
         images = batch.images.to(job.device.torch_device, non_blocking=True)
         job.state.model.train(trains)
@@ -172,7 +172,7 @@ class ActivationCache:
             return self.front.activations(job.start.preprocess.normalise(images))
 
     def batches(self, plan: Iterable[Sequence[SampleKey]]) -> Iterator[ImageBatch]:
-        """The batches of a plan, with activations [B, ...] for images."""
+        """Yield the batches of a plan, with activations [B, ...] in place of images."""
         labels, drawn_at = torch.from_numpy(self.train.labels), self.job.config.augment.drawn_at
         views = [self.kept(f"view-{view}") for view in range(self.views)]
         pin = self.job.device.type == "cuda"
@@ -192,7 +192,7 @@ class ActivationCache:
             yield ImageBatch({IMAGE: values}, labels[samples], samples, epochs, repeats, bad)
 
     def validation_batches(self) -> Iterator[ImageBatch]:
-        """The validation images that can be read, in order."""
+        """Yield batches of the validation images that can be read, in order."""
         kept = self.kept(VALIDATION)
         labels = torch.from_numpy(self.job.data.splits[VALIDATION].labels)  # [n]
         readable = torch.tensor([i for i in range(len(labels)) if i not in kept.reasons])
@@ -205,7 +205,7 @@ class ActivationCache:
         return CachedView(*self.file(name).read())
 
     def loaded(self, rows: Sequence[np.ndarray]) -> Tensor:
-        """B times [R], as they are on the disk -> [B, ...] as they were computed"""
+        """Restore activations [B, ...] from B rows [R] of the disk."""
         if not rows:
             return self.like[:0]
         values = torch.from_numpy(np.stack(rows)).view(self.like.dtype)

@@ -50,7 +50,7 @@ EVAL_BATCH_SIZE = 64
 
 @dataclass(frozen=True)
 class Views:
-    """What one sample becomes: one or several crops, each of its own size, and its target."""
+    """Views of one sample: one or several crops, each of its own size, and its target."""
 
     train: Transforms
     evaluate: Transforms
@@ -59,7 +59,7 @@ class Views:
 
 
 class Objective(ABC):
-    """What a run learns by.
+    """Objective of a training run: targets, loss, metrics and evaluation.
 
     An object of it belongs to one run, and `build` is called before all other methods. What
     training changes belongs into the learner, whose weights and buffers a checkpoint holds.
@@ -76,71 +76,71 @@ class Objective(ABC):
     default_recipe: ClassVar[str] = "supervised"  # "masked": Appendix B.1.2
 
     def __init__(self, config: FinetuneConfig, preprocess: Preprocess) -> None:
-        """`config` is that of `resolve`, with nothing left open; `preprocess` is the model's."""
+        """Take a config with every setting resolved, and the preprocessing of the model."""
         self.config, self.preprocess = config, preprocess
 
     @classmethod
     def resolve(
         cls, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
     ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
-        """Decide what the recipe leaves open in the config; -> the config, and the reasons."""
+        """Resolve settings that the recipe leaves open; return the config and the reasons."""
         if config.augment.mixes:
             raise ConfigError(f"--mixup and --cutmix mix class labels, and {cls.__name__} has none")
         return config, []
 
     @classmethod
     def classes(cls, data: DatasetSplits) -> tuple[str, ...]:
-        """Names of the classes that the model's own head tells apart; empty: it is not trained."""
+        """List the classes of the model's own head; empty if that head is not trained."""
         return ()
 
     def is_better(self, value: float, best: float) -> bool:
-        """Whether a value of the primary metric is better than the best so far."""
+        """Return whether a value of the primary metric is better than the best before."""
         return value > best if self.higher_is_better else value < best
 
     def sample_weights(self, train: ImageDataset) -> np.ndarray | None:
-        """[n] how often each training image is to be drawn; None: once in each epoch."""
+        """Return how often each training image is drawn, [n]; None: once in each epoch."""
         return None
 
     @abstractmethod
     def build(self, backbone: InitialModel, data: DatasetSplits) -> nn.Module:
-        """Everything that learns, around the model: with head, decoder or teacher."""
+        """Build the module that learns: the model with head, decoder or teacher."""
 
     def views(self) -> Views:
-        """One crop by the settings of the run, and the class index."""
+        """Return the views of a sample; default: one crop, and the class index as target."""
         crop = TrainTransform(self.preprocess, self.config.augment, self.config.seed)
         return Views({IMAGE: crop}, {IMAGE: EvalTransform(self.preprocess)})
 
     def prepare(self, batch: ImageBatch, step: int) -> ImageBatch:
-        """A training batch on the device, before it is cut into micro-batches."""
+        """Prepare a training batch on the device, before it is cut into micro-batches."""
         return batch
 
     def prepare_held_out(self, batch: ImageBatch) -> ImageBatch:
-        """A batch of `evaluate` on the device; the same at every evaluation."""
+        """Prepare a batch of `evaluate` on the device, alike at every evaluation."""
         return batch
 
     @abstractmethod
     def loss(
         self, learner: nn.Module, batch: ImageBatch, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The mean loss over the batch, and metrics by name, which are means, too.
+        """Compute the mean loss over the batch, and means of metrics by name.
 
-        It may be asked for the same batch again, where memory ran out.
+        It is called for the same batch again if memory ran out.
         """
 
     def held_out_loss(
         self, learner: nn.Module, batch: ImageBatch
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """As `loss`, for a batch of held-out images."""
+        """Compute the same as `loss` for a batch of held-out images."""
         return self.loss(learner, self.prepare_held_out(batch), step=0)
 
     def after_step(self, learner: nn.Module, step: int) -> None:
-        """Move what learns without a gradient: teacher, centre, queue."""
+        """Update parts that learn without a gradient: teacher, centre, queue."""
         return
 
     def evaluate(self, learner: nn.Module, examples: HeldOutExamples) -> dict[str, Any]:
-        """Means of the loss and the metrics over held-out images, and "images", their number.
+        """Average the loss and the metrics over held-out images; "images" is their number.
 
-        Of several processes each measures its share.
+        Each of several processes measures its share.
         """
         learner.eval()
         parts = all_gather_objects(run_on_all_processes(lambda: self._measure(learner, examples)))
@@ -156,7 +156,7 @@ class Objective(ABC):
     def _measure(
         self, learner: nn.Module, examples: HeldOutExamples
     ) -> list[tuple[int, dict[str, float]]]:
-        """(images, metrics) of each batch of this process's share."""
+        """Yield (images, metrics) of each batch of this process's share."""
         rows = []
         with examples.device.autocast():
             for batch in examples.batches():
@@ -168,7 +168,7 @@ class Objective(ABC):
 
 @dataclass(frozen=True)
 class HeldOutExamples:
-    """Held-out images, as an objective sees them."""
+    """Held-out images in the form that an objective evaluates."""
 
     dataset: ImageDataset
     views: Views
@@ -177,7 +177,7 @@ class HeldOutExamples:
     cached: Callable[[], Iterator[ImageBatch]] | None = None  # activations in place of images
 
     def batches(self) -> Iterator[ImageBatch]:
-        """This process's share, on the device; batches without a readable image are left out."""
+        """Iterate over this process's share on the device, without batches that cannot be read."""
         if self.cached is not None:
             yield from (batch.to(self.device.torch_device) for batch in self.cached())
             return
@@ -194,7 +194,7 @@ class HeldOutExamples:
 
 
 def augment_views(batch: ImageBatch, views: Transforms, device: Device) -> ImageBatch:
-    """The batch on the device; each view augmented as its transform says."""
+    """Move a batch to the device and augment each view by its transform."""
     batch = batch.to(device.torch_device)
     augmented = dict(batch.views)
     for name, view in views.items():
@@ -207,14 +207,14 @@ def augment_views(batch: ImageBatch, views: Transforms, device: Device) -> Image
 
 
 def find_objective(config: FinetuneConfig) -> type[Objective]:
-    """The objective of a config: --objective in pre-training, else --task."""
+    """Find the objective of a config: --objective in pre-training, else --task."""
     if isinstance(config, PretrainConfig):
         return load_objective(config.learn.objective, OBJECTIVES, "--objective")
     return load_objective(config.task, TASKS, "--task")
 
 
 def load_objective(name: str, table: Mapping[str, str], flag: str) -> type[Objective]:
-    """The class by its name in the table, or by `package.module:Name`; raises ConfigError."""
+    """Load a class by its name in the table or by `package.module:Name`; raises ConfigError."""
     path = table.get(name, name)
     module_name, _, class_name = path.partition(":")
     if not class_name:

@@ -59,31 +59,31 @@ SMALL_PATCH_CELLS = 4  # cells to a side of the down-sized patch
 
 
 class PatchTarget(Protocol):
-    """One way to ask what was in a patch."""
+    """Target of masked patch prediction: what the model predicts of a patch."""
 
     @property
     def outputs(self) -> int:
-        """V"""
+        """V, outputs for each patch."""
         ...
 
     def wanted(self, patches: Tensor) -> Tensor:
-        """uint8 [B, R, C, P, P] -> what is to be predicted, [B, R, ...]"""
+        """Compute the targets [B, R, ...] of patches, uint8 [B, R, C, P, P]."""
         ...
 
     def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
-        """float32 [B, R, V] -> [B, R]"""
+        """Compute the loss of each patch, [B, R], of predictions, float32 [B, R, V]."""
         ...
 
     def right(self, predictions: Tensor, wanted: Tensor) -> Tensor:
-        """float32 [B, R, V] -> [B, R], the share of a patch whose colour is right"""
+        """Compute the share of each patch whose colour is right, [B, R]."""
         ...
 
     def colours(self, wanted: Tensor) -> Tensor:
-        """What `wanted` gave -> int64 [B, R, S], the colour classes that are right"""
+        """Return the true colour classes, int64 [B, R, S], of the targets."""
         ...
 
     def paint(self, predictions: Tensor) -> Tensor:
-        """float32 [B, R, V] -> uint8 [B, R, C, P, P], as a picture"""
+        """Draw predictions, float32 [B, R, V], as pixels, uint8 [B, R, C, P, P]."""
         ...
 
 
@@ -103,7 +103,7 @@ class ColourTarget:
         return self.cells**2 * COLOUR_LEVELS**self.channels
 
     def wanted(self, patches: Tensor) -> Tensor:
-        """-> int64 [B, R, S]"""
+        """Compute colour classes, int64 [B, R, S]."""
         return compute_colour_classes(patches, self.cells)
 
     def losses(self, predictions: Tensor, wanted: Tensor) -> Tensor:
@@ -118,7 +118,7 @@ class ColourTarget:
         return wanted
 
     def paint(self, predictions: Tensor) -> Tensor:
-        """Each cell in the middle of its class's levels."""
+        """Draw each cell in the middle of the levels of its class."""
         classes = self.split(predictions).argmax(-1)  # [B, R, S]
         digits = [
             classes // COLOUR_LEVELS**place % COLOUR_LEVELS
@@ -130,16 +130,16 @@ class ColourTarget:
         return colours.unflatten(-1, (self.cells, self.cells))[..., rows[:, None], rows]
 
     def split(self, predictions: Tensor) -> Tensor:
-        """[B, R, V] -> [B, R, S, K]"""
+        """Split the outputs [B, R, V] by cell: [B, R, S, K]."""
         return predictions.unflatten(-1, (self.cells**2, -1))
 
 
 @dataclass(frozen=True)
 class PixelTarget:
-    """Every pixel of the patch as a number, by the mean squared error: the paper's target (3).
+    """Every pixel of the patch, by the mean squared error: the paper's target (3).
 
-    Right is a patch whose predicted pixels have a mean in the colour class of the true ones, so
-    that all targets are judged by the same question.
+    A patch counts as right if the mean of its predicted pixels is in the colour class of the true
+    ones, so that all targets have the same accuracy.
     """
 
     preprocess: Preprocess
@@ -172,7 +172,7 @@ class PixelTarget:
         return self.pixels(predictions).clamp(0, 255).round().to(torch.uint8)
 
     def pixels(self, predictions: Tensor) -> Tensor:
-        """[B, R, V] -> [B, R, C, P, P] of 0..255"""
+        """Scale the outputs [B, R, V] to pixels of 0 to 255, [B, R, C, P, P]."""
         shape = (self.channels, self.patch_size, self.patch_size)
         mean, std = (
             torch.tensor(values, device=predictions.device)[:, None, None]  # [C, 1, 1]
@@ -182,7 +182,7 @@ class PixelTarget:
 
 
 def build_patch_target(name: str, config: ViTConfig, preprocess: Preprocess) -> PatchTarget:
-    """The target by its name in `--target`; raises ConfigError for patches it does not fit."""
+    """Build a target by its name in `--target`; raise ConfigError if it does not fit the patches."""
     size, channels = config.patch_size, config.channels
     if name == "pixels":
         return PixelTarget(preprocess, size, channels)
@@ -195,22 +195,23 @@ def build_patch_target(name: str, config: ViTConfig, preprocess: Preprocess) -> 
 
 
 def patchify(images: Tensor, size: int) -> Tensor:
-    """[B, C, H, W] -> [B, N, C, P, P], row after row of the image"""
+    """Cut images [B, C, H, W] into patches [B, N, C, P, P], row by row."""
     x = images.unflatten(3, (-1, size)).unflatten(2, (-1, size))  # [B, C, H/P, P, W/P, P]
     return x.permute(0, 2, 4, 1, 3, 5).flatten(1, 2)
 
 
 def unpatchify(patches: Tensor, rows: int) -> Tensor:
-    """[B, N, C, P, P], H/P -> [B, C, H, W]"""
+    """Join patches [B, N, C, P, P] in H/P rows to images [B, C, H, W]."""
     x = patches.unflatten(1, (rows, -1)).permute(0, 3, 1, 4, 2, 5)  # [B, C, H/P, P, W/P, P]
     return x.flatten(4, 5).flatten(2, 3)
 
 
 def compute_colour_classes(patches: Tensor, cells: int) -> Tensor:
-    """uint8 [B, R, C, P, P] -> int64 [B, R, S], the class of the mean colour of each cell.
+    """Compute the class of the mean colour of each cell, int64 [B, R, S].
 
-    In whole numbers, so that a mean on the border of two levels falls alike on every device.
-    Where P does not divide, cells share a line of pixels, as in an adaptive average pooling.
+    `patches` are uint8 [B, R, C, P, P]. Sums are integers, so that a mean at the border of two
+    levels gets the same class on every device. If P is not a multiple of the cells, they share a
+    line of pixels, as in adaptive average pooling.
     """
     size = patches.shape[-1]
     edges = [(i * size // cells, math.ceil((i + 1) * size / cells)) for i in range(cells)]
@@ -225,7 +226,7 @@ def compute_colour_classes(patches: Tensor, cells: int) -> Tensor:
 
 
 def combine_levels(levels: Tensor) -> Tensor:
-    """int64 [..., C] levels of the channels -> [...] classes, red the most significant"""
+    """Combine the levels of channels, int64 [..., C], to classes [...]; red counts most."""
     classes = levels[..., 0]
     for channel in range(1, levels.shape[-1]):
         classes = classes * COLOUR_LEVELS + levels[..., channel]
@@ -238,7 +239,7 @@ DEFAULT_TARGET: MaskedTargetName = "mean-colour"  # with the best few-shot resul
 
 
 class MaskedPatchPrediction(Objective):
-    """Pre-training without labels; the loss of an image is the mean over its corrupted patches."""
+    """Masked patch prediction: the loss of an image is the mean over its corrupted patches."""
 
     primary_metric, higher_is_better = "accuracy", True
     formats: ClassVar[Mapping[str, str]] = {"accuracy": ".1%"}
@@ -273,31 +274,31 @@ class MaskedPatchPrediction(Objective):
         return MaskedViT(backbone.model, self.target.outputs, self.config.seed)
 
     def prepare(self, batch: ImageBatch, step: int) -> ImageBatch:
-        """The corruption of each image, by its place: other patches in each epoch."""
+        """Add the corruption of each image by its place: other patches in each epoch."""
         return replace(batch, targets=self.draw(batch.places).to(batch.images.device))
 
     def prepare_held_out(self, batch: ImageBatch) -> ImageBatch:
-        """The corruption of held-out images, by their index among all that are held out."""
+        """Add the corruption of held-out images, by their index among all of them."""
         corruption = self.draw(("held out", index) for index in batch.indices.tolist())
         return replace(batch, targets=corruption.to(batch.images.device))
 
     def loss(
         self, learner: nn.Module, batch: ImageBatch, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """Of an image, the share of its corrupted patches whose colour is right counts."""
+        """Compute the loss, and the share of corrupted patches whose colour is right."""
         hidden = self.target.wanted(self.hidden_patches(batch))
         predictions = self.predict(learner, batch)  # [B, R, V]
         right = self.target.right(predictions.detach(), hidden).mean()
         return self.target.losses(predictions, hidden).mean(), {"accuracy": right}
 
     def predict(self, learner: nn.Module, batch: ImageBatch) -> Tensor:
-        """-> float32 [B, R, V], predictions for the corrupted patches"""
+        """Compute predictions for the corrupted patches, float32 [B, R, V]."""
         images = self.preprocess.normalise(batch.images)
         predictions: Tensor = learner(images, batch.targets)
         return predictions.float()
 
     def hidden_patches(self, batch: ImageBatch) -> Tensor:
-        """-> uint8 [B, R, C, P, P], the corrupted patches as they were"""
+        """Return the corrupted patches as they were, uint8 [B, R, C, P, P]."""
         patches = patchify(batch.images, self.patch_size)  # [B, N, C, P, P]
         places = batch.targets.places
         return gather_patches(patches.flatten(2), places).unflatten(2, patches.shape[2:])
@@ -305,14 +306,14 @@ class MaskedPatchPrediction(Objective):
 
 @dataclass(frozen=True)
 class MaskSampler:
-    """Decides for each image which of its patches are corrupted."""
+    """Sampler of the corrupted patches of each image."""
 
     patches: int  # N
     ratio: float
     seed: int
 
     def __call__(self, places: Iterable[tuple[int | str, ...]]) -> PatchCorruption:
-        """The place of each image, such as (epoch, sample, repeat) -> Corruption, on the CPU"""
+        """Draw the corruption of images by their places, such as (epoch, sample, repeat)."""
         images, count = list(places), count_corrupted_patches(self.patches, self.ratio)
         chosen = np.empty((len(images), count), np.int64)
         sources = np.empty((len(images), self.patches), np.int64)
@@ -327,7 +328,7 @@ class MaskSampler:
 def draw_corruption(
     generator: np.random.Generator, patches: int, count: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """-> places int64 [R] rising, sources int64 [N], masked bool [N]; see `PatchCorruption`"""
+    """Draw places int64 [R] (sorted), sources int64 [N] and masked bool [N] of one image."""
     places = np.sort(generator.permutation(patches)[:count])
     fate, step = generator.random(count), generator.integers(1, patches, count)
     sources, masked = np.arange(patches), np.zeros(patches, np.bool_)
@@ -338,7 +339,7 @@ def draw_corruption(
 
 
 def count_corrupted_patches(patches: int, ratio: float) -> int:
-    """How many patches of an image are corrupted; raises ConfigError where that is none."""
+    """Count the corrupted patches of an image; raise ConfigError if there are none."""
     count = round(ratio * patches)
     if count:
         return count
