@@ -91,6 +91,22 @@ def test_rates_that_were_tried_are_shown(say: Say) -> None:
     assert "one of" not in say("vit-b16-jft")
 
 
+def test_what_is_published_is_shown(say: Say) -> None:
+    shown = "79.13 % on ImageNet, ViT-B/32, fine-tuned at 224 pixels (AugReg, Table 3)"
+    assert f"Published: {shown}." in say("augreg-light1")
+    assert "Published" not in say("bit-imagenet")
+    (row,) = json.loads(say("better-plain-vit-s16-90ep", "--json"))
+    assert row["published"] == [
+        {
+            "model": "ViT-S/16",
+            "accuracy": 76.5,
+            "on": "ImageNet",
+            "protocol": "at 224 pixels",
+            "source": "arXiv 2205.01580",
+        }
+    ]
+
+
 def test_a_recipe_that_is_none(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["recipes", "paper-finetune-cifar11"]) == 2
     error = capsys.readouterr().err

@@ -54,6 +54,16 @@ def page_of(folder: Path, examples: ImageDataset | None = None) -> Page:
     return Page(render_report(read_run_data(folder), RunImages.from_dataset(examples)))
 
 
+def test_what_is_published_of_the_recipe_is_shown(run: Given) -> None:
+    folder, examples = run
+    (folder / "config.yaml").write_text("recipe: augreg-none-wd0.03\n", encoding="utf-8")
+    page = page_of(folder, examples)  # of ViT-Ti/16
+    assert page.has("Published with the recipe augreg-none-wd0.03: 73.75 % on ImageNet, ViT-Ti/16")
+    assert not page.has("R+ViT-Ti/16")
+    (folder / "config.yaml").write_text("recipe: bit-imagenet\n", encoding="utf-8")
+    assert not page_of(folder, examples).has("Published")
+
+
 def test_all_sections_are_there_and_linked(run: Given) -> None:
     page = page_of(*run)
     identities = {attributes.get("id") for _, attributes in page.tags} - {None}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json as jsonlib
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +53,8 @@ def run_recipes(config: RecipesCommand) -> int:
 
 def recipe_to_dict(row: Recipe) -> dict[str, Any]:
     """Describe a recipe for JSON; clip is null if gradients are not clipped."""
+    from patchwords.training.recipes.published import list_published_results
+
     kind, amount = row.length
     return {
         "recipe": row.name,
@@ -74,6 +76,7 @@ def recipe_to_dict(row: Recipe) -> dict[str, Any]:
         "images_seen": round(row.images_seen),
         "cost_of": row.model or DEFAULT_COST_MODEL,
         "training_flops": recipe_exaflops(row),
+        "published": [asdict(result) for result in list_published_results(row.name)],
     }
 
 
@@ -169,7 +172,9 @@ def print_recipe_list(rows: list[Recipe]) -> None:
 
 
 def print_recipe(recipe: dict[str, Any]) -> None:
-    """Print all settings of a recipe, its cost and its command."""
+    """Print a recipe: all settings, its cost, published accuracies and its command."""
+    from patchwords.training.recipes.published import list_published_results
+
     console = Console()
     title = f"{recipe['recipe']}: {recipe['source']}"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, show_header=False)
@@ -180,6 +185,10 @@ def print_recipe(recipe: dict[str, Any]) -> None:
         table.add_row(name, value, meaning)
     console.print(table)
     console.print()
+    for result in list_published_results(recipe["recipe"]):
+        console.print(f"Published: {result}.", markup=False, highlight=False, soft_wrap=True)
+    if recipe["published"]:
+        console.print()
     if recipe["note"]:
         console.print(f"Note: {recipe['note']}.", markup=False, highlight=False)
         console.print()

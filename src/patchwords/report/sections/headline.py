@@ -16,6 +16,7 @@ from patchwords.report.format import (
 from patchwords.report.html import Markup, note, tag
 from patchwords.report.run_data import RunData
 from patchwords.report.sections.training import median_utilisation
+from patchwords.training.recipes.published import list_published_results
 
 
 def render_headline(run: RunData) -> Markup:
@@ -58,6 +59,7 @@ def render_headline(run: RunData) -> Markup:
         ),
         render_split_note(split, bool(results.get("selected")), results.get("trained_on", False)),
         render_baseline_warning(accuracy["low"], results["baseline"]),
+        render_published_results(run),
     )
     return tag(
         "section",
@@ -98,6 +100,20 @@ def render_baseline_warning(low: float, baseline: float) -> Markup | None:
         "The interval includes the baseline: on these images the model is not measurably better "
         "than always answering the most frequent class.",
         look="note warn",
+    )
+
+
+def render_published_results(run: RunData) -> Markup | None:
+    """Render what is published of the run's recipe with its model."""
+    recipe, model = run.config.get("recipe"), run.evaluation.get("model")
+    if not isinstance(recipe, str) or not isinstance(model, str):
+        return None
+    results = list_published_results(recipe, model)
+    if not results:
+        return None
+    return note(
+        f"Published with the recipe {recipe}: {'; '.join(map(str, results))}. Compare only with "
+        "the same data, weights and image size."
     )
 
 
