@@ -125,8 +125,8 @@ def _list_paper_finetuning() -> dict[str, tuple[PublishedResult, ...]]:
         ("vtab", "ViT-L/16", 76.28, "VTAB-1k, mean of 19", "from JFT-300M, 3 runs"),
         ("vtab", "ViT-L/16", 72.72, "VTAB-1k, mean of 19", "from ImageNet-21k, 3 runs"),
     )
-    for name, *row in table_2:
-        result = PublishedResult(*row, "the ViT paper, Table 2")
+    for name, model, accuracy, on, protocol in table_2:
+        result = PublishedResult(model, accuracy, on, protocol, "the ViT paper, Table 2")
         key = f"paper-finetune-{name}"
         results[key] = (*results.get(key, ()), result)
     return results
