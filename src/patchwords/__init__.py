@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from patchwords.version import __version__
 
 if TYPE_CHECKING:
+    from patchwords.api.inspection import inspect
     from patchwords.api.models import export
     from patchwords.api.probes import fewshot, knn, probe
     from patchwords.api.runs import Run, evaluate, extract_features, finetune, load_run, pretrain
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from patchwords.weights.store import from_pretrained, save_pretrained
 
 PUBLIC = {
+    "inspect": "patchwords.api.inspection",
     "fewshot": "patchwords.api.probes",
     "knn": "patchwords.api.probes",
     "probe": "patchwords.api.probes",
@@ -62,6 +64,7 @@ __all__ = [
     "fewshot",
     "finetune",
     "from_pretrained",
+    "inspect",
     "knn",
     "list_models",
     "load_dataset",

@@ -12,10 +12,10 @@ from PIL import Image
 
 import patchwords as pw
 from patchwords.cli import main
-from patchwords.cli.inspect import explorer as inspect_explorer
 from patchwords.data.preprocess import Preprocess
 from patchwords.models.config import ViTConfig
 from patchwords.models.vit import ViT
+from patchwords.report.explorer import photos as explorer_photos
 
 TINY = ViTConfig(
     patch_size=4, width=12, depth=2, heads=2, mlp_width=23, image_size=(12, 20), num_classes=2
@@ -76,7 +76,7 @@ def test_as_many_photos_as_fit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A photo has 2 x 2 x 16 x 16 weights."""
-    monkeypatch.setattr(inspect_explorer, "MAX_PHOTO_WEIGHTS", 2 * 1024)
+    monkeypatch.setattr(explorer_photos, "MAX_PHOTO_WEIGHTS", 2 * 1024)
     page = tmp_path / "page.html"
     assert main(["inspect", model, *photos, "--explore", str(page)]) == 0
     assert "2 photos of 3; more would make the page too large" in capsys.readouterr().out

@@ -25,6 +25,7 @@ from patchwords.evaluation.probes.cache import FeaturePass
 from patchwords.evaluation.probes.features import extract_example_features
 from patchwords.models.zoo import create_model
 from patchwords.report import inspection as parts
+from patchwords.report import nearest
 from patchwords.report.figures import insight as figure
 
 CLASSES = ("disc", "square")
@@ -96,7 +97,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         shown[:] = [companies, searched]
         return {}
 
-    monkeypatch.setattr(figure, "draw_nearest_images", keep)
+    monkeypatch.setattr(nearest, "draw_nearest_images", keep)
     for name in (
         "filter_components",
         "position_similarity",

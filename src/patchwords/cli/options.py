@@ -17,7 +17,7 @@ from patchwords.evaluation.probes.defaults import DEFAULT_CACHE_GIB
 from patchwords.files import claim_output_folder
 
 if TYPE_CHECKING:
-    from patchwords.data.dataset import DatasetSplits, ImageDataset
+    from patchwords.data.dataset import DatasetSplits
     from patchwords.device import Device
     from patchwords.evaluation.probes.cache import FeatureCache
 
@@ -163,53 +163,3 @@ class CacheOptions:
         from patchwords.evaluation.probes.cache import open_feature_cache
 
         return open_feature_cache(self.cache, self.cache_size)
-
-
-REMOTE_KINDS = {"stream", "hub"}  # kinds of data that are fetched only if the user names them
-
-
-@dataclass(frozen=True)
-class DataRequest:
-    """The data of a command: given by a flag, or those that a run was trained on."""
-
-    source: str  # the model, as the user named it
-    flag: str  # the flag for data, for messages
-    data: str | None = None  # default: the data that the run records
-    image_column: str | None = None
-    label_column: str | None = None
-
-    def open(self) -> DatasetSplits | None:
-        """Open the data; None if none are given or recorded.
-
-        Raises DataError for data that cannot be read, or recorded data that are remote.
-        """
-        from patchwords.data.open import open_data
-        from patchwords.errors import DataError
-        from patchwords.report.run_data import read_run_data
-        from patchwords.training.logs.run_folder import RunFolder
-
-        data, settings = self.data, {}
-        if data is None:
-            if not RunFolder(Path(self.source)).config.is_file():
-                return None
-            contents = read_run_data(Path(self.source))
-            recorded = contents.environment.get("data") or {}
-            data, settings = recorded.get("source"), contents.config
-            if not data:
-                return None
-            if recorded.get("kind") in REMOTE_KINDS:
-                raise DataError(f"{data} is remote: give {self.flag} {data} to fetch it")
-        return open_data(
-            data,
-            image_column=self.image_column or settings.get("image_column"),
-            label_column=self.label_column or settings.get("label_column"),
-            classes=settings.get("classes"),
-            need_labels=False,
-        )
-
-    def select_training(self, data: DatasetSplits) -> tuple[ImageDataset, str]:
-        """Select the training images, and say which they are; raises DataError for none."""
-        from patchwords.evaluation.held_out import read_run_splits
-        from patchwords.evaluation.probes.knn import select_training_images
-
-        return select_training_images(data, read_run_splits(Path(self.source), data))

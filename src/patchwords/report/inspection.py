@@ -5,6 +5,9 @@ Sizes: n images, B batch, C channels, H W image, L layers, K heads, h w grid.
 
 from __future__ import annotations
 
+import base64
+import io
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,6 +23,8 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.model_insight import IMAGE_BATCH, read_image_batches
 from patchwords.evaluation.predictions import LoadedModel
+from patchwords.evaluation.results import format_html_table
+from patchwords.files import claim_output_folder, write_atomically
 from patchwords.interpret.attention import (
     QueryPatch,
     attention_maps,
@@ -44,6 +49,7 @@ from patchwords.report.figures.insight import (
     draw_token_similarity,
 )
 from patchwords.report.figures.maps import PhotoAttention, draw_attention_maps, draw_head_maps
+from patchwords.report.format import format_against_random, pluralise
 from patchwords.weights.pretrained import label_top_k
 
 TOP_CLASSES = 5
@@ -95,18 +101,23 @@ class PhotoReader:
             raise ConfigError(f"{self.loaded.name}: {error}") from error
 
 
-@dataclass
+@dataclass(repr=False)
 class Inspection:
     """Results for results.json, arrays for arrays.npz, and figures by file name."""
 
     results: dict[str, Any]
     arrays: dict[str, np.ndarray] = field(default_factory=dict)
     figures: dict[str, bytes] = field(default_factory=dict)
+    unreadable: dict[str, str] = field(default_factory=dict)  # path of an image -> reason
+    page: Path | None = None  # of the explorer
+    page_content: str = ""
 
     @classmethod
-    def start(cls, model: str) -> Inspection:
+    def start(cls, model: str, unreadable: dict[str, str] | None = None) -> Inspection:
         """Start an inspection of the model of this name."""
-        return cls({"model": model, "left_out": {}})
+        return cls(
+            {"model": model, "left_out": {}}, unreadable={} if unreadable is None else unreadable
+        )
 
     def add(
         self,
@@ -123,6 +134,49 @@ class Inspection:
     def leave_out(self, part: str, reason: object) -> None:
         """Record why a part is missing."""
         self.results["left_out"][part] = str(reason)
+
+    def add_page(self, page: Path, content: str) -> None:
+        """Add the explorer page that was written, and what it holds."""
+        self.results["page"] = str(page)
+        self.page, self.page_content = page, content
+
+    def __getitem__(self, part: str) -> Any:
+        return self.results[part]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers, for JSON."""
+        return dict(self.results)
+
+    def describe(self) -> list[str]:
+        """Describe the main numbers, and whether the maps explain the predictions, in lines."""
+        return format_inspection_lines(self.results)
+
+    def save(self, folder: str | Path, *, overwrite: bool = False) -> Path:
+        """Write results.json, arrays.npz and the figures to a new folder; -> the folder."""
+        path = Path(folder)
+        claim_output_folder(path, overwrite)
+        text = json.dumps(self.results, indent=2, ensure_ascii=False)
+        write_atomically(path / "results.json", text + "\n")
+        arrays = io.BytesIO()
+        np.savez_compressed(arrays, allow_pickle=False, **self.arrays)
+        write_atomically(path / "arrays.npz", arrays.getvalue())
+        for name, content in self.figures.items():
+            write_atomically(path / name, content)
+        return path
+
+    def __repr__(self) -> str:
+        return "\n".join([f"inspection of {self.results['model']}", *self.describe()])
+
+    def _repr_html_(self) -> str:
+        rows = [line.partition(":")[::2] for line in self.describe()]
+        pictures = [
+            f'<figure><figcaption>{name[:-4]}</figcaption><img alt="{name[:-4]}" '
+            f'src="data:image/png;base64,{base64.b64encode(content).decode()}"></figure>'
+            for name, content in self.figures.items()
+            if name.endswith(".png")
+        ]
+        table = format_html_table(f"inspection of {self.results['model']}", ("", ""), rows)
+        return table + "".join(pictures)
 
 
 def inspect_filters(inspection: Inspection, model: Model) -> None:
@@ -264,3 +318,78 @@ def pixels_to_rgb(pixels: Tensor) -> np.ndarray:
 def format_array_key(name: str) -> str:
     """Format a map's name as its key in arrays.npz."""
     return name.replace(" ", "_")
+
+
+# The results in lines.
+
+
+def format_inspection_lines(results: dict[str, Any]) -> list[str]:
+    """Format the main numbers, and whether the maps explain the predictions."""
+    filters = results["filters"]
+    lines = [
+        f"filters: the first {len(filters['explained'])} principal components hold "
+        f"{sum(filters['explained']):.0%} of the variance of {filters['filters']} filters of the "
+        f"{filters['of']}"
+    ]
+    if "positions" in results:
+        lines += [
+            format_positions(table, results)
+            for table in first_and_last(results["positions"]["explained"])
+        ]
+    if "nearest" in results:
+        lines.append(format_nearest(results["nearest"]))
+    if "distance" in results:
+        lines += format_distance(results["distance"])
+    if "tokens" in results:
+        tokens = results["tokens"]
+        lines.append(
+            f"tokens: cosine similarity to the {tokens['to']} {tokens['mean'][0]:.2f} after the "
+            f"first layer, {tokens['mean'][-1]:.2f} after the last"
+        )
+    if "truth" in results:
+        lines += format_faithfulness(results["truth"])
+    lines += [f"left out: {part}: {reason}" for part, reason in results["left_out"].items()]
+    return lines
+
+
+def first_and_last(tables: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return tables if len(tables) == 1 else [tables[0], tables[-1]]
+
+
+def format_positions(table: dict[str, Any], results: dict[str, Any]) -> str:
+    many = len(results["positions"]["explained"]) > 1
+    return (
+        f"positions{' of layer ' + str(table['layer']) if many else ''}: similarity is explained "
+        f"by rows {table['rows']:.0%}, columns {table['columns']:.0%}, both in sum "
+        f"{table['rows_and_columns']:.0%}, distance {table['distance']:.0%}"
+    )
+
+
+def format_nearest(nearest: dict[str, Any]) -> str:
+    best = [photo["nearest"][0]["similarity"] for photo in nearest["photos"]]
+    images, chance = pluralise(nearest["images"], "image"), nearest["by_chance"]
+    return (
+        f"nearest to {pluralise(len(best), 'photo')} among {images} of {nearest['data']} "
+        f"({nearest['origin']}): cosines {min(best):.3f} to {max(best):.3f}"
+        + ("" if chance is None else f"; two images by chance {chance:.3f}")
+    )
+
+
+def format_distance(distance: dict[str, Any]) -> list[str]:
+    first, last = distance["pixels"][0], distance["pixels"][-1]
+    return [
+        f"attention distance over {pluralise(distance['images'], 'image')}: heads of the first layer "
+        f"{min(first):.3g} to {max(first):.3g} pixels, of the last {min(last):.3g} to "
+        f"{max(last):.3g}; uniform attention would be {distance['uniform']:.3g}"
+    ]
+
+
+def format_faithfulness(truth: dict[str, Any]) -> list[str]:
+    lines = [
+        f"do the maps explain the predictions? over {pluralise(truth['images'], 'image')}, area under "
+        "insertion minus deletion, compared with random maps:"
+    ]
+    for name, areas in truth["maps"].items():
+        if comparison := areas.get("beside_random"):
+            lines.append(f"  {name}: {format_against_random(comparison)}")
+    return lines

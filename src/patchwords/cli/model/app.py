@@ -101,8 +101,8 @@ def find_neighbour_photos(config: AppCommand) -> tuple[ImageDataset | None, str]
 
     Raises DataError for --data that cannot be read; missing data of the run are no error.
     """
-    from patchwords.cli.options import DataRequest
     from patchwords.errors import PatchwordsError
+    from patchwords.report.run_data import DataRequest
 
     request = DataRequest(
         config.run, "--data", config.data, config.image_column, config.label_column

@@ -106,8 +106,8 @@ def open_quantisable_model(run: str) -> tuple[Pretrained, Path]:
 
 def open_calibration_data(config: CalibrateCommand) -> tuple[DatasetSplits, ImageDataset]:
     """Open DATA or the run's own data, and find its training images."""
-    from patchwords.cli.options import DataRequest
     from patchwords.errors import ConfigError
+    from patchwords.report.run_data import DataRequest
 
     columns = config.read.image_column, config.read.label_column
     request = DataRequest(config.run, f"patchwords calibrate {config.run}", config.data, *columns)
