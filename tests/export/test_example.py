@@ -63,6 +63,7 @@ def test_the_program_in_the_documentation() -> None:
         {"resize": "squash", "interpolation": "bicubic"},
         {"channels": 1, "mean": [0.2], "std": [0.7]},
         {"crop_fraction": 1.0},
+        {"crop_fraction": 0.9, "crop_rule": "timm"},
     ],
 )
 def test_every_preprocessing_is_written_out(photo: Path, preprocess: dict[str, object]) -> None:

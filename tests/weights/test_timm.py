@@ -28,11 +28,14 @@ from patchwords.weights.timm.config import (
     HYBRID_ARCHITECTURES,
     compute_crop_pct,
     compute_mlp_ratio,
+    infer_timm_image_size,
     make_resnet_model_args,
     make_vit_model_args,
     preprocess_from_timm,
     preprocess_to_timm,
+    resolve_timm_architecture,
 )
+from patchwords.weights.timm.defaults import CFG_BY_NAME, default_pretrained_cfg
 
 timm = peers.load("timm")
 
@@ -85,7 +88,7 @@ def test_a_model_goes_to_timm_and_back(kind: str, tmp_path: Path) -> None:
     if isinstance(config, ViTConfig):
         config = config.with_settings(resize="bilinear-corners")
     assert config == ours.config
-    assert found.preprocess == preprocess
+    assert found.preprocess == replace(preprocess, crop_rule="timm")
     assert found.labels == LABELS
     assert notes == []
     assert found.notes == ()
@@ -154,6 +157,72 @@ def test_pixels_are_those_of_timm(mode: dict[str, Any], tmp_path: Path) -> None:
     levels = (preprocess.normalise(pixels[None])[0] - theirs).abs() * 127.5
     assert levels.max() < 1.01  # where a filter ends up between two levels
     assert levels.mean() < 0.01
+
+
+@pytest.mark.parametrize(
+    ("size", "percent"),
+    [
+        ((96, 96), 0.9),  # margins of 10
+        ((64, 64), 0.9),  # of 7: a half, rounded up
+        ((224, 224), 0.95),  # of 11
+        ((80, 112), 0.9),  # a rectangle: 88 x 124
+        ((112, 80), 0.95),
+    ],
+)
+@pytest.mark.parametrize("photo", [(331, 257), (197, 288), (301, 301)])
+def test_the_centre_crop_is_where_timm_has_it(
+    size: tuple[int, int], percent: float, photo: tuple[int, int]
+) -> None:
+    from PIL import Image
+
+    noise = np.random.default_rng(0).integers(0, 256, (37, 41, 3), dtype=np.uint8)
+    image = Image.fromarray(noise).resize(photo, Image.Resampling.BICUBIC)
+    told = {"input_size": (3, *size), "crop_pct": percent, "interpolation": "bicubic"}
+    told |= {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.3, 0.4), "crop_mode": "center"}
+    theirs = timm.data.create_transform(**told)(image)
+    preprocess, notes = preprocess_from_timm(told, size, 3)
+    assert notes == []
+    levels = (preprocess(image)[0] - theirs).abs() * torch.tensor([0.2, 0.3, 0.4])[:, None, None]
+    assert levels.max() * 255 < 4.01  # Pillow's kernel against torch's; a pixel away it is 50
+    assert levels.mean() * 255 < 0.2
+    again = preprocess_from_timm(preprocess_to_timm(preprocess), size, 3)[0]
+    assert again == preprocess
+    assert Preprocess.from_dict(json.loads(json.dumps(preprocess.to_dict()))) == preprocess
+
+
+def test_folders_of_0_1_keep_their_crop() -> None:
+    old = {"image_size": [224, 224], "resize": "crop", "crop_fraction": 0.95}
+    preprocess = Preprocess.from_dict(old)
+    assert preprocess.crop_rule == "floor"
+    assert preprocess.crop_corner(235, 300) == (5, 38)
+    assert replace(preprocess, crop_rule="timm").crop_corner(235, 300) == (6, 38)
+    assert "crop_rule" not in preprocess.to_dict()
+
+
+def test_a_crop_that_timm_moves_is_noted(tmp_path: Path) -> None:
+    ours = drawn(build_model(SMALL))
+    _, notes = written(ours, tmp_path, crop_fraction=64 / 71)
+    assert notes == ["timm rounds the corner of its centre crop up here: a pixel lower and right"]
+
+
+def test_a_file_without_config_is_preprocessed_as_timm_does() -> None:
+    """By its own table, for every name that is understood here."""
+    from timm.models import get_pretrained_cfg
+
+    names = {name.partition(".")[0] for name in timm.list_models()} | {*timm.list_pretrained()}
+    checked = 0
+    for name in sorted(names):
+        try:
+            _, size = resolve_timm_architecture(name)
+        except WeightsError:
+            continue
+        cfg, default = get_pretrained_cfg(name).to_dict(), default_pretrained_cfg(name)
+        theirs = preprocess_from_timm(cfg, infer_timm_image_size({}, cfg, size), 3)
+        ours = preprocess_from_timm(default, infer_timm_image_size({}, default, size), 3)
+        assert ours == theirs, name
+        checked += 1
+    assert checked >= 150
+    assert CFG_BY_NAME.keys() <= names
 
 
 # --- in
@@ -389,7 +458,8 @@ def test_every_crop_has_a_percentage() -> None:
     """timm has floor(side / crop_pct)."""
     for side in (32, 56, 96, 224, 240, 384, 448):
         for whole in range(side, 2 * side):
-            assert math.floor(side / compute_crop_pct(side, side / whole)) == whole
+            preprocess = Preprocess((side, side), crop_fraction=side / whole)
+            assert math.floor(side / compute_crop_pct(preprocess)) == whole
 
 
 @pytest.mark.parametrize(

@@ -138,7 +138,7 @@ class TrainTransform:
             return draw_random_resized_crop(
                 width, height, generator, augment.crop_area, augment.crop_ratio
             )
-        larger = replace(preprocess, crop_fraction=augment.random_crop)
+        larger = replace(preprocess, crop_fraction=augment.random_crop, crop_rule="floor")
         squashed = preprocess.resize == "squash"
         covering = larger.covered if squashed else larger.resized(width, height)
         return draw_random_crop(width, height, covering, preprocess.image_size, generator)

@@ -141,6 +141,7 @@ def _crop_between_pixels(
 
 
 ResizeMode = Literal["crop", "squash"]
+CropRule = Literal["floor", "timm"]
 MAX_STATISTIC, MIN_STD = 1e6, 1e-6  # of pixels in [0, 1]; rescaled ones may have 255 times that
 PANORAMA_AREA_RATIO = 16  # resized pixels per pixel of the model: more than any photo has
 
@@ -156,12 +157,16 @@ class Preprocess:
     mean: tuple[float, ...] = (0.5, 0.5, 0.5)  # of each channel, of pixels in [0, 1]
     std: tuple[float, ...] = (0.5, 0.5, 0.5)
     channels: Literal[3, 1] = 3  # 1 = grey
+    crop_rule: CropRule = "floor"  # how sizes and the centre crop's corner become whole pixels
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "image_size", to_height_width(self.image_size))
         if self.resize not in get_args(ResizeMode):
             hint = did_you_mean(str(self.resize), get_args(ResizeMode))
             raise ConfigError(f"resize is {self.resize!r}{hint}")
+        if self.crop_rule not in get_args(CropRule):
+            hint = did_you_mean(str(self.crop_rule), get_args(CropRule))
+            raise ConfigError(f"crop_rule is {self.crop_rule!r}{hint}")
         if self.interpolation not in get_args(Interpolation):
             hint = did_you_mean(str(self.interpolation), get_args(Interpolation))
             raise ConfigError(f"interpolation is {self.interpolation!r}{hint}")
@@ -189,8 +194,14 @@ class Preprocess:
             raise ConfigError(f"std is {self.std}; every value must be above 0")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the settings as plain lists and numbers, for JSON."""
-        return {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        """Return the settings as plain lists and numbers, for JSON.
+
+        `crop_rule` is left out where it is "floor", the only rule of 0.1.
+        """
+        values = {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(self).items()}
+        if self.crop_rule == "floor":
+            del values["crop_rule"]
+        return values
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Preprocess:
@@ -211,16 +222,23 @@ class Preprocess:
     def covered(self) -> tuple[int, int]:
         """H, W that the resized image must cover before the centre crop."""
         height, width = self.image_size
-        return round(height / self.crop_fraction), round(width / self.crop_fraction)
+        rows, columns = height / self.crop_fraction, width / self.crop_fraction
+        if self.crop_rule == "timm":
+            return math.floor(rows), math.floor(columns)
+        return round(rows), round(columns)
 
     def resized(self, width: int, height: int) -> tuple[int, int]:
         """Return the (H, W) of the resized image, before the centre crop.
 
-        One side as `covered` says, the other in proportion and rounded down, as in torchvision.
+        One side as `covered` says, the other in proportion and rounded down, as in torchvision;
+        timm rounds it to the nearest where the two sides of `covered` differ (ResizeKeepRatio).
         """
         if self.resize == "squash":
             return self.image_size
         rows, columns = self.covered
+        if self.crop_rule == "timm" and rows != columns:
+            ratio = min(height / rows, width / columns)
+            return round(height / ratio), round(width / ratio)
         if rows * width >= columns * height:  # the height decides
             return rows, rows * width // height
         return columns * height // width, columns
@@ -254,8 +272,7 @@ class Preprocess:
         """Bring RGB pixels to the model's size as evaluation does, uint8 [h, w, 3] -> [H, W, C]."""
         (height, width), (h, w) = self.image_size, pixels.shape[:2]
         rows, columns = self.resized(w, h)
-        # The corner is rounded down as in big_vision's ops_image.py and in transformers.
-        top, left = (rows - height) // 2, (columns - width) // 2
+        top, left = self.crop_corner(rows, columns)
         # The resized image of a panorama could fill the memory.
         if rows * columns > PANORAMA_AREA_RATIO * height * width:
             across, down = w / columns, h / rows
@@ -266,6 +283,17 @@ class Preprocess:
         # In two steps, as other programs do: a box between pixels would give other scores.
         whole = resize_image(pixels, (rows, columns), self.interpolation)
         return self.in_channels(whole[top : top + height, left : left + width])
+
+    def crop_corner(self, rows: int, columns: int) -> tuple[int, int]:
+        """Return (top, left) of the centre crop of an image of rows x columns.
+
+        It is rounded down in big_vision's ops_image.py and in transformers; torchvision, which timm
+        uses, rounds a half to the even number.
+        """
+        down, across = rows - self.image_size[0], columns - self.image_size[1]
+        if self.crop_rule == "timm":
+            return round(down / 2), round(across / 2)
+        return down // 2, across // 2
 
     def in_channels(self, pixels: np.ndarray) -> np.ndarray:
         """Convert uint8 [H, W, 3] to uint8 [H, W, C]: grey for a model of grey images."""

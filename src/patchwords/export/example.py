@@ -38,13 +38,18 @@ logits = compiled({{"{input}": images}})["{output}"][0]
 """
 CROP_TEMPLATE = """\
 rows, columns = {covered[0]}, {covered[1]}
+{cover}
+image = image.resize((columns, rows), {filter})
+left, top = {corner}
+image = image.crop((left, top, left + {width}, top + {height}))"""
+COVER_LINES = """\
 if rows * image.width >= columns * image.height:
     columns = rows * image.width // image.height
 else:
-    rows = columns * image.height // image.width
-image = image.resize((columns, rows), {filter})
-left, top = (columns - {width}) // 2, (rows - {height}) // 2
-image = image.crop((left, top, left + {width}, top + {height}))"""
+    rows = columns * image.height // image.width"""
+TIMM_COVER_LINES = """\
+ratio = min(image.height / rows, image.width / columns)
+rows, columns = round(image.height / ratio), round(image.width / ratio)"""
 RESIZE_TEMPLATE = "image = image.resize(({width}, {height}), {filter})"
 COLOUR_TEMPLATE = "pixels = np.asarray(image).transpose(2, 0, 1)  # [3, {height}, {width}]"
 GREY_TEMPLATE = 'pixels = np.asarray(image.convert("L"))[None]  # [1, {height}, {width}]'
@@ -73,10 +78,19 @@ def write_example_program(path: Path, preprocess: Preprocess, photo: str = "phot
 def write_preprocessing_lines(preprocess: Preprocess, photo: str) -> str:
     """Write out the steps of `Preprocess` with their numbers."""
     height, width = preprocess.image_size
+    rows, columns = preprocess.covered
+    timm = preprocess.crop_rule == "timm"
+    corner = (
+        f"round((columns - {width}) / 2), round((rows - {height}) / 2)"
+        if timm
+        else f"(columns - {width}) // 2, (rows - {height}) // 2"
+    )
     sizes = {
         "height": height,
         "width": width,
-        "covered": preprocess.covered,
+        "covered": (rows, columns),
+        "cover": TIMM_COVER_LINES if timm and rows != columns else COVER_LINES,
+        "corner": corner,
         "filter": f"Image.Resampling.{preprocess.interpolation.upper()}",
     }
     mean, std = (

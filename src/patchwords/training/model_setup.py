@@ -164,7 +164,9 @@ def choose_preprocess(
     if config.resize is not None:
         preprocess, why = replace(preprocess, resize=config.resize), asked
     if config.crop_fraction is not None:
-        preprocess, why = replace(preprocess, crop_fraction=config.crop_fraction), asked
+        if config.crop_fraction != preprocess.crop_fraction:  # else it is as the weights had it
+            preprocess = replace(preprocess, crop_fraction=config.crop_fraction, crop_rule="floor")
+        why = asked
     what = "squash" if preprocess.resize == "squash" else f"crop {preprocess.crop_fraction:g}"
     return preprocess, [ResolvedSetting("evaluation_resize", what, why)]
 

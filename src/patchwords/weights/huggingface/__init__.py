@@ -217,6 +217,8 @@ def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
     write_tensors(
         folder, inside, {CONFIG_FILE: table, PROCESSOR_FILE: preprocess_to_huggingface(preprocess)}
     )
+    if preprocess.resize == "crop" and preprocess.crop_rule == "timm":
+        notes.append("transformers rounds the corner of its centre crop down: up to a pixel away")
     if preprocess.channels == 1:
         notes.append(
             "transformers' pipeline makes RGB of every image: hand grey ones to the processor"

@@ -406,7 +406,7 @@ def preprocess_to_huggingface(preprocess: Preprocess) -> dict[str, Any]:
         )
     return table | {
         "image_processor_type": "BitImageProcessor",
-        "size": {"shortest_edge": round(height / preprocess.crop_fraction)},
+        "size": {"shortest_edge": preprocess.covered[0]},
         "do_center_crop": True,
         "crop_size": {"height": height, "width": width},
     }

@@ -11,7 +11,7 @@ Sizes: T tokens, D width.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -44,6 +44,7 @@ from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.safe_load import format_first_line
 from patchwords.weights.timm import names
 from patchwords.weights.timm.config import (
+    has_half_pixel_margin,
     infer_timm_image_size,
     make_resnet_model_args,
     make_vit_model_args,
@@ -53,6 +54,7 @@ from patchwords.weights.timm.config import (
     resolve_timm_architecture,
     vit_config_from_timm,
 )
+from patchwords.weights.timm.defaults import default_pretrained_cfg
 
 LAYER_SCALE_PATTERN = re.compile(r"blocks\.(\d+)\.(?:ls([12])\.gamma|gamma_([12]))")
 LAYER_SCALE_PROJECTIONS = {"1": "attn.proj", "2": "mlp.fc2"}  # the last projection of each branch
@@ -119,8 +121,9 @@ def read_timm_state_dict(
         labels = make_numbered_labels(config.num_classes)
     if not pretrained:
         notes.append(
-            "how images are cut and scaled stands in config.json, which the file came without: it "
-            "is taken to be as for most models of that name"
+            f"the file came without config.json: images are made as timm does for {name}, crop_pct "
+            f"{cfg['crop_pct']:g}, {cfg['interpolation']}, mean {format_numbers(preprocess.mean)}, "
+            f"std {format_numbers(preprocess.std)}"
         )
     return LoadedWeights(
         config=config,
@@ -132,14 +135,8 @@ def read_timm_state_dict(
     )
 
 
-def default_pretrained_cfg(name: str) -> dict[str, Any]:
-    """Return timm's own preprocessing for an architecture, for a file without it."""
-    half = {"mean": (0.5, 0.5, 0.5), "std": (0.5, 0.5, 0.5)}
-    if name.startswith("resnetv2"):
-        return {**half, "crop_pct": 0.875, "interpolation": "bilinear"}
-    crop_pct = 1.0 if "_384" in name else 0.9
-    statistics = {} if name.startswith("deit") else half
-    return {**statistics, "crop_pct": crop_pct, "interpolation": "bicubic"}
+def format_numbers(values: Sequence[float]) -> str:
+    return " ".join(f"{value:.3g}" for value in dict.fromkeys(values))
 
 
 def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
@@ -220,6 +217,8 @@ def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
         name, args = make_resnet_model_args(config)
         pairs, classifier, features = names.RESNET_NAMES, "head.fc", config.trunk.channels
         weights["head.linear.weight"] = weights["head.linear.weight"][:, :, None, None]
+    if preprocess.crop_rule == "floor" and has_half_pixel_margin(preprocess):
+        notes.append("timm rounds the corner of its centre crop up here: a pixel lower and right")
     tensors, _ = rename_tensors(weights, pairs)
     first = next(one for one in names.FIRST_CONVS if f"{one}.weight" in tensors)
     table = {

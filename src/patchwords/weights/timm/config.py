@@ -21,6 +21,7 @@ from patchwords.models.config import ViTConfig
 from patchwords.models.resnet.config import ROOT_WIDTH, ConvStemConfig, ResNetConfig, TrunkConfig
 from patchwords.models.zoo import resolve_model
 from patchwords.weights.convert import refuse_unsupported
+from patchwords.weights.timm.defaults import IMAGENET_MEAN, IMAGENET_STD
 
 # Architectures of the same arithmetic whose names are none of ours -> heads.
 HEADS_BY_ARCHITECTURE = {
@@ -315,10 +316,7 @@ def compute_mlp_ratio(width: int, mlp_width: int) -> float:
 # timm's pretrained_cfg: how images are cut and scaled, from and to `Preprocess`.
 #
 # Source: transforms_imagenet_eval in data/transforms_factory.py of timm 1.0. Its crop resizes the
-# image to floor(size / crop_pct) at the short side and takes the centre out of that.
-
-
-IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)  # where cfg is silent
+# image to floor(size / crop_pct) at the short side and takes the centre out of that: `crop_rule`.
 
 
 def preprocess_from_timm(
@@ -332,14 +330,14 @@ def preprocess_from_timm(
     if interpolation not in ("bilinear", "bicubic"):
         notes.append(f"interpolation {interpolation!r} is not offered here: bicubic is taken")
         interpolation = "bicubic"
-    whole = math.floor(image_size[0] / percent)
     if mode == "border" or (mode == "squash" and percent < 1):
         notes.append(f"crop_mode {mode!r} with crop_pct {percent} is read as a centre crop")
         mode = "center"
     preprocess = Preprocess(
         image_size=image_size,
         resize="squash" if mode == "squash" else "crop",
-        crop_fraction=image_size[0] / max(whole, image_size[0]),
+        crop_fraction=min(percent, 1.0),
+        crop_rule="timm",
         interpolation=interpolation,  # type: ignore[arg-type]
         mean=expand_to_channels(cfg.get("mean") or IMAGENET_MEAN, channels),
         std=expand_to_channels(cfg.get("std") or IMAGENET_STD, channels),
@@ -364,16 +362,28 @@ def preprocess_to_timm(preprocess: Preprocess) -> dict[str, Any]:
         "input_size": [preprocess.channels, height, width],
         "fixed_input_size": True,
         "interpolation": preprocess.interpolation,
-        "crop_pct": 1.0 if squash else compute_crop_pct(height, preprocess.crop_fraction),
+        "crop_pct": 1.0 if squash else compute_crop_pct(preprocess),
         "crop_mode": "squash" if squash else "center",
         "mean": list(preprocess.mean),
         "std": list(preprocess.std),
     }
 
 
-def compute_crop_pct(side: int, fraction: float) -> float:
+def has_half_pixel_margin(preprocess: Preprocess) -> bool:
+    """Return whether the corner of the centre crop lies between pixels, where timm rounds up."""
+    if preprocess.resize == "squash":
+        return False
+    margins = (
+        whole - side for whole, side in zip(preprocess.covered, preprocess.image_size, strict=True)
+    )
+    return any(margin % 4 == 3 for margin in margins)  # a half is rounded to the even number
+
+
+def compute_crop_pct(preprocess: Preprocess) -> float:
     """Find the crop_pct whose floor gives the size that our rounding gives."""
-    whole = round(side / fraction)
+    if preprocess.crop_rule == "timm":
+        return preprocess.crop_fraction
+    side, whole = preprocess.image_size[0], preprocess.covered[0]
     percent = side / whole
     # One step of a float can be what floor falls over.
     return percent if math.floor(side / percent) == whole else math.nextafter(percent, 0.0)
