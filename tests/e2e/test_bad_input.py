@@ -288,9 +288,25 @@ def test_more_than_one_percent_unreadable_stops(tmp_path: Path) -> None:
     photos = make_photos(tmp_path / "photos")
     spoil(photos / "disc", 4)
     before = snapshot(photos)
-    error = call("finetune", photos, *TINY, "--steps", 9, "--output", tmp_path / "run").error
+    words = ("finetune", photos, *TINY, "--steps", 9, "--output", tmp_path / "run")
+    error = call(*words).error
     assert "training images cannot be read, more than --max-bad 1.00%; the first: disc/" in error
     assert snapshot(photos) == before
+    done(*words, "--resume", "--max-bad", 0.5)  # a refused run can be gone on with
+
+
+def test_one_unreadable_image_of_a_few_stops_no_run(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos")
+    spoil(photos / "disc", 1)
+    done("finetune", photos, *TINY, "--steps", 12, "--output", tmp_path / "run")
+
+
+def test_a_batch_is_never_larger_than_the_training_split(tmp_path: Path) -> None:
+    photos = make_photos(tmp_path / "photos")
+    words = list(TINY)
+    words[words.index("--batch-size") + 1] = "1000000"
+    out = done("finetune", photos, *words, "--steps", 1, "--output", tmp_path / "run")
+    assert "--batch-size 1,000,000 is more than there are training images: batches of 29" in out
 
 
 def test_a_few_unreadable_are_named_and_the_run_goes_on(tmp_path: Path) -> None:

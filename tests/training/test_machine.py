@@ -144,3 +144,12 @@ def test_a_journal_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match="cannot be written"):
         MetricsLogger(tmp_path / "file" / "metrics.jsonl", None)
+
+
+def test_the_first_signal_says_at_once_what_will_happen() -> None:
+    lines: list[str] = []
+    with catch_stop_signals(lines.append) as stop:
+        os.kill(os.getpid(), signal.SIGINT)
+        assert stop() == 130
+        assert len(lines) == 1
+    assert "this step ends first, and a checkpoint is written" in lines[0]

@@ -233,6 +233,8 @@ def test_yaml_may_be_empty_and_may_spell_names_as_flags(tmp_path: Path) -> None:
         ({"steps": 0}, "--steps 0 must be greater"),
         ({"batch_size": -3}, "--batch-size -3 must be greater"),
         ({"lr": float("nan")}, "--lr nan must be greater"),
+        ({"lr": float("inf")}, "--lr inf must be a finite number"),
+        ({"epochs": float("inf")}, "--epochs inf must be a finite number"),
         ({"clip": 0.0}, "--clip 0 must be greater"),
         ({"layer_decay": 0.0}, "--layer-decay 0 must be greater"),
         ({"early_stop": 0}, "--early-stop 0 must be greater"),

@@ -18,10 +18,10 @@ def losses_around(level: float, count: int) -> list[float]:
     return (level + 0.1 * random.normal(size=count)).tolist()
 
 
-def notes(losses: list[float], before: list[float] = []) -> list[int]:  # noqa: B006
+def notes(losses: list[float], before: list[float] = [], epoch: float = 5.0) -> list[int]:  # noqa: B006
     """Positions of the losses at which a note is written."""
     spikes = LossSpikeDetector(before)
-    rows = ({"loss": loss, "step": i, "epoch": 0.5} for i, loss in enumerate(losses))
+    rows = ({"loss": loss, "step": i, "epoch": epoch} for i, loss in enumerate(losses))
     notes = [spikes.note(row) for row in rows]
     return [note["step"] for note in notes if note]
 
@@ -41,6 +41,14 @@ def test_a_spike_rises_more_than_four_deviations() -> None:
     assert notes([*past, 3.0 + 6 * step]) == [150]
     assert notes([*past, 3.0 + 2 * step]) == []
     assert notes([*past, 3.0 - 9 * step]) == []  # better is no spike
+
+
+def test_noise_is_no_spike_least_of_all_in_the_first_epochs() -> None:
+    calm = (2.3 + 0.005 * np.random.default_rng(0).normal(size=80)).tolist()
+    assert notes([*calm, 2.34]) == []  # 8 robust deviations, and 2 % of the loss
+    assert notes([*calm, 2.8]) == [80]
+    assert notes([*calm, 2.8], epoch=1.0) == []
+    assert notes([*calm, 4.0], epoch=1.0) == [80]
 
 
 def test_only_the_start_of_a_spike_is_noted() -> None:

@@ -7,6 +7,7 @@ Nothing here imports torch: help must be quick.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -362,6 +363,8 @@ def _require_positive(settings: dict[str, float | None]) -> None:
     for name, value in settings.items():
         if value is not None and not value > 0:
             raise ConfigError(f"{name} {value:g} must be greater than 0")
+        if value is not None and value == math.inf:
+            raise ConfigError(f"{name} {value:g} must be a finite number")
 
 
 def _require_share(settings: dict[str, float | None]) -> None:
@@ -470,6 +473,7 @@ UNSAVED_SETTINGS = ("output", "resume", "overwrite", "config", "json")
 CHANGEABLE_ON_RESUME = {
     *UNSAVED_SETTINGS,
     *("workers", "device", "parallel", "checkpoint_activations", "cache_size", "frozen"),
+    "max_bad",  # a run that was refused for unreadable images can be gone on with
 }
 
 

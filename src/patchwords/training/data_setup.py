@@ -29,6 +29,7 @@ from patchwords.data.splits import (
     split_dataset,
     subsample_training_images,
 )
+from patchwords.distributed import get_world
 from patchwords.errors import ConfigError, DataError
 from patchwords.rng import numpy_generator
 from patchwords.training.config import DataSettings, FinetuneConfig
@@ -101,6 +102,19 @@ def _divide_by_content(data: DatasetSplits, settings: DataSettings, seed: int) -
         if name in data.splits and (copies := count_copies(data.splits[name], data.splits[TRAIN]))
     ]
     return replace(data, notes=(*data.notes, *notes))
+
+
+def limit_batch_size(
+    config: FinetuneConfig, data: DatasetSplits
+) -> tuple[FinetuneConfig, DatasetSplits]:
+    """Limit --batch-size to the training images, with a note: it would decode them repeatedly."""
+    size, images, world = config.recipe.batch_size, len(data.splits[TRAIN]), get_world().size
+    most = max(images // world, 1) * world
+    if size is None or size <= most or config.resume:
+        return config, data
+    note = f"--batch-size {size:,} is more than there are training images: batches of {most:,}"
+    recipe = replace(config.recipe, batch_size=most)
+    return replace(config, recipe=recipe), replace(data, notes=(*data.notes, note))
 
 
 def select_fewshot_images(

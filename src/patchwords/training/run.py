@@ -19,7 +19,11 @@ from patchwords.distributed import (
 from patchwords.errors import Interrupted
 from patchwords.files import format_duration
 from patchwords.training.config import FinetuneConfig
-from patchwords.training.data_setup import load_dataset_splits, select_fewshot_images
+from patchwords.training.data_setup import (
+    limit_batch_size,
+    load_dataset_splits,
+    select_fewshot_images,
+)
 from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.loop import LoopCallbacks, train_loop
 from patchwords.training.engine.signals import catch_stop_signals
@@ -138,6 +142,7 @@ def resolve_data_and_model(
     """Open the data, fill in the recipe, build the model; and the reason of each setting."""
     objective_type = find_objective(config)
     data = load_dataset_splits(config, need_labels=objective_type.needs_labels)
+    config, data = limit_batch_size(config, data)
     select_fewshot_images(config, data)  # refuses what cannot be measured
     origin = load_starting_weights(config)
     config, of_recipe = fill_recipe_settings(
@@ -163,7 +168,7 @@ def train_to_end(run: TrainingRun, display: Display, fewshot: FewShotFn | None =
         # The step seeds torch's generators; the caller's are given back as they were.
         with (
             torch.random.fork_rng(gpus),
-            catch_stop_signals() as stop,
+            catch_stop_signals(display.say) as stop,
             display,
             open_checkpoint_saver(run) as save,
         ):

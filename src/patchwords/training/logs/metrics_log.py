@@ -69,6 +69,8 @@ def read_metrics(metrics: Path) -> list[dict[str, Any]]:
 SPIKE_WINDOW = 200  # rows that a loss is compared with
 MIN_SPIKE_ROWS = 20  # fewer rows are not enough to tell
 SPIKE_DEVIATIONS = 4.0  # above the median
+SPIKE_RISE = 0.1  # and at least this share of the median: robust deviations alone can be tiny
+FIRST_EPOCHS, FIRST_SPIKE_RISE = 2.0, 0.5  # at first classes come and go: only a jump counts
 MAD_TO_STD = 1.4826  # a normal deviation in median absolute deviations
 
 
@@ -84,9 +86,10 @@ class LossSpikeDetector:
         """Return a "note" row if a spike begins at this "train" row, else None."""
         self.losses.append(row["loss"])
         losses = list(self.losses)
-        height = compute_spike_height(losses)
-        if height <= SPIKE_DEVIATIONS or compute_spike_height(losses[:-1]) > SPIKE_DEVIATIONS:
+        rise = FIRST_SPIKE_RISE if row["epoch"] < FIRST_EPOCHS else SPIKE_RISE
+        if not is_spike(losses, rise) or is_spike(losses[:-1], rise):
             return None
+        height = compute_spike_height(losses)
         median = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
         above = f"{height:.3g} robust deviations above the median {median:.3g}"
         return {
@@ -97,6 +100,14 @@ class LossSpikeDetector:
             "loss": row["loss"],
             "text": f"loss spike: {row['loss']:.3g}, {above}",
         }
+
+
+def is_spike(losses: Sequence[float], rise: float) -> bool:
+    """Return whether the last loss is far above the median before it, by more than `rise` of it."""
+    if compute_spike_height(losses) <= SPIKE_DEVIATIONS:
+        return False
+    median = statistics.median(losses[-SPIKE_WINDOW - 1 : -1])
+    return losses[-1] - median > rise * abs(median)
 
 
 def compute_spike_height(losses: Sequence[float]) -> float:
