@@ -73,6 +73,47 @@ def escape_control_characters(text: str) -> str:
     return CONTROL_CHARACTER.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
+# What people type who come from other programs -> our words, the first that there is.
+SYNONYMS = {
+    **dict.fromkeys(("train", "fit", "fine-tune", "finetuning"), ("finetune",)),
+    **dict.fromkeys(("eval", "test", "validate", "score"), ("evaluate",)),
+    **dict.fromkeys(("infer", "inference", "classify"), ("predict",)),
+    **dict.fromkeys(("check", "diagnose", "lint"), ("doctor",)),
+    **dict.fromkeys(("web", "serve", "ui"), ("app",)),
+    **dict.fromkeys(("pretrained", "checkpoint", "ckpt", "init", "from"), ("weights",)),
+    **dict.fromkeys(("minutes", "time", "hours", "duration"), ("budget", "epochs")),
+    **dict.fromkeys(("lr-rate", "learning-rate", "rate"), ("lr",)),
+    **dict.fromkeys(("bs", "batch"), ("batch-size",)),
+    **dict.fromkeys(("arch", "architecture", "net", "backbone"), ("model",)),
+    **dict.fromkeys(("img-size", "size", "resolution", "input-size"), ("image-size",)),
+    **dict.fromkeys(("num-workers", "threads"), ("workers",)),
+    **dict.fromkeys(("gpu", "cuda", "cpu"), ("device",)),
+    **dict.fromkeys(("out", "save", "save-dir", "output-dir"), ("output",)),
+    **dict.fromkeys(("iterations", "iters", "max-steps"), ("steps",)),
+    **dict.fromkeys(("num-epochs", "epoch"), ("epochs",)),
+    **dict.fromkeys(("wd", "decay"), ("weight-decay",)),
+    **dict.fromkeys(("amp", "fp16", "half", "bf16"), ("precision",)),
+    **dict.fromkeys(("resnet50", "resnet-50"), ("BiT-R50x1",)),
+    **dict.fromkeys(("resnet101", "resnet-101"), ("BiT-R101x1",)),
+    **dict.fromkeys(("resnet152", "resnet-152"), ("BiT-R152x2",)),
+}
+
+
+def find_synonym(word: str, choices: Iterable[str]) -> str | None:
+    """Find the choice that stands for a word of other programs; flags and settings alike.
+
+    >>> find_synonym("--lr_rate", ["--erase", "--lr"])
+    '--lr'
+    """
+
+    def plain(name: str) -> str:
+        return name.strip("-").replace("_", "-").lower()
+
+    names = {plain(choice): choice for choice in choices}
+    meanings = SYNONYMS.get(plain(word), ())
+    return next((names[plain(name)] for name in meanings if plain(name) in names), None)
+
+
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
     """Return a clause for an error text: the nearest choice, or a short list of all.
 
@@ -80,6 +121,8 @@ def did_you_mean(word: str, choices: Iterable[str]) -> str:
     "; did you mean 'roses'?"
     """
     known = list(choices)
+    if synonym := find_synonym(word, known):
+        return f"; did you mean {synonym!r}?"
     lowered = {choice.lower(): choice for choice in known}
     near = difflib.get_close_matches(word.lower(), list(lowered), n=1, cutoff=0.5)
     if near:

@@ -156,3 +156,21 @@ def test_debug_shows_the_traceback(photos: Path) -> None:
     assert result.code == 2
     assert "Traceback (most recent call last)" in result.err
     assert result.err.splitlines()[-1] == "patchwords: --lr 0 must be greater than 0"
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [
+        (("train", "photos"), "finetune"),
+        (("eval", "run", "photos"), "evaluate"),
+        (("finetune", "photos", "--pretrained", "x"), "--weights"),
+        (("finetune", "photos", "--lr_rate", "0.1"), "--lr"),
+        (("finetune", "photos", "--learning-rate", "0.1"), "--lr"),
+        (("finetune", "photos", "--minutes", "4"), "--(budget|epochs)"),
+        (("finetune", "photos", "--arch", "vit"), "--model"),
+        (("models", "resnet50"), "BiT-R50x1"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(value),
+)
+def test_words_of_other_programs_are_understood(words: tuple[str, ...], meant: str) -> None:
+    assert re.search(f"did you mean '{meant}'", call(*words).error)

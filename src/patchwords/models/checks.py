@@ -20,6 +20,8 @@ def check_known_settings(settings: Mapping[str, Any], known: Iterable[str], what
     for name in settings:
         if name not in names:
             hint = did_you_mean(name, names) or f"; it has {', '.join(names)}"
+            if name in {"pretrained", "weights", "checkpoint"}:
+                hint = "; from_pretrained(NAME) loads a model with its weights"
             raise ConfigError(f"{what} has no setting {name!r}{hint}")
 
 

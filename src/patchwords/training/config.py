@@ -212,7 +212,7 @@ class FinetuneConfig:
     ViT-B/16"""
     weights: str | None = None
     """start from these weights: a run, a model folder, a file, a hub id or a published name;
-    default: random weights"""
+    patchwords:cifar10-small comes with the package; default: random weights"""
     task: str = "classification"
     """what to learn: classification, or package.module:Name for an objective of your own"""
     output: str | None = None
