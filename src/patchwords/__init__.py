@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from patchwords.models.vit import ViT
     from patchwords.models.zoo import create_model, list_models
     from patchwords.weights.pretrained import Pretrained
+    from patchwords.weights.published import list_weights
     from patchwords.weights.store import from_pretrained, save_pretrained
 
 PUBLIC = {
@@ -41,6 +42,7 @@ PUBLIC = {
     "pretrain": "patchwords.api.runs",
     "create_model": "patchwords.models.zoo",
     "list_models": "patchwords.models.zoo",
+    "list_weights": "patchwords.weights.published",
     "ResNet": "patchwords.models.resnet.resnet",
     "ViT": "patchwords.models.vit",
     "Preprocess": "patchwords.data.preprocess",
@@ -67,6 +69,7 @@ __all__ = [
     "inspect",
     "knn",
     "list_models",
+    "list_weights",
     "load_dataset",
     "load_run",
     "pretrain",

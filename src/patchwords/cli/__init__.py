@@ -154,6 +154,12 @@ COMMANDS = {
         "Plan",
         "list models: tokens, parameters, multiply-adds, memory",
     ),
+    "weights": Command(
+        "model.weights",
+        "WeightsCommand",
+        "Plan",
+        "list published weights: size, licence, accuracy, whether they are here",
+    ),
     "plan": Command(
         "train.plan",
         "PlanCommand",
