@@ -24,6 +24,7 @@ from patchwords.report.sections.classes import (
 from patchwords.report.sections.data import render_data
 from patchwords.report.sections.headline import render_headline
 from patchwords.report.sections.model import render_insight
+from patchwords.report.sections.next_steps import render_next_steps
 from patchwords.report.sections.other_runs import render_other_runs
 from patchwords.report.sections.predictions import RunImages, render_mistakes, render_right_answers
 from patchwords.report.sections.training import render_training_curves
@@ -37,6 +38,7 @@ PAGE_CONTENTS = {
     "confusion": "Confusion",
     "mistakes": "Mistakes",
     "calibration": "Calibration",
+    "next": "Next steps",
     "data": "Data",
     "settings": "Settings",
     "reading": "How to read this",
@@ -76,6 +78,8 @@ def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()
     )
     if run.insight:
         contents = add_insight_link(contents)
+    if run.evaluation.get("of"):
+        contents = {place: word for place, word in contents.items() if place != "next"}
     if others:
         contents = {"results": contents["results"], "beside": "Comparison", **contents}
     body = tag(
@@ -116,6 +120,7 @@ def classifier_sections(
         render_insight(run),
         render_right_answers(run, album),
         render_calibration(run),
+        render_next_steps(run),
         render_data(run),
         render_settings(run),
         render_reading_guide(run),
