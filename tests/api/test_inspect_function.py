@@ -58,6 +58,8 @@ def test_an_inspection_shows_itself(run: pw.Run, photos: Path) -> None:
     for text in (repr(inspection), shown):
         assert f"inspection of {run.folder}" in text
         assert "do the maps explain the predictions? over 2 images" in text
+    single = pw.inspect(run, draw("red", 1), **FEW)
+    assert single["photos"][0] == inspection["photos"][0]
     alone = pw.inspect(run)
     assert set(alone.to_dict()) == {"model", "left_out", "filters", "positions"}
 

@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from patchwords.api.runs import ModelSource, Run, get_source
 from patchwords.data.dataset import ImageDataset
 from patchwords.data.open import wrap_images
@@ -117,8 +119,9 @@ def check_inspect_options(
 
 
 def list_images(images: ImageLike | Iterable[ImageLike]) -> list[Any]:
-    """List images; one of them is a list of one."""
-    return list(images) if isinstance(images, list | tuple) else [images]
+    """List images; a single one, or a source of several, is a list of one."""
+    single = isinstance(images, str | Path | bytes | np.ndarray) or hasattr(images, "convert")
+    return [images] if single else list(images)  # type: ignore[arg-type]
 
 
 def open_inspected_images(images: list[Any], image_column: str | None) -> ImageDataset | None:
