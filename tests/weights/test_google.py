@@ -450,10 +450,37 @@ def test_out_gives_the_official_keys_and_the_official_logits(tiny: Build) -> Non
     np.testing.assert_allclose(ours, official(arrays, images(12)), **CLOSE)
 
 
+def test_attention_pooling_goes_out_with_the_official_logits(tiny: Build) -> None:
+    model = tiny(**SQUARE | {"depth": 2, "classifier": "map"})
+    arrays = write_google(model)
+    wanted = with_map(vit_arrays())
+    assert {k: v.shape for k, v in arrays.items()} == {k: v.shape for k, v in wanted.items()}
+    found = read_google(arrays, "x")
+    state = model.state_dict()
+    assert found.weights.keys() == state.keys()
+    assert all(torch.equal(found.weights[name], value) for name, value in state.items())
+    with torch.no_grad():
+        ours = model.double()(torch.from_numpy(images(12)).permute(0, 3, 1, 2)).numpy()
+    np.testing.assert_allclose(ours, official(arrays, images(12), "map"), **CLOSE)
+
+
+@pytest.mark.parametrize("classifier", ["gap", "map"])
+def test_sines_go_out_as_no_positions(tiny: Build, classifier: str) -> None:
+    shape = {"width": 12, "depth": 2, "position": "sincos2d", "classifier": classifier}
+    model = tiny(**SQUARE | shape)
+    arrays = write_google(model)
+    assert not any("pos" in key for key in arrays)
+    found = read_google(arrays, "x")
+    assert isinstance(found.config, ViTConfig)
+    assert found.config.position == "sincos2d"
+    state = model.state_dict()
+    assert found.weights.keys() == state.keys()
+    assert all(torch.equal(found.weights[name], value) for name, value in state.items())
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"classifier": "map"}, "classifier 'map'"),
         ({"mixer": "pooling"}, "mixer 'pooling'"),
         ({"position": "none"}, "position 'none' at 'stem'"),
         ({"position_at": "every"}, "position '1d' at 'every'"),

@@ -322,6 +322,24 @@ def test_a_crop_of_a_rectangle_and_images_of_another_size_are_refused(
 # --- BiT
 
 
+def test_a_bottleneck_with_symmetric_padding_is_refused_both_ways(tmp_path: Path) -> None:
+    """It is padded before GroupNorm there: 1e-2 of the largest logit apart from ours."""
+    config = transformers.BitConfig(hidden_sizes=[256], depths=[1], layer_type="bottleneck")
+    transformers.BitForImageClassification(config).save_pretrained(tmp_path)
+    with pytest.raises(
+        WeightsError, match="before its GroupNorm and ReLU, and ours at the pooling"
+    ):
+        read_huggingface(tmp_path)
+    trunk = TrunkConfig((1,), standardise="var+1e-8", group_norm_eps=1e-5, padding="symmetric")
+    ours = Pretrained(
+        build_model(ResNetConfig(trunk, (56, 56), num_classes=7)), Preprocess((56, 56)), LABELS
+    )
+    with pytest.raises(
+        WeightsError, match="before its GroupNorm and ReLU, and ours at the pooling"
+    ):
+        write_huggingface(ours, tmp_path / "out")
+
+
 @pytest.mark.parametrize("kind", ["preactivation", "bottleneck"])
 def test_a_bit_has_the_same_logits_both_ways(kind: str, tmp_path: Path) -> None:
     same_padding = kind == "bottleneck"

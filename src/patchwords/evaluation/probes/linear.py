@@ -27,9 +27,12 @@ from patchwords.evaluation.probes.defaults import DEFAULT_DEV_SHARE, DEFAULT_L2S
 from patchwords.evaluation.probes.fewshot import STD_EPSILON
 from patchwords.rng import numpy_generator
 
-MAX_LBFGS_STEPS = 1000  # maximum of L-BFGS
-GRADIENT_TOLERANCE = 1e-6  # stops if no component of the gradient is larger
-# The same for comparing penalties: scikit-learn's default, and twice its steps.
+MAX_LBFGS_STEPS = 2000  # maximum of L-BFGS
+# Stops if no component of the gradient is larger than this times the penalty, which is the least
+# curvature: no weight is then further from the minimum than about this. Below the floor there is
+# only rounding.
+RELATIVE_GRADIENT_TOLERANCE, MIN_GRADIENT_TOLERANCE = 1e-6, 1e-10
+# For comparing penalties, of the gradient itself: scikit-learn's default, and twice its steps.
 TRIAL_GRADIENT_TOLERANCE, MAX_TRIAL_STEPS = 1e-4, 200
 LBFGS_MEMORY = 10  # L-BFGS history, as in scikit-learn and SciPy
 MAX_LOGIT_ELEMENTS = 2**22  # numbers per block: 32 MiB
@@ -95,12 +98,13 @@ def fit_regularisation_path(
     labels: np.ndarray,
     l2s: Sequence[float] = DEFAULT_L2S,
     device: torch.device | str = "cpu",
-    gradient: float = GRADIENT_TOLERANCE,
+    gradient: float | None = None,
     steps: int | None = None,
 ) -> Iterator[SoftmaxClassifier]:
     """[N, R], int [N] -> a classifier per penalty, from the largest to the smallest.
 
-    Each fit starts from the previous one. Raises DataError for features that are not finite or a
+    Each fit starts from the previous one, and stops where the gradient is at most `gradient`;
+    default: as fine as the penalty needs (RELATIVE_GRADIENT_TOLERANCE). Raises DataError for features that are not finite or a
     single class.
     """
     from scipy.optimize import minimize
@@ -115,8 +119,10 @@ def fit_regularisation_path(
     problem = SoftmaxRegressionLoss(x, torch.from_numpy(y).to(device), len(classes))
     weights = np.zeros((features.shape[1] + 1) * len(classes))
     steps = MAX_LBFGS_STEPS if steps is None else steps
-    options = {"maxiter": steps, "gtol": gradient, "ftol": 0.0, "maxcor": LBFGS_MEMORY, "maxls": 50}
+    options = {"maxiter": steps, "ftol": 0.0, "maxcor": LBFGS_MEMORY, "maxls": 50}
     for l2 in sorted(l2s, reverse=True):
+        fine = max(RELATIVE_GRADIENT_TOLERANCE * min(1.0, l2), MIN_GRADIENT_TOLERANCE)
+        options["gtol"] = fine if gradient is None else gradient
         solution = minimize(
             problem.loss, weights, args=(l2,), jac=True, method="L-BFGS-B", options=options
         )

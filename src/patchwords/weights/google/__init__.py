@@ -159,7 +159,8 @@ def note_name_mismatch(config: ModelConfig, stem: str) -> list[str]:
 
 def write_google(model: Model) -> dict[str, np.ndarray]:
     """Return float32 arrays as `checkpoint.load` of vision_transformer takes them; for a ResNet
-    those of big_transfer (form "pre") or of big_vision's models/bit.py (form "post").
+    those of big_transfer (form "pre") or of big_vision's models/bit.py (form "post"). Attention
+    pooling and sines are big_vision's alone, whose `fix_old_checkpoints` reads these names.
 
     `npz.save_npz` puts them into a file. Raises WeightsError for what their code cannot compute.
     """
@@ -181,10 +182,10 @@ def list_vit_obstacles(config: ViTConfig) -> list[tuple[bool, str]]:
     trunk = config.trunk
     return [
         (config.mixer != "attention", f"mixer {config.mixer!r}, it has attention alone"),
-        (config.classifier == "map", "classifier 'map', it has token and gap"),
         (
-            (config.position, config.position_at) != ("1d", "stem"),
-            f"position {config.position!r} at {config.position_at!r}, it has '1d' at the stem",
+            config.position not in ("1d", "sincos2d") or config.position_at != "stem",
+            f"position {config.position!r} at {config.position_at!r}, it has '1d' at the stem "
+            "(and big_vision 'sincos2d')",
         ),
         (config.gelu != "tanh", f"gelu {config.gelu!r}, its GELU is the tanh approximation"),
         (config.norm_eps != 1e-6, f"norm_eps {config.norm_eps:g}, its LayerNorm has 1e-06"),

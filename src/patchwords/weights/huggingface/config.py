@@ -170,6 +170,7 @@ def bit_config_from_huggingface(
                 told["layer_type"] not in FORM_BY_LAYER_TYPE,
                 f"layer_type is {told['layer_type']!r}, none of {', '.join(FORM_BY_LAYER_TYPE)}",
             ),
+            (told["layer_type"] == "bottleneck" and padding == "symmetric", PADDED_BEFORE_NORM),
             (
                 [told["width_factor"] * size for size in told["hidden_sizes"]] != channels,
                 f"hidden_sizes are {told['hidden_sizes']}, not {channels}",
@@ -189,6 +190,12 @@ def bit_config_from_huggingface(
 
 
 FORM_BY_LAYER_TYPE = {"preactivation": "pre", "bottleneck": "post"}
+# BitEmbeddings pads by zeros, then come GroupNorm and ReLU, then the pooling: with "bottleneck" the
+# border is no zero any more, and the zeros count in the statistics. "same" pads in the pooling.
+PADDED_BEFORE_NORM = (
+    "transformers pads the root of a bottleneck with symmetric padding before its GroupNorm and "
+    "ReLU, and ours at the pooling"
+)
 
 
 def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
@@ -206,6 +213,7 @@ def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
                 trunk.group_norm_eps != BIT_NUMERICS["group_norm_eps"],
                 f"its GroupNorm has an epsilon of 1e-5, not {trunk.group_norm_eps}",
             ),
+            (trunk.form == "post" and trunk.padding == "symmetric", PADDED_BEFORE_NORM),
             (
                 # After the ReLU of form "post" nothing is below 0, so that both paddings are one.
                 trunk.form == "pre" and trunk.pool_padding != "zeros",
