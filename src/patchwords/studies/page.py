@@ -30,6 +30,7 @@ def build_page_blocks(
     """Build the blocks of the page from results.json."""
     return [
         PageText(f"{results['question']} {results['source']}; scale: {results['scale']}."),
+        *([PageText(MINI_NOTE)] if results["scale"] == "mini" else []),
         PageHeading("Claims"),
         PageTable(("claim", "paper", "here", "rule", "verdict"), build_claim_rows(results)),
         PageText(DECISION_RULE),
@@ -50,12 +51,24 @@ def build_page_blocks(
 
 
 DECISION_RULE = (
-    "The verdict is agrees or disagrees if the 95 % interval of the difference is on one side of 0, "
-    "else this scale cannot tell. Differences are paired by seed; intervals are Student's t over "
-    "the seeds. Claims that two things are equal have a margin. A claim with parts has a verdict "
-    "only where all parts agree. A control shows that the treatment has an effect at all: if it "
-    "fails, the claim was not tested here. Claims, rule and margins were fixed before the first "
-    "run; parts and controls were added later, and can only remove a verdict."
+    "The verdict is agrees or disagrees if p is at most 5 %, else this scale cannot tell; p is "
+    "adjusted by Holm's method for the number of claims on this page, so that the chance of any "
+    "wrong verdict among them is at most 5 %. Claims that two things are equal have a margin, and "
+    "agree by two one-sided tests. Each interval is of 95 %, on its own, by Student's t. Where trials "
+    "are trainings of their own the variance between seeds is pooled over all of them, less what "
+    "their seeds share; elsewhere, and where trials differ in their variance (Bartlett's test), "
+    "differences are paired by seed. Where all seeds have the same test images the choice of these "
+    "is in the interval, too; without the answers to single images those of two trials count as "
+    "independent, which makes it wider. Numbers that are computed of several accuracies (doublings, "
+    "slopes, shares) have intervals over seeds alone. A single seed has one over test images alone. "
+    "A claim with parts has the largest p of its whole and its parts. A control shows that the "
+    "treatment has an effect at all: if its own interval is not above 0, the claim was not tested "
+    "here. Claims and margins were fixed before the first run; parts, controls and this rule came "
+    "later."
+)
+MINI_NOTE = (
+    "Scale mini is a smoke run: it shows that the study works, with models at the beginning of their "
+    "training. No verdict of it says anything of trained models."
 )
 
 
@@ -73,9 +86,20 @@ def build_claim_rows(results: Mapping[str, Any]) -> list[tuple[str, ...]]:
 
 
 def format_difference(claim: Mapping[str, Any]) -> str:
-    """Format a difference with its unit, interval, parts and missing seeds."""
+    """Format a difference with its unit, interval, parts, missing seeds and p."""
     parts = "".join(f"; {one['name']} {format_contrast(one)}" for one in claim["parts"])
-    return format_contrast(claim) + parts
+    known = claim["difference"] is not None and claim["difference"]["low"] is not None
+    p = f"; p {format_p(claim['p'])}" if known and not claim["untested"] else ""
+    return format_contrast(claim) + parts + p
+
+
+def format_p(p: float) -> str:
+    """Format a p-value to two digits.
+
+    >>> format_p(0.0312), format_p(0.00004), format_p(1.0)
+    ('0.031', 'below 0.001', '1')
+    """
+    return "below 0.001" if p < 0.001 else f"{p:.2g}"
 
 
 def format_verdict(claim: Mapping[str, Any]) -> str:
@@ -102,7 +126,7 @@ def format_contrast(row: Mapping[str, Any]) -> str:
     text = (
         f"{value}, one seed"
         if low is None
-        else f"{value} (95 % interval {low} to {high}, {statistics['n']} seeds)"
+        else f"{value} (95 % interval {low} to {high}, {pluralise(statistics['n'], 'seed')})"
     )
     lost = ", ".join(map(str, row["seeds_lost"]))
     return f"{text}; diverged in seed {lost}" if lost else text

@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from patchwords.device import choose_device
-from patchwords.evaluation.statistics import SeedStatistics, compute_seed_statistics
+from patchwords.evaluation.statistics import compute_seed_statistics
+from patchwords.studies.evidence import collect_answers, collect_evidence
 from patchwords.studies.grid import StudyManifest, choose_labelled_trials, collect_trial_metrics
+from patchwords.studies.inference import (
+    LEVEL,
+    Estimate,
+    Evidence,
+    adjust_by_holm,
+    compute_direction_ps,
+    compute_equivalence_ps,
+    estimate_difference,
+)
 from patchwords.studies.study import (
     Claim,
     Contrast,
     DisplayUnit,
-    Scale,
     Study,
     StudyContext,
     Trial,
@@ -23,14 +32,13 @@ from patchwords.studies.study import (
 )
 from patchwords.version import __version__
 
-# The verdict on a claim follows a rule that is fixed before the run.
+# The verdict on a claim follows a rule that is fixed before the run; inference.py has its intervals.
 #
-# Seeds are paired: trials of one seed see the same images in the same order, so the difference is
-# computed per seed, and its 95 % interval is Student's t over the seeds. A single seed decides
-# nothing.
-#
-# A claim whose controls are not above zero, by the same rule, was not tested. A claim with parts
-# gets a verdict where all parts agree.
+# A claim above 0 agrees where its two-sided p is at most 5 %, a claim of equality where both of
+# two one-sided tests say that the difference is within the margin. A claim with parts has the
+# largest p of its whole and its parts. The p-values of all claims of a page that its scale can
+# test are adjusted by Holm's method. A claim whose controls are not above zero, each by its own
+# 95 % interval, was not tested.
 
 
 VerdictName = Literal["agrees", "disagrees", "cannot tell at this scale", "not tested here"]
@@ -44,7 +52,7 @@ class Difference:
 
     values: tuple[float, ...]  # per seed
     diverged_seeds: tuple[int, ...]  # seeds in which a trial diverged
-    statistics: SeedStatistics | None  # None: without a seed left
+    statistics: Estimate | None  # None: without a seed left
 
 
 @dataclass(frozen=True)
@@ -56,56 +64,74 @@ class Verdict:
     parts: tuple[Difference, ...]  # in the order of the claim
     controls: tuple[Difference, ...]  # in the order of the claim
     untested: str | None  # why this scale cannot test the claim
+    p: float  # of the verdict, adjusted for the number of claims
     name: VerdictName
 
 
-def judge_claim(claim: Claim, table: ValuesByLabel, untested: str | None = None) -> Verdict:
-    """Judge one claim from the values of its labels."""
-    whole = compute_difference(claim.more, claim.less, table)
-    parts = tuple(
-        compute_difference(contrast.more, contrast.less, table) for contrast in claim.parts
-    )
+def judge_claims(
+    claims: Sequence[Claim], evidence: Evidence, untested: Mapping[str, str]
+) -> list[Verdict]:
+    """Judge all claims of a page together, adjusted for their number."""
+    drafts = [judge_claim(claim, evidence, untested.get(claim.text)) for claim in claims]
+    family = [number for number, draft in enumerate(drafts) if not draft.untested]
+    adjusted = adjust_by_holm([drafts[number].p for number in family])
+    verdicts = list(drafts)
+    for number, p in zip(family, adjusted, strict=True):
+        draft = drafts[number]
+        word = draft.name if p <= LEVEL or draft.name == UNTESTED else CANNOT_TELL
+        verdicts[number] = replace(draft, p=p, name=word)
+    return verdicts
+
+
+def judge_claim(
+    claim: Claim, evidence: Evidence | ValuesByLabel, untested: str | None = None
+) -> Verdict:
+    """Judge one claim alone, as if its page had no other."""
+    known = evidence if isinstance(evidence, Evidence) else Evidence(evidence)
+    whole = compute_difference(claim.more, claim.less, known)
+    parts = [compute_difference(part.more, part.less, known) for part in claim.parts]
     controls = tuple(
-        compute_difference(contrast.more, contrast.less, table) for contrast in claim.controls
+        compute_difference(contrast.more, contrast.less, known) for contrast in claim.controls
     )
-    words = {decide_verdict(contrast.statistics, claim.margin) for contrast in (whole, *parts)}
-    word = words.pop() if len(words) == 1 else CANNOT_TELL
-    known = (
-        whole.statistics is not None and whole.statistics.low is not None
-    )  # with more than one seed
-    if untested or (known and not all(map(is_above_zero, controls))):
+    agrees, disagrees = (
+        max(ps)
+        for ps in zip(*(compute_ps(part, claim.margin) for part in (whole, *parts)), strict=True)
+    )
+    p = min(agrees, disagrees)
+    word: VerdictName = CANNOT_TELL
+    if p <= LEVEL:
+        word = "agrees" if agrees <= disagrees else "disagrees"
+    measured = whole.statistics is not None and whole.statistics.error is not None
+    if untested or (measured and not all(map(is_above_zero, controls))):
         word = UNTESTED
-    return Verdict(claim, whole, parts, controls, untested, word)
+    return Verdict(claim, whole, tuple(parts), controls, untested, p, word)
 
 
-def compute_difference(
-    more: Sequence[str], less: Sequence[str], table: ValuesByLabel
-) -> Difference:
+def compute_difference(more: Sequence[str], less: Sequence[str], evidence: Evidence) -> Difference:
     """Subtract the means of two label groups, over the seeds in which no trial diverged."""
-    labels = (*more, *less)
+    labels, table = (*more, *less), evidence.values
     seeds = sorted(set.intersection(*(set(table[label]) for label in labels)))
     lost = tuple(s for s in seeds if any(table[label][s] is None for label in labels))
     whole = [seed for seed in seeds if seed not in lost]
     values = tuple(_mean_of_labels(more, table, s) - _mean_of_labels(less, table, s) for s in whole)
-    return Difference(values, lost, compute_seed_statistics(values) if values else None)
+    return Difference(
+        values, lost, estimate_difference(values, more, less, evidence) if values else None
+    )
+
+
+def compute_ps(difference: Difference, margin: float | None) -> tuple[float, float]:
+    """Compute the p of "agrees" and of "disagrees"."""
+    if difference.statistics is None:
+        return 1.0, 1.0
+    if margin is None:
+        return compute_direction_ps(difference.statistics)
+    return compute_equivalence_ps(difference.statistics, margin)
 
 
 def is_above_zero(control: Difference) -> bool:
-    """Whether a control is above zero."""
-    return decide_verdict(control.statistics, None) == "agrees"
-
-
-def decide_verdict(statistics: SeedStatistics | None, margin: float | None) -> VerdictName:
-    """Apply the rule: compare the interval with zero or with the margin around zero."""
-    if statistics is None or statistics.low is None or statistics.high is None:
-        return CANNOT_TELL
-    if margin is None:
-        if statistics.low > 0:
-            return "agrees"
-        return "disagrees" if statistics.high < 0 else CANNOT_TELL
-    if -margin <= statistics.low and statistics.high <= margin:
-        return "agrees"
-    return "disagrees" if statistics.low > margin or statistics.high < -margin else CANNOT_TELL
+    """Whether the 95 % interval of a control is above zero."""
+    agrees, disagrees = compute_ps(control, None)
+    return agrees <= LEVEL and agrees < disagrees
 
 
 def format_claim_rule(claim: Claim, unit: DisplayUnit) -> str:
@@ -116,15 +142,15 @@ def format_claim_rule(claim: Claim, unit: DisplayUnit) -> str:
     )
     what = f"{more} minus {less}" if less else more
     if claim.margin is None:
-        where = "above 0"
+        where = "is above 0"
     else:
         value = f"{unit.times * claim.margin:g}"
         difference_unit = unit.difference.removesuffix("s") if value == "1" else unit.difference
-        where = f"within {value} {difference_unit} of 0"
+        where = f"is within {value} {difference_unit} of 0, by two one-sided tests"
     parts = ", in each part as well" if claim.parts else ""
     names = " and ".join(control.name for control in claim.controls)
     controls = f"; control: {names}, above 0" if names else ""
-    return f"{what}: the 95 % interval is {where}{parts}{controls}"
+    return f"{what} {where}{parts}{controls}"
 
 
 def _abbreviate_labels(labels: Sequence[str]) -> Sequence[str]:
@@ -157,6 +183,7 @@ def assemble_results(
     pretrained = collect_trial_metrics(encoders, context, "measure")
     whole = {key: {**numbers, **judged.get(key, {})} for key, numbers in measured.items()}
     table = compute_values_by_label(study, labels, whole, record.seeds)
+    answers = collect_answers(labels, record.seeds, context)
     return {
         "study": study.name,
         "version": study.version,
@@ -181,7 +208,12 @@ def assemble_results(
             name: convert_tuples(settings) for name, settings in context.scale.encoders.items()
         },
         "labels": [build_label_result(study, labels, *row) for row in table.items()],
-        "claims": build_claim_results(study, table, context.scale),
+        "answers": answers,
+        "claims": build_claim_results(
+            study,
+            collect_evidence(study, context.scale, labels, table, whole, answers),
+            context.scale.untested,
+        ),
         "compute": sum_training_compute([*pretrained.values(), *measured.values()]),
         "pretrainings": [build_trial_row(trial, pretrained, context) for trial in encoders],
         "cells": [build_trial_row(trial, whole, context) for trial in trials],
@@ -209,6 +241,8 @@ def rejudge_results(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
     if not labels:  # nothing was chosen
         labels = {name: name for name in results["grid"]}
     table = compute_values_by_label(study, labels, whole, results["seeds"])
+    scale = study.scales[results["scale"]]
+    evidence = collect_evidence(study, scale, labels, table, whole, results.get("answers", {}))
     return {
         **results,
         "title": study.title,
@@ -216,18 +250,17 @@ def rejudge_results(study: Study, results: Mapping[str, Any]) -> dict[str, Any]:
         "source": study.source,
         "quantity": study.quantity,
         "labels": [build_label_result(study, labels, *row) for row in table.items()],
-        "claims": build_claim_results(study, table, study.scales[results["scale"]]),
+        "claims": build_claim_results(study, evidence, scale.untested),
     }
 
 
-def build_claim_results(study: Study, table: ValuesByLabel, scale: Scale) -> list[dict[str, Any]]:
+def build_claim_results(
+    study: Study, evidence: Evidence, untested: Mapping[str, str]
+) -> list[dict[str, Any]]:
     """Build the rows of all claims: difference, verdict, reasons."""
     rows = []
-    for claim in study.claims:
-        judged, unit = (
-            judge_claim(claim, table, scale.untested.get(claim.text)),
-            describe_unit(study, claim),
-        )
+    for judged in judge_claims(study.claims, evidence, untested):
+        claim, unit = judged.claim, describe_unit(study, judged.claim)
         rows.append(
             {
                 "text": claim.text,
@@ -250,6 +283,7 @@ def build_claim_results(study: Study, table: ValuesByLabel, scale: Scale) -> lis
                     for control, seen in zip(claim.controls, judged.controls, strict=True)
                 ],
                 "untested": judged.untested,
+                "p": judged.p,
                 "verdict": judged.name,
             }
         )
