@@ -16,7 +16,6 @@ from typing import Literal, NamedTuple
 VtabGroup = Literal["natural", "specialized", "structured"]
 VTAB_GROUPS: tuple[VtabGroup, ...] = ("natural", "specialized", "structured")
 VTAB_TRAIN_IMAGES = 1_000  # 800 and 200 for choosing settings
-TRAIN800_SLICE = "train[:800]"
 
 
 class VtabTask(NamedTuple):
