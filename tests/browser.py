@@ -73,7 +73,7 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def until(self, script: str, seconds: float = 20.0) -> Any:
+    def until(self, script: str, seconds: float = 60.0) -> Any:
         """Wait until an expression is true; -> its value."""
         end = time.monotonic() + seconds
         found = None
