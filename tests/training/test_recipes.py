@@ -478,3 +478,14 @@ def test_open_settings_are_filled_from_python() -> None:
     assert has(flatten_config(done), lr=0.01, optimizer="sgd", image_size=(384,), steps=500)
     why = {choice.name: choice.why for choice in choices}
     assert why["optimizer"] == "the recipe"
+
+
+def test_masked_pretraining_keeps_its_rate_on_a_small_set() -> None:
+    config = PretrainConfig(data="photos")
+    filled, choices = fill_recipe_settings(
+        config, images=1_856, from_weights=False, model="ViT-B/16", objective="masked"
+    )
+    assert filled.recipe.batch_size == 32
+    assert filled.recipe.lr == 2e-4
+    (why,) = (choice.why for choice in choices if choice.name == "lr")
+    assert "kept: with less for smaller batches nothing is learned" in why

@@ -48,7 +48,8 @@ class Recipe:
     settings: Mapping[str, Any]
     model: str | None = None  # None: any
     finetunes: bool = False  # starts from trained weights
-    scaling: Literal["root", "linear"] = "root"  # of the learning rate with the batch, in --scale
+    # Of the learning rate with the batch, in --scale.
+    scaling: Literal["root", "linear", "none"] = "root"
     rates: tuple[float, ...] = ()  # the learning rates that the source tried
     note: str = ""  # where sources differ or are silent, and what this row takes
 

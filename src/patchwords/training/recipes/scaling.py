@@ -89,8 +89,11 @@ def scale_training(
         size.steps_reason,
     )
     ratio = batch / row.batch_size
-    factor, rule = (ratio, "") if row.scaling == "linear" else (math.sqrt(ratio), "the root of ")
-    change = "" if ratio == 1 else f"; x {rule}{batch:,}/{row.batch_size:,}"
+    factors = {"linear": (ratio, ""), "root": (math.sqrt(ratio), "the root of "), "none": (1.0, "")}
+    factor, rule = factors[row.scaling]
+    change = f"; x {rule}{batch:,}/{row.batch_size:,}"
+    if ratio == 1 or row.scaling == "none":
+        change = "" if ratio == 1 else "; kept: with less for smaller batches nothing is learned"
     warmup_share = row.warmup_steps / row.steps
     return [
         _resolve(requested, "batch_size", batch, size.batch_reason),
