@@ -264,6 +264,6 @@ def test_list_models_filters_in_any_case() -> None:
 
 def test_list_models_goes_by_family_and_then_by_size() -> None:
     families = [name.split("-")[0].split("+")[-1] for name in list_models()]
-    assert list(dict.fromkeys(families)) == ["ViT", "BiT", "Axial", "AxialResNet"]
+    assert list(dict.fromkeys(families)) == ["ViT", "BiT", "Axial", "AxialResNet", "CNN"]
     assert list_models()[0] == "ViT-mu/4"
     assert list_models("R*")[0] == "R+ViT-Ti/16"

@@ -60,6 +60,7 @@ def quiet() -> Display:
 def config_of(workers: int = 0, augment: AugmentSettings = EVERYTHING_RANDOM) -> FinetuneConfig:
     return FinetuneConfig(
         data="digits",
+        model="ViT-B/16",  # whose recipe it takes
         seed=3,
         augment=augment,
         recipe=RecipeSettings(steps=24, batch_size=11, lr=0.01, ema=0.9, balance="sample"),

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import numpy as np
 from rich.console import Console
@@ -23,7 +23,7 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.data.torch_dataset import load_dataset
 from patchwords.device import DeviceName, choose_device
 from patchwords.distributed import is_main_process
-from patchwords.errors import DataError, Interrupted
+from patchwords.errors import ConfigError, DataError, Interrupted
 from patchwords.evaluation.held_out import (
     HELD_OUT,
     HeldOutSelection,
@@ -47,7 +47,7 @@ from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.logs.run_folder import RunFolder
 from patchwords.training.objectives.masked import MaskedPatchPrediction
-from patchwords.training.run import train_model
+from patchwords.training.run import explain_training, train_model
 from patchwords.training.setting_layers import ConfigT, apply_settings, layer_settings
 from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 # Training.
 
 
+@overload
 def finetune(
     data: str | Path,
     *,
@@ -69,23 +70,40 @@ def finetune(
     model: str | None = None,
     output: str | Path | None = None,
     config: str | Path | None = None,
+    explain: Literal[False] = False,
     **settings: Any,
-) -> Run:
+) -> Run: ...
+@overload
+def finetune(data: str | Path, *, explain: Literal[True], **settings: Any) -> dict[str, Any]: ...
+def finetune(
+    data: str | Path,
+    *,
+    weights: str | Path | Run | None = None,
+    model: str | None = None,
+    output: str | Path | None = None,
+    config: str | Path | None = None,
+    explain: bool = False,
+    **settings: Any,
+) -> Run | dict[str, Any]:
     """Fine-tune a model on images with classes, evaluate it, and write a report.
 
     Args:
         data: a folder, CSV, parquet, tar shards, hf:NAME or digits.
         weights: what to start from: a run, a folder or a published name; from scratch by default.
-        model: the architecture; default: that of the weights, else ViT-B/16.
+        model: the architecture; default: that of the weights, else chosen by the data.
         output: run folder to write; default: runs/DATA-MODEL.
         config: YAML file with settings, which those given here override.
-        settings: flags of `patchwords finetune` by name, as epochs=3, lr=1e-3, train="head".
+        explain: only show the settings and return them: {name: {"value": ..., "why": ...}}.
+        settings: flags of `patchwords finetune` by name, as budget="15m", lr=1e-3, train="head".
 
     Raises ConfigError, DataError or WeightsError before anything is written; Interrupted leaves a
     checkpoint that `Run.resume` continues from.
     """
     named = {"data": data, "weights": weights, "model": model, "output": output}
-    return start_training(FinetuneConfig(), named, settings, config)
+    given = {**settings, "explain": explain}
+    if explain:
+        return explain_settings(layer_named(FinetuneConfig(), named, given, config), make_display())
+    return start_training(FinetuneConfig(), named, given, config)
 
 
 def pretrain(
@@ -109,12 +127,25 @@ def start_training(
     file: str | Path | None,
 ) -> Run:
     """Train by named arguments, as far as they are given, and settings, over those of a file."""
+    config = layer_named(blank, named, settings, file)
+    if config.explain:
+        raise ConfigError("explain is for finetune; patchwords pretrain --explain shows the plan")
+    return train(config, make_display())
+
+
+def layer_named(
+    blank: FinetuneConfig,
+    named: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    file: str | Path | None,
+) -> FinetuneConfig:
+    """Lay named arguments, as far as they are given, and settings over those of a file."""
     given = {
         name: value.folder if isinstance(value, Run) else value
         for name, value in named.items()
         if value is not None
     }
-    return train(layer_arguments(blank, {**given, **settings}, file), make_display())
+    return layer_arguments(blank, {**given, **settings}, file)
 
 
 def layer_arguments(
@@ -127,6 +158,15 @@ def layer_arguments(
         lambda table, default: apply_settings(default, table),
         None if file is None else Path(file),
     )
+
+
+def explain_settings(config: FinetuneConfig, display: Display) -> dict[str, Any]:
+    """Show the settings of a training and their reasons; -> {setting: {value, why}}."""
+    config.check()
+    return {
+        setting.name: {"value": setting.value, "why": setting.why}
+        for setting in explain_training(config, display)
+    }
 
 
 def make_display() -> Display:

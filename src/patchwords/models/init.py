@@ -83,6 +83,8 @@ INIT_RULES: dict[str, InitRule] = {
     r"(.*\.)?(shortcut_)?norm\d?\.bias": zeros,
     r"trunk\..*\.(conv\d?|shortcut)\.weight": lecun_normal,
     r"trunk\.layers\.\d+\.weight": he_normal,
+    r"trunk\..*norm\.running_mean": zeros,
+    r"trunk\..*norm\.running_var": ones,
     r"trunk\..*\.(columns|rows)\.qkv\.weight": lecun_normal,
     r"trunk\..*\.(columns|rows)\.qkv\.bias": zeros,
     r"trunk\..*\.(columns|rows)\.relative": axial_normal,
@@ -113,9 +115,9 @@ def get_init_rules(config: ModelConfig) -> dict[str, InitRule]:
 
 @torch.no_grad()
 def init_weights(model: Model, seed: int) -> None:
-    """Fill every parameter; one that not exactly one rule matches is an error."""
-    for name, parameter in model.named_parameters():
-        parameter.copy_(make_initial_values(name, parameter.shape, model.config, seed))
+    """Fill every parameter and statistic; one that not exactly one rule matches is an error."""
+    for name, value in model.state_dict().items():
+        value.copy_(make_initial_values(name, value.shape, model.config, seed))
 
 
 def make_initial_values(name: str, shape: Sequence[int], config: ModelConfig, seed: int) -> Tensor:

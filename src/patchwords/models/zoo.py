@@ -21,6 +21,7 @@ from patchwords.models.config import ViTConfig
 from patchwords.models.resnet.config import (
     BIT_TRUNK,
     HYBRID_TRUNK,
+    PLAIN_TRUNK,
     ConvStemConfig,
     ResNetConfig,
     TrunkConfig,
@@ -109,6 +110,7 @@ LISTED_AXIAL_VITS: tuple[tuple[str, int], ...] = (
     ("B", 16),
 )
 LISTED_AXIAL_RESNETS = (50,)  # Figure 13
+LISTED_CNNS: tuple[tuple[int, int], ...] = ((4, 1), (4, 2))  # layers, width factor: ours
 
 
 # Spellings: the official ones, timm's, Hugging Face's, AugReg's
@@ -126,7 +128,7 @@ SIZE_WORDS = {
     "gigantic": "G",
 }
 
-ModelFamily = Literal["ViT", "hybrid", "C+ViT", "BiT", "Axial-ViT", "AxialResNet"]
+ModelFamily = Literal["ViT", "hybrid", "C+ViT", "BiT", "Axial-ViT", "AxialResNet", "CNN"]
 MIXER_FAMILIES: dict[str, ModelFamily] = {"attention": "ViT", "axial": "Axial-ViT"}
 Numerics = Mapping[str, str | float]  # config fields that a spelling implies
 
@@ -192,6 +194,8 @@ NAME_SPELLINGS: tuple[tuple[ModelFamily, str, Numerics], ...] = (
     ),
     # google/bit-50
     ("BiT", r"(?:google/)?bit-(?P<resnet>50)", TIMM_RESNET_NUMERICS),
+    # CNN-4x1: four layers, without residuals; ours
+    ("CNN", r"CNN[-_](?P<resnet>[2-6])x(?P<factor>[1-9]\d*)", OFFICIAL_NUMERICS),
     # Axial-ViT-B/16  AxialViT-B/16  axial_vit_b_16
     (
         "Axial-ViT",
@@ -263,6 +267,8 @@ class ModelName:
         depth = self.resnet or ""
         if self.family == "BiT":
             return f"BiT-R{depth}x{self.factor}"
+        if self.family == "CNN":
+            return f"CNN-{depth}x{self.factor}"
         wide = f"x{self.factor}" if self.factor > 1 else ""
         if self.family == "AxialResNet":
             return f"AxialResNet-{depth}{wide}"
@@ -377,7 +383,10 @@ def make_conv_stem(name: ModelName, width: int) -> ConvStemConfig:
 
 
 def make_resnet_config(name: ModelName) -> ResNetConfig:
-    """Make a BiT (Sec. 4.1), or an AxialResNet (Appendix D.6), which has the hybrids' form."""
+    """Make a BiT (Sec. 4.1), a CNN, or an AxialResNet (App. D.6), which has the hybrids' form."""
+    if name.family == "CNN":
+        plain = replace(PLAIN_TRUNK, units=(1,) * ((name.resnet or 4) - 1))
+        return ResNetConfig(trunk=replace(plain, width_factor=name.factor))
     axial = name.family == "AxialResNet"
     config = ResNetConfig(trunk=replace(HYBRID_TRUNK, spatial="axial") if axial else BIT_TRUNK)
     return config.with_settings(units=get_stage_units(name), width_factor=name.factor)
@@ -414,6 +423,7 @@ def list_models(pattern: str = "*") -> list[str]:
         *(ModelName("BiT", resnet=depth, factor=factor) for depth, factor in LISTED_RESNETS),
         *(ModelName("Axial-ViT", letter, patch) for letter, patch in LISTED_AXIAL_VITS),
         *(ModelName("AxialResNet", resnet=depth) for depth in LISTED_AXIAL_RESNETS),
+        *(ModelName("CNN", resnet=depth, factor=factor) for depth, factor in LISTED_CNNS),
     ]
     texts = [str(name) for name in names]
     exact = [text for text in texts if fnmatchcase(text, pattern)]  # ViT-b is not ViT-B

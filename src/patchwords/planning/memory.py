@@ -225,6 +225,11 @@ def count_unit_inputs(config: ModelConfig) -> Iterator[int]:
     """Values of one image that enter each residual unit of the trunk."""
     if not isinstance(config.trunk, TrunkConfig):
         return
+    if config.trunk.form == "plain":
+        for layer in range(1, len(config.trunk.units) + 1):
+            rows, columns = (-(-side // 2**layer) for side in config.image_size)
+            yield config.trunk.root_channels * 2 ** (layer - 1) * rows * columns
+        return
     channels, stride = config.trunk.root_channels, 4
     for stage, units in enumerate(config.trunk.units):
         for _ in range(units):

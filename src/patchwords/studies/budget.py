@@ -29,6 +29,7 @@ from patchwords.studies.study import ENCODER, VERB, DatasetSpec, Scale, StudyCon
 from patchwords.studies.training import build_training_config, count_training_flops, train_trial
 from patchwords.studies.workers import run_workers
 from patchwords.tasks.classification.pretraining import resolve_head
+from patchwords.training.budget import FORWARD_SHARE
 from patchwords.training.config import FinetuneConfig, ModelSettings, PretrainConfig
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.model_setup import (
@@ -246,7 +247,6 @@ def estimate_trial_cost(
 
 TIMING_STEPS = 40  # steps
 TIMING_LOG_EVERY = 5  # steps per row of metrics.jsonl; the first row is warm-up
-FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs twice the forward pass
 SCRATCH_PREFIX = ".speed-"  # in the folder of the study; deleted afterwards
 
 

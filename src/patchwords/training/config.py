@@ -108,7 +108,7 @@ class ModelSettings:
     """stochastic depth: drop rate of the last block, rising linearly from 0 over the depth"""
 
 
-DURATION_FIELDS = ("epochs", "steps", "examples")  # three ways to say how long a run is
+DURATION_FIELDS = ("epochs", "steps", "examples", "budget")  # ways to say how long a run is
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,9 @@ class RecipeSettings:
     or from the recipe"""
     train: str = "all"
     """which weights learn: all, head, or last:N (the last N layers and the head)"""
-    balance: Literal["none", "loss", "sample"] = "none"
-    """compensate for rare classes: weigh the loss, or sample them more often"""
+    balance: Literal["none", "loss", "sample", "auto"] = "none"
+    """compensate for rare classes: weigh the loss, or sample them more often; auto: weigh the loss
+    if one class has nearly all images; default: none, or auto where the data choose the model"""
     early_stop: int | None = None
     """stop after N evaluations without a better validation result; default: never"""
 
@@ -209,10 +210,16 @@ class FinetuneConfig:
     """folder, CSV, parquet, tar shards, hf:NAME or digits"""
     model: str | None = None
     """architecture, by name (`patchwords models` lists them); default: that of --weights, else
-    ViT-B/16"""
+    chosen by the data in finetune, ViT-B/16 in pretrain"""
     weights: str | None = None
     """start from these weights: a run, a model folder, a file, a hub id or a published name;
-    patchwords:cifar10-small comes with the package; default: random weights"""
+    patchwords:cifar10-small comes with the package; default: none, which are random
+    weights"""
+    budget: str | None = None
+    """time for training and evaluation, such as 15m or 1h30m, instead of --epochs; default: 15m on
+    a CPU where the data choose the model, else no limit"""
+    explain: bool = False
+    """print every setting with its reason and stop; nothing is written"""
     task: str = "classification"
     """what to learn: classification, or package.module:Name for an objective of your own"""
     output: str | None = None
@@ -243,7 +250,7 @@ class FinetuneConfig:
                 f"no data given: patchwords {self.verb} DATA, where DATA is a folder with one "
                 "folder of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
             )
-        _check_duration(recipe)
+        check_duration(self)
         if self.resume and self.overwrite:
             raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
         for flag, values in {
@@ -313,21 +320,25 @@ def parse_train_layers(train: str) -> int | None:
     raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
 
 
-def _check_duration(recipe: RecipeSettings) -> None:
-    given = {name: getattr(recipe, name) for name in DURATION_FIELDS}
-    said = [
-        f"--{name} {format_duration_value(value)}"
-        for name, value in given.items()
-        if value is not None
+def check_duration(config: FinetuneConfig) -> None:
+    """Refuse several settings that each say how long to train."""
+    if (config.budget or config.explain) and config.verb not in {"finetune", "pretrain"}:
+        flag = f"--budget {config.budget}" if config.budget else "--explain"
+        raise ConfigError(f"{flag} is for a single run, and {config.verb} makes several")
+    flat = flatten_config(config)
+    given = [
+        f"--{name} {format_duration_value(flat[name])}"
+        for name in DURATION_FIELDS
+        if flat[name] is not None
     ]
-    if len(said) > 1:
-        every = "both" if len(said) == 2 else "all"
-        raise ConfigError(f"{' and '.join(said)} {every} say how long to train; give one of them")
+    if len(given) > 1:
+        every = "both" if len(given) == 2 else "all"
+        raise ConfigError(f"{' and '.join(given)} {every} say how long to train; give one of them")
 
 
-def format_duration_value(value: float) -> str:
+def format_duration_value(value: float | str) -> str:
     """A whole number in all its digits, as it was given."""
-    return str(value) if isinstance(value, int) else f"{value:g}"
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _check_recipe(recipe: RecipeSettings) -> None:
@@ -468,7 +479,7 @@ class PretrainConfig(FinetuneConfig):
 ConfigT = TypeVar("ConfigT")
 
 # How a run is started and where it goes says nothing about what it computes: not in config.yaml.
-UNSAVED_SETTINGS = ("output", "resume", "overwrite", "config", "json")
+UNSAVED_SETTINGS = ("output", "resume", "overwrite", "config", "json", "explain")
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
 CHANGEABLE_ON_RESUME = {
     *UNSAVED_SETTINGS,

@@ -8,15 +8,30 @@ from typing import Any
 
 import numpy as np
 
-from patchwords.data.dataset import DatasetSplits, ImageDataset
+from patchwords.data.dataset import TRAIN, DatasetSplits, ImageDataset
 from patchwords.data.decode import read_image_size
 from patchwords.data.preprocess import Preprocess
+from patchwords.device import Device
+from patchwords.distributed import get_world
 from patchwords.errors import DataError
 from patchwords.models.build import Model, get_model_family
 from patchwords.models.checks import to_height_width
 from patchwords.models.zoo import create_model, resolve_model
-from patchwords.training.config import FinetuneConfig
+from patchwords.training.config import (
+    DURATION_FIELDS,
+    FinetuneConfig,
+    flatten_config,
+    unflatten_config,
+)
 from patchwords.training.plan import ResolvedSetting
+from patchwords.training.recipes.plain import (
+    DEFAULT_CPU_BUDGET,
+    LARGE_DATA_IMAGES,
+    PLAIN,
+    PLAIN_RECIPE,
+    choose_balance,
+    list_plain_models,
+)
 from patchwords.weights.adapt import adapt_model
 from patchwords.weights.architecture import VIT_SHAPE_FIELDS
 from patchwords.weights.convert import make_numbered_labels
@@ -72,6 +87,41 @@ def choose_model_family(config: FinetuneConfig, origin: Pretrained | None) -> st
     """Family of the model, on which the recipe depends: "vit" or "resnet"."""
     named = origin.model if origin is not None else resolve_model(config.model or DEFAULT_MODEL)
     return get_model_family(named.config)
+
+
+def choose_plain_settings(
+    config: FinetuneConfig, data: DatasetSplits, device: Device
+) -> tuple[list[FinetuneConfig], list[ResolvedSetting]]:
+    """Choose what the data decide; -> the settings, cheaper ones for a short budget, and why."""
+    train, choices = data.splits[TRAIN], []
+    if config.recipe.balance == "auto":
+        balance, why = choose_balance(train.count_per_class().tolist())
+        config = replace(config, recipe=replace(config.recipe, balance=balance))
+        choices.append(ResolvedSetting("balance", balance, why))
+    if config.recipe.recipe != PLAIN or config.model is not None or config.weights is not None:
+        return [config], choices
+    if len(train) >= LARGE_DATA_IMAGES:
+        return [forget_plain_recipe(config)], choices
+    flat, alone = flatten_config(config), get_world().size == 1
+    if all(flat[name] is None for name in DURATION_FIELDS) and device.type == "cpu" and alone:
+        config = replace(config, budget=DEFAULT_CPU_BUDGET)
+        why = "time for training and evaluation, the default on a CPU; --budget 1h allows more"
+        choices.append(ResolvedSetting("budget", DEFAULT_CPU_BUDGET, why))
+    rows = list_plain_models(len(train), estimate_short_side(train), device.type)
+    candidates = []
+    for row in rows:
+        size = config.model_settings.image_size or (row.image_size,)
+        settings = replace(config.model_settings, image_size=size)
+        candidates.append(replace(config, model=row.model, model_settings=settings))
+    return candidates, choices
+
+
+def forget_plain_recipe(config: FinetuneConfig) -> FinetuneConfig:
+    """Open the settings of the plain recipe again: for large data the paper has one."""
+    blank, flat = flatten_config(FinetuneConfig()), flatten_config(config)
+    chosen = PLAIN_RECIPE.settings.items()
+    again = {name: blank[name] for name, value in chosen if flat[name] == value}
+    return unflatten_config(config, {**again, "recipe": None})
 
 
 def build_initial_model(

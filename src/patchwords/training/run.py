@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from patchwords.data.dataset import TRAIN, VALIDATION, DatasetSplits
 from patchwords.data.sampler import check_batch_divisible
-from patchwords.device import choose_device
+from patchwords.device import Device, choose_device
 from patchwords.distributed import (
     broadcast_from_main,
     get_world,
@@ -18,6 +19,7 @@ from patchwords.distributed import (
 )
 from patchwords.errors import Interrupted
 from patchwords.files import format_duration
+from patchwords.training.budget import ResolvedModel, fit_to_budget
 from patchwords.training.config import FinetuneConfig
 from patchwords.training.data_setup import (
     limit_batch_size,
@@ -46,6 +48,7 @@ from patchwords.training.model_setup import (
     build_initial_model,
     choose_model_family,
     choose_model_name,
+    choose_plain_settings,
     load_starting_weights,
 )
 from patchwords.training.objectives import Objective, find_objective
@@ -69,6 +72,7 @@ from patchwords.training.settings import (
     share_config_across_processes,
 )
 from patchwords.training.training_run import TrainingRun
+from patchwords.weights.pretrained import Pretrained
 
 
 def train_model(
@@ -97,12 +101,43 @@ def prepare_training_run(config: FinetuneConfig, display: Display) -> TrainingRu
 
     All processes come to the same decisions; the main one claims the folder and writes.
     """
-    config.check()
-    requested = config
+    run, choices = resolve_training_run(config)
+    folder, resumed_at = run.folder, None
+    run_on_main_process(
+        lambda: claim_run_folder(folder.path, resume=config.resume, overwrite=config.overwrite)
+    )
+    if config.resume:
+        resumed_at = run_on_all_processes(
+            lambda: restore_latest_checkpoint(
+                run.state, run.start, folder, run.config, run.data, display
+            )
+        )
+    if resumed_at is None:
+        show_run_settings(run.config, run.start, run.data, run.device, choices, display)
+        run_on_main_process(
+            lambda: write_run_record(folder, run.config, config, run.data, run.device)
+        )
+    if run.front is not None:
+        run.state.wrapped = FrozenTail(run.front)
+    return replace(run, resumed_at=resumed_at)
+
+
+def explain_training(config: FinetuneConfig, display: Display) -> list[ResolvedSetting]:
+    """Show every setting of a run with its reason, and write nothing; -> the settings."""
+    with share_config_across_processes(config) as settings:
+        run, choices = resolve_training_run(settings)
+        return show_run_settings(run.config, run.start, run.data, run.device, choices, display)
+
+
+def resolve_training_run(
+    requested: FinetuneConfig,
+) -> tuple[TrainingRun, list[ResolvedSetting]]:
+    """Decide everything about a run before its folder is touched; -> run and reasons."""
+    requested.check()
     run_on_main_process(lambda: check_before_opening_data(requested))
-    device = choose_device(config.machine.device, config.machine.precision)
+    device = choose_device(requested.machine.device, requested.machine.precision)
     config, data, start, objective, choices = run_on_all_processes(
-        lambda: resolve_data_and_model(requested)
+        lambda: resolve_data_and_model(requested, device)
     )
     output = broadcast_from_main(
         Path(config.output or choose_output_folder(config.data, start.name))
@@ -119,32 +154,42 @@ def prepare_training_run(config: FinetuneConfig, display: Display) -> TrainingRu
     )
     config = resolve_config(config, plan, start, device, state, output)
     objective.config = config
-    run_on_main_process(
-        lambda: claim_run_folder(output, resume=requested.resume, overwrite=requested.overwrite)
-    )
-    folder, resumed_at = RunFolder(output), None
-    if config.resume:
-        resumed_at = run_on_all_processes(
-            lambda: restore_latest_checkpoint(state, start, folder, config, data, display)
-        )
-    if resumed_at is None:
-        show_run_settings(config, start, data, device, [*choices, *of_machine, *of_frozen], display)
-        run_on_main_process(lambda: write_run_record(folder, config, requested, data, device))
-    run = TrainingRun(config, data, start, objective, plan, device, folder, state, resumed_at)
-    if run.front is not None:
-        state.wrapped = FrozenTail(run.front)
-    return run
+    run = TrainingRun(config, data, start, objective, plan, device, RunFolder(output), state, None)
+    return run, [*choices, *of_machine, *of_frozen]
 
 
 def resolve_data_and_model(
-    config: FinetuneConfig,
+    config: FinetuneConfig, device: Device
 ) -> tuple[FinetuneConfig, DatasetSplits, InitialModel, Objective, list[ResolvedSetting]]:
     """Open the data, fill in the recipe, build the model; and the reason of each setting."""
+    if config.weights == "none":
+        config = replace(config, weights=None)
     objective_type = find_objective(config)
     data = load_dataset_splits(config, need_labels=objective_type.needs_labels)
     config, data = limit_batch_size(config, data)
     select_fewshot_images(config, data)  # refuses what cannot be measured
     origin = load_starting_weights(config)
+
+    def resolve(candidate: FinetuneConfig) -> ResolvedModel:
+        return resolve_model_and_recipe(candidate, data, origin, objective_type)
+
+    candidates, of_data = choose_plain_settings(config, data, device)
+    config, why_steps = candidates[0], None
+    if config.budget is not None:
+        config, why_steps = fit_to_budget(candidates, resolve, data, device)
+    config, start, objective, choices = resolve(config)
+    if why_steps is not None:
+        choices = [replace(c, why=why_steps) if c.name == "steps" else c for c in choices]
+    return config, data, start, objective, [*of_data, *choices]
+
+
+def resolve_model_and_recipe(
+    config: FinetuneConfig,
+    data: DatasetSplits,
+    origin: Pretrained | None,
+    objective_type: type[Objective],
+) -> ResolvedModel:
+    """Fill in the recipe and build the model of a run on opened data."""
     config, of_recipe = fill_recipe_settings(
         config,
         images=len(data.splits[TRAIN]),
@@ -157,7 +202,7 @@ def resolve_data_and_model(
     config, of_objective = objective_type.resolve(config, data, origin)
     start, of_model = build_initial_model(config, data, origin, objective_type.classes(data))
     objective = objective_type(config, start.preprocess)
-    return config, data, start, objective, [*of_objective, *of_recipe, *of_model]
+    return ResolvedModel(config, start, objective, [*of_objective, *of_recipe, *of_model])
 
 
 def train_to_end(run: TrainingRun, display: Display, fewshot: FewShotFn | None = None) -> None:

@@ -30,6 +30,7 @@ from patchwords.training.logs.run_folder import (
     read_requested_settings,
 )
 from patchwords.training.recipes import apply_recipe
+from patchwords.training.recipes.plain import PLAIN, is_plain
 
 ConfigT = TypeVar("ConfigT")
 SERIES_VERBS = ("sweep", "vtab")  # verbs that make several runs in a folder
@@ -60,6 +61,11 @@ def layer_settings(
     if not given.resume:
         refuse_recipe_conflict(given, in_file, file)
         default = apply_recipe_defaults(default, {**in_file, **collect_recipe_flags(given)})
+        below = parse_settings_file(file, blank, parse_table) if file is not None else blank
+        merged: Any = parse(below)
+        if is_plain(merged):
+            default = apply_recipe_defaults(default, {"recipe": PLAIN})
+            default = unflatten_config(default, {"balance": "auto"})
     if file is not None:
         default = parse_settings_file(file, default, parse_table)
         default = override_duration(default, flatten_config(given))
@@ -124,7 +130,8 @@ def is_torchrun_restart(output: str | None) -> bool:
 
 def collect_recipe_flags(given: Any) -> dict[str, Any]:
     """What the command line says that decides which settings a recipe gives."""
-    said = {"recipe": given.recipe.recipe, "weights": given.weights}
+    weights = None if given.weights == "none" else given.weights
+    said = {"recipe": given.recipe.recipe, "weights": weights}
     return {name: value for name, value in said.items() if value is not None}
 
 

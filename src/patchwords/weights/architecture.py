@@ -49,12 +49,7 @@ def find_architecture_name(config: ModelConfig) -> str | None:
     ViT-b/32 and ViT-S/32, which are the same, it is S.
     """
     if isinstance(config, ResNetConfig):
-        depth = _depth(config.trunk)
-        axial = config.trunk.spatial == "axial"
-        if depth is None or len(config.trunk.units) < 4 or (config.trunk.form == "post") != axial:
-            return None
-        family: ModelFamily = "AxialResNet" if axial else "BiT"
-        return str(ModelName(family, resnet=depth, factor=config.trunk.width_factor))
+        return _resnet(config.trunk)
     sizes = (config.width, config.depth, config.mlp_width, config.heads)
     letter = next((one for one, of in VIT_VARIANTS.items() if of == sizes and one != "b"), None)
     if letter is None or config.mixer not in MIXER_FAMILIES:
@@ -67,6 +62,16 @@ def find_architecture_name(config: ModelConfig) -> str | None:
     name = ModelName("C+ViT", letter, trunk.stride)
     usual = trunk.stride in STEM_LAYERS and trunk == make_conv_stem(name, config.width)
     return str(name) if usual and config.patch_size == 1 else None
+
+
+def _resnet(trunk: TrunkConfig) -> str | None:
+    if trunk.form == "plain":
+        return str(ModelName("CNN", resnet=len(trunk.units) + 1, factor=trunk.width_factor))
+    depth, axial = _depth(trunk), trunk.spatial == "axial"
+    if depth is None or len(trunk.units) < 4 or (trunk.form == "post") != axial:
+        return None
+    family: ModelFamily = "AxialResNet" if axial else "BiT"
+    return str(ModelName(family, resnet=depth, factor=trunk.width_factor))
 
 
 def _hybrid(trunk: TrunkConfig, letter: str, patch_size: int) -> str | None:

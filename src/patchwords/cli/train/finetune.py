@@ -18,16 +18,17 @@ class FinetuneCommand(TrainCommand, FinetuneConfig):
     folders), a CSV (path,label), a parquet file or folder, tar shards, hf:NAME from the Hugging
     Face hub, or digits.
 
-    With --weights, training starts from pretrained weights and follows the paper's Table 4 (SGD,
-    cosine schedule); without, it starts from scratch and follows Table 3 (Adam), which needs many
-    images. Settings that you leave out are fitted to the size of the data and printed before the
-    first step.
+    Without --model, --weights and --image-size, the number and size of your images decide model,
+    image size and recipe, and on a CPU --budget 15m the number of epochs. With --weights, training
+    starts from pretrained weights and follows the paper's Table 4 (SGD, cosine schedule); with
+    --model alone, it starts from scratch and follows Table 3 (Adam), which needs many images.
+    Every setting is printed with its reason before the first step; --explain stops there.
 
     The run folder gets model/ (for `patchwords predict` and from_pretrained), report.html,
     predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C writes a checkpoint and
     stops; the same command with --resume continues exactly.
 
-    Example: patchwords finetune photos/ --model ViT-S/16 --image-size 128 --output runs/photos
+    Example: patchwords finetune photos/ --budget 30m --output runs/photos
     """
 
 
@@ -45,12 +46,17 @@ def run_finetune(config: FinetuneCommand) -> int:
 def train_and_print(config: FinetuneConfig, json: bool) -> int:
     """Train as the config says; with `json`, print the results as JSON, and progress to stderr."""
     config.check()
-    from patchwords.api.runs import train
+    from patchwords.api.runs import explain_settings, train
     from patchwords.cli.format import make_console
     from patchwords.distributed import is_main_process
     from patchwords.training.logs.display import Display
 
     display = Display(make_console(stderr=json, quiet=not is_main_process()))
+    if config.explain:
+        settings = explain_settings(config, display)
+        if json and is_main_process():
+            print(jsonlib.dumps(settings))
+        return 0
     run = train(config, display, announce=not json)
     if json and is_main_process():
         print(jsonlib.dumps(run.to_dict()))

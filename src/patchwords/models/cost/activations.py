@@ -52,9 +52,9 @@ def list_part_memory(config: ModelConfig) -> Iterator[PartMemory]:
     elif config.trunk is not None:
         yield from _trunk(config.trunk, config.channels, config.image_size)
     if isinstance(config, ResNetConfig):
-        post = config.trunk.form == "post"
+        normed = config.trunk.form == "pre"
         features = grid_area(config.grid) * config.trunk.channels  # into the last GroupNorm
-        yield PartMemory("head", float32=0 if post else features)
+        yield PartMemory("head", float32=features if normed else 0)
         return
     values = config.tokens * config.width
     pixels = config.channels * grid_area(config.image_size)
@@ -75,6 +75,9 @@ def list_part_memory(config: ModelConfig) -> Iterator[PartMemory]:
 
 def _trunk(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[PartMemory]:
     """Root and units in order, named by the stage that they are in."""
+    if trunk.form == "plain":
+        yield from _plain_layers(trunk, channels, image_size)
+        return
     yield _root(trunk, channels, image_size)
     grid = halve_grid(halve_grid(image_size))
     inputs = trunk.root_channels
@@ -85,6 +88,25 @@ def _trunk(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[
             yield _bottleneck(trunk, f"stage {stage + 1}", inputs, width, grid, stride)
             grid = halve_grid(grid) if stride == 2 else grid
             inputs = BOTTLENECK_EXPANSION * width
+
+
+def _plain_layers(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[PartMemory]:
+    """Layers of form "plain"; pooling keeps its input and an index for each output."""
+    grid = image_size
+    for layer in range(len(trunk.units) + 1):
+        # A later layer takes what the ReLU before it keeps.
+        pixels = 0 if layer else channels * grid_area(grid)
+        outputs = trunk.root_channels * 2**layer
+        values, pooled = grid_area(grid) * outputs, grid_area(halve_grid(grid)) * outputs
+        yield PartMemory(
+            f"stage {layer}" if layer else "root",
+            kept=2 * values + pooled,  # what is normed, what is pooled, what the ReLU gives
+            float32=pixels,
+            cast=pixels,
+            int64=pooled,
+            at_work=values + pooled,
+        )
+        grid = halve_grid(grid)
 
 
 def _root(trunk: TrunkConfig, channels: int, image_size: GridSize) -> PartMemory:

@@ -25,6 +25,8 @@ from patchwords.models.checks import (
 # - OFFICIAL: the hybrids of vit_jax/models_resnet.py. ReLU after the sum, as in ResNet v1.5; 'SAME'
 #   padding as XLA has it, one more pixel behind than before where the sum is odd; weights over
 #   (standard deviation + 1e-5).
+# - PLAIN: no residuals: layers of a 3x3 convolution, batch norm, ReLU and 2x2 max-pooling, as any
+#   small CNN has them. Root and units are one such layer each. For a few thousand images.
 # - BIT: the checkpoints BiT-{S,M,L} of big_transfer (bit_pytorch/models.py). GroupNorm and ReLU
 #   before each convolution, symmetric padding, weights over sqrt(variance + 1e-10), no norm after the
 #   root, whose pooling is padded by zeros.
@@ -33,10 +35,11 @@ from patchwords.models.checks import (
 ROOT_WIDTH = 64  # channels after the root convolution, times the width factor
 GROUP_NORM_GROUPS = 32  # of every GroupNorm
 BOTTLENECK_EXPANSION = 4  # a unit's output has 4 times the channels of its 3x3 convolution
+PLAIN_ROOT_WIDTH = 16  # channels of the first layer of form "plain"; each layer doubles them
 AXIAL_HEADS = 8  # of the attention in AxialResNet's units
 
 TRUNK_CHOICES = {
-    "form": ("post", "pre"),
+    "form": ("post", "pre", "plain"),
     "standardise": ("std+1e-5", "var+1e-8", "var+1e-10"),
     "padding": ("same", "symmetric"),
     "pool_padding": ("lowest", "zeros"),
@@ -50,7 +53,8 @@ class TrunkConfig:
 
     units: tuple[int, ...] = (3, 4, 6, 3)  # residual units of each stage; () is the root alone
     width_factor: int = 1  # the x of R50x1: all channels times this
-    form: Literal["post", "pre"] = "post"  # ReLU after the sum, or norms before convolutions
+    # ReLU after the sum, norms before convolutions, or layers without residuals
+    form: Literal["post", "pre", "plain"] = "post"
     standardise: Literal["std+1e-5", "var+1e-8", "var+1e-10"] = "std+1e-5"  # divisor of weights
     group_norm_eps: float = 1e-6
     padding: Literal["same", "symmetric"] = "same"
@@ -69,16 +73,18 @@ class TrunkConfig:
         check_positive("group_norm_eps", self.group_norm_eps)
         for name, choices in TRUNK_CHOICES.items():
             check_choice(name, getattr(self, name), choices)
-        if self.spatial == "axial" and self.form == "pre":
+        if self.spatial == "axial" and self.form != "post":
             raise ConfigError("spatial 'axial' needs form 'post': AxialResNet has no other form")
 
     @property
     def root_channels(self) -> int:
-        return ROOT_WIDTH * self.width_factor
+        return (PLAIN_ROOT_WIDTH if self.form == "plain" else ROOT_WIDTH) * self.width_factor
 
     @property
     def channels(self) -> int:
         """Channels of the last feature map."""
+        if self.form == "plain":
+            return int(self.root_channels * 2 ** len(self.units))
         if not self.units:
             return self.root_channels
         return BOTTLENECK_EXPANSION * self.root_channels * 2 ** (len(self.units) - 1)
@@ -86,6 +92,8 @@ class TrunkConfig:
     @property
     def stride(self) -> int:
         """Pixels of the image between two cells of the last feature map."""
+        if self.form == "plain":
+            return int(2 ** (1 + len(self.units)))
         return 4 * 2 ** max(len(self.units) - 1, 0)
 
     def grid(self, image_size: tuple[int, int]) -> tuple[int, int]:
@@ -114,6 +122,9 @@ BIT_TRUNK = TrunkConfig(
     padding="symmetric",
     pool_padding="zeros",
 )
+
+
+PLAIN_TRUNK = TrunkConfig(units=(1, 1, 1), form="plain", padding="symmetric")
 
 
 @dataclass(frozen=True)

@@ -100,7 +100,7 @@ class ResNet(nn.Module):
         return self.forward_head(self.finish(x))
 
     def finish(self, features: Tensor) -> Tensor:
-        """Apply the final norm. Units of form "post" end in a ReLU and have none."""
+        """Apply the final norm. Other forms than "pre" end in a ReLU and have none."""
         return features if self.norm is None else relu(self.norm(features))
 
     def attention(

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import avg_pool2d, conv2d, interpolate, max_pool2d, pad, relu
+from torch.nn.functional import avg_pool2d, batch_norm, conv2d, interpolate, max_pool2d, pad, relu
 
 from patchwords.models.resnet.config import (
     AXIAL_HEADS,
@@ -156,11 +156,18 @@ class Trunk(nn.Module):
 
     def __init__(self, config: TrunkConfig, channels: int, image_size: tuple[int, int]) -> None:
         super().__init__()
-        self.root = Root(config, channels)
+        width = config.root_channels
+        plain = config.form == "plain"
+        self.root = (PlainLayer if plain else Root)(config, channels, width)
+        self.stages = nn.ModuleList()
+        if plain:
+            for stage in range(len(config.units)):
+                layer = PlainLayer(config, width * 2**stage, width * 2 ** (stage + 1))
+                self.stages.append(nn.Sequential(layer))
+            return
         unit = PostActBottleneck if config.form == "post" else PreActBottleneck
         grid = halve_grid(halve_grid(image_size))
         inputs = config.root_channels
-        self.stages = nn.ModuleList()
         for stage, count in enumerate(config.units):
             width = config.root_channels * 2**stage
             units = []
@@ -187,10 +194,10 @@ class Trunk(nn.Module):
 class Root(nn.Module):
     """A convolution of 7x7 and a max-pooling of 3x3, each with stride 2."""
 
-    def __init__(self, config: TrunkConfig, channels: int) -> None:
+    def __init__(self, config: TrunkConfig, channels: int, outputs: int) -> None:
         super().__init__()
-        self.conv = StdConv(config, channels, config.root_channels, 7, stride=2)
-        self.norm = make_group_norm(config, config.root_channels) if config.form == "post" else None
+        self.conv = StdConv(config, channels, outputs, 7, stride=2)
+        self.norm = make_group_norm(config, outputs) if config.form == "post" else None
         self.margin = config.padding
         self.border = POOL_PADDING_LOWEST if config.pool_padding == "lowest" else 0.0
 
@@ -201,6 +208,45 @@ class Root(nn.Module):
             x = relu(self.norm(x))
         top, bottom, left, right = compute_padding(x, 3, 2, self.margin)
         return max_pool2d(pad(x, (left, right, top, bottom), value=self.border), 3, 2)
+
+
+class PlainLayer(nn.Module):
+    """A 3x3 convolution, batch norm, ReLU, and a max-pooling that halves the sides."""
+
+    def __init__(self, config: TrunkConfig, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.conv = StdConv(config, inputs, outputs, 3)
+        self.conv.form = None  # the norm makes the scale of the weights irrelevant
+        self.norm = TrunkBatchNorm(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, I, h, w] -> [B, O, ceil(h / 2), ceil(w / 2)]"""
+        # The largest of ReLUs is the ReLU of the largest, and that is a fourth of the work.
+        return relu(max_pool2d(self.norm(self.conv(x)), 2, ceil_mode=True))
+
+
+class TrunkBatchNorm(nn.Module):
+    """A batch norm whose statistics stay as they are while its weights are frozen.
+
+    A frozen layer then gives the same for an image in every step, whatever is in its batch.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(channels))
+        self.bias = nn.Parameter(torch.empty(channels))
+        self.register_buffer("running_mean", torch.empty(channels))
+        self.register_buffer("running_var", torch.empty(channels))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, C', h, w] -> [B, C', h, w]"""
+        learns = self.training and self.weight.requires_grad
+        return batch_norm(
+            x, self.running_mean, self.running_var, self.weight, self.bias, learns, 0.1, 1e-5
+        )
 
 
 class Bottleneck(nn.Module):

@@ -178,8 +178,8 @@ def show_run_settings(
     device: Device,
     choices: list[ResolvedSetting],
     display: Display,
-) -> None:
-    """Show every resolved setting before the first step."""
+) -> list[ResolvedSetting]:
+    """Show every resolved setting before the first step; -> the settings."""
     origin = f"from {config.weights}" if config.weights else "from scratch (no --weights)"
     model = start.model.config
     size = model.image_size
@@ -206,6 +206,7 @@ def show_run_settings(
         display.say(f"note: {line}")
     display.choices("settings", show)
     display.say(f"run folder: {config.output}")  # not in the table: paths are long
+    return show
 
 
 def describe_splits(data: DatasetSplits) -> str:

@@ -29,11 +29,18 @@ from patchwords.training.recipes.defaults import (
     fill_intervals,
 )
 from patchwords.training.recipes.finetune import FINETUNE_RECIPES
+from patchwords.training.recipes.plain import (
+    PLAIN,
+    PLAIN_RECIPE,
+    choose_plain_batch,
+    choose_plain_epochs,
+)
 from patchwords.training.recipes.pretrain import PRETRAIN_RECIPES
 from patchwords.training.recipes.row import Recipe
 from patchwords.training.recipes.scaling import (
     RECIPE_REASON,
     REQUESTED_REASON,
+    TrainingSize,
     follow_exactly,
     resolve_scale,
     scale_training,
@@ -60,7 +67,7 @@ SHOWN_ELSEWHERE = {  # with the model, the data and the objective
 
 def find_recipe(name: str) -> Recipe:
     """Look up a recipe by name; raises ConfigError if there is none."""
-    row = RECIPES.get(name.lower())
+    row = PLAIN_RECIPE if name.lower() == PLAIN else RECIPES.get(name.lower())
     if row is None:
         near = did_you_mean(name, RECIPES)
         raise ConfigError(
@@ -153,12 +160,26 @@ def _use_named(row: Recipe, config: FinetuneConfig, images: int, from_weights: b
         )
     requested, settings = config.recipe, _recipe_settings(row, config)
     _check_optimizer(requested, settings["optimizer"], row.name)
+    if row.name == PLAIN:
+        size = size_plain(requested, images)
+        return _RecipeUse(row, settings, scale_training(row, requested, images, size))
     if requested.scale is None:
         return _RecipeUse(row, settings, follow_exactly(row, requested, images))
     scale = resolve_scale(row, requested, images)
     size = size_by_scale(row, requested, images, scale)
     amount = scale_training(row, requested, images, size)
     return _RecipeUse(row, settings, amount, scale)
+
+
+def size_plain(requested: RecipeSettings, images: int) -> TrainingSize:
+    """Size a training of the plain command by the number of images."""
+    epochs = choose_plain_epochs(images)
+    return TrainingSize(
+        requested.batch_size or choose_plain_batch(images),
+        epochs * images,
+        f"by the number of images, {images:,}",
+        f"{epochs} epochs, by the number of images",
+    )
 
 
 def _fill_settings(
@@ -173,7 +194,9 @@ def _fill_settings(
                 del settings[name]
                 changes[name] = None
     named = config.recipe.recipe is not None
-    changes |= dict.fromkeys(DURATION_FIELDS) | {choice.name: choice.value for choice in use.amount}
+    changes |= {name: None for name in DURATION_FIELDS if name in given} | {
+        choice.name: choice.value for choice in use.amount
+    }
     changes |= {"recipe": row.name, "scale": use.scale} if named else {}
     filled = unflatten_config(config, changes)
     choices = [ResolvedSetting("recipe", row.name, summarise_recipe(row))] if named else []

@@ -204,6 +204,7 @@ def list_resnet_obstacles(config: ResNetConfig) -> list[tuple[bool, str]]:
     trunk = config.trunk
     form = BIT_TRUNK if trunk.form == "pre" else HYBRID_TRUNK
     return [
+        (trunk.form == "plain", "form 'plain', it has residual units"),
         (trunk.spatial == "axial", "spatial 'axial', it has convolutions alone"),
         (
             not has_same_numerics(trunk, form),
