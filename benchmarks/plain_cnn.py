@@ -48,7 +48,7 @@ def decode(examples: ImageDataset, size: int) -> Tensor:
     """-> uint8 [n, 3, size, size], short side resized and the centre cropped."""
     preprocess = Preprocess(image_size=(size, size), crop_fraction=1.0)
     images = [
-        preprocess.resize_and_crop(read_pixels(examples.read(index), preprocess.smallest))
+        preprocess.resize_and_crop(read_pixels(examples.read(index)))
         for index in range(len(examples))
     ]
     return torch.from_numpy(np.stack(images)).permute(0, 3, 1, 2)
