@@ -1,6 +1,6 @@
 """What `patchwords finetune DATA` does where no model, weights or image size is named.
 
-The recipe is ours, for training from scratch on few images: measured in docs/results.md. Which
+The recipe is ours, for training from scratch on few images; docs/results.md has what was measured. Which
 model learns by it, at which size, follows from the data (`list_plain_models`).
 """
 
@@ -25,7 +25,7 @@ MIN_EPOCHS, MAX_EPOCHS = 30, 100
 
 PLAIN_RECIPE = Recipe(
     PLAIN,
-    "measured on small data",
+    "for small data",
     RecipeDataset("flower photos", 2_642, 5),
     ("epochs", 60),
     64,
@@ -85,7 +85,7 @@ def choose_plain_batch(images: int) -> int:
 
 
 def choose_plain_epochs(images: int) -> int:
-    """Choose the most epochs: the fewer images, the more; more brought nothing."""
+    """Choose the most epochs: the fewer images, the more."""
     return round(min(MAX_EPOCHS, max(MIN_EPOCHS, IMAGES_SEEN / images)))
 
 
