@@ -97,7 +97,7 @@ def test_what_does_not_fit_comes_with_what_would(say: Any) -> None:
     assert "It does not fit. This would: --gpus 4 --parallel fsdp\n" in out
     would = say("--model G/14 --gpu 4090 --gpus 4 --parallel fsdp")
     assert "does not fit" not in would
-    hopeless = say("--model G/14 --gpu t4 --image-size 14336")
+    hopeless = say("--model G/14 --gpu t4 --image-size 8190")
     assert "It does not fit. Take devices with more memory" in hopeless
 
 

@@ -201,7 +201,8 @@ def test_the_model_of_a_recipe_gives_way_to_weights() -> None:
 
 
 def test_without_a_recipe_nothing_is_preset() -> None:
-    assert settings_of("x") == flatten_config(FinetuneCommand(data="x"))
+    model = ("--model", "ViT-B/16")  # without it the data choose the model and the plain recipe
+    assert settings_of("x", *model) == flatten_config(FinetuneCommand(data="x", model="ViT-B/16"))
 
 
 def test_a_file_that_has_decided_takes_no_recipe(tmp_path: Path) -> None:

@@ -167,7 +167,8 @@ def test_evaluate_writes_a_report_of_its_own(run: Path, photos: Path, tmp_path: 
 
 def test_evaluate_stops_past_the_share_of_unreadable(run: Path, new: Path) -> None:
     (new / "disc" / "51.png").write_bytes(b"no image at all")
-    assert "1 of 6 images cannot be read, more than" in call("evaluate", run, new).error
+    strict = call("evaluate", run, new, "--max-bad", 0)
+    assert "1 of 6 images cannot be read, more than" in strict.error
     out = done("evaluate", run, new, "--max-bad", 0.5)
     assert "on 5 images" in out
     assert "disc/51.png" in out

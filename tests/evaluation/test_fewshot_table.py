@@ -91,7 +91,7 @@ def test_an_unreadable_image_is_left_out_and_not_replaced() -> None:
     place = draws[4, 0]
     assert sorted(frozen.train.indices[place]) == sorted(kept)
     with pytest.raises(DataError, match="1 of 40 images of train cannot be read, more than"):
-        extract_drawn_features(Asked(), pair, shots)
+        extract_drawn_features(Asked(), pair, shots, max_bad=0.0)
 
 
 def test_nothing_to_read_is_one_line() -> None:

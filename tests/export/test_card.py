@@ -41,7 +41,7 @@ def test_there_and_back() -> None:
         ({"labels": "[1, 2]"}, "labels are not a list of names"),
         ({"preprocess": "[]"}, "damaged"),
         ({"preprocess": json.dumps({"image_size": [12, 20], "hue": 1})}, "damaged.*'hue'"),
-        ({"preprocess": json.dumps({"image_size": 12})}, "damaged"),
+        ({"preprocess": json.dumps({"image_size": -12})}, "damaged"),
     ],
 )
 def test_what_is_not_believed(change: dict[str, str | None], message: str) -> None:

@@ -159,6 +159,8 @@ def test_spikes_are_noted_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """With a threshold so low that noise passes it: in the file, on the screen, in TensorBoard."""
     monkeypatch.setattr("patchwords.training.logs.metrics_log.MIN_SPIKE_ROWS", 5)
     monkeypatch.setattr("patchwords.training.logs.metrics_log.SPIKE_DEVIATIONS", 0.5)
+    for rise in ("SPIKE_RISE", "FIRST_SPIKE_RISE"):
+        monkeypatch.setattr(f"patchwords.training.logs.metrics_log.{rise}", 0.0)
     whole = assemble(tmp_path / "whole", config_of())
     screen = io.StringIO()
     training.train_to_end(whole, Display(Console(file=screen)))

@@ -377,7 +377,7 @@ def test_what_would_fit_fits_and_is_the_least_change() -> None:
     assert fit_in_memory(giant, replace(alone, layout=found)).fits
     fewer = ParallelLayout(found.devices // 2, "fsdp", True)
     assert not fit_in_memory(giant, replace(alone, layout=fewer)).fits
-    impossible = replace(giant, config=giant.config.with_settings(image_size=14 * 1024))
+    impossible = replace(giant, config=giant.config.with_settings(image_size=14 * 585))
     assert find_fitting_layout(impossible, machine("t4"), None) is None
 
 

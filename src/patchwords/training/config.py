@@ -374,7 +374,7 @@ def _require_positive(settings: dict[str, float | None]) -> None:
     for name, value in settings.items():
         if value is not None and not value > 0:
             raise ConfigError(f"{name} {value:g} must be greater than 0")
-        if value is not None and value == math.inf:
+        if value == math.inf and name != "--clip":  # an infinite norm: no clipping
             raise ConfigError(f"{name} {value:g} must be a finite number")
 
 
