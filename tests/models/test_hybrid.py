@@ -9,6 +9,7 @@ from patchwords.errors import ConfigError
 from patchwords.models.config import ViTConfig
 from patchwords.models.init import init_weights
 from patchwords.models.resnet.config import TrunkConfig
+from patchwords.models.resnet.trunk import StdConv
 from patchwords.models.vit import ViT
 
 TINY = ViTConfig(width=192, depth=12, heads=3, mlp_width=768)
@@ -94,3 +95,20 @@ def test_every_parameter_learns() -> None:
     for name, parameter in model.named_parameters():
         assert parameter.grad is not None, name
         assert parameter.grad.abs().max() > 0, name
+
+
+def test_one_column_in_bfloat16_reads_no_other_memory() -> None:
+    config = TrunkConfig()
+    layer = StdConv(config, 128, 128, 3, stride=2)
+    exact = torch.randn(5, 128, 3, 2, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = layer(exact)
+        for _ in range(5):
+            junk = [torch.full((1000 * size,), torch.nan) for size in range(1, 60)]
+            del junk  # memory with NaNs is free again, and the kernel gets it
+            with torch.autocast("cpu", torch.bfloat16):
+                found = layer(exact).float()
+            # 1,152 products of bfloat16, each right to 0.4 %
+            torch.testing.assert_close(
+                found, expected, rtol=0.05, atol=0.05 * expected.std().item()
+            )

@@ -47,7 +47,23 @@ class StdConv(nn.Conv2d):
             x = pad(x, (left, right, top, bottom))
             top = left = 0
         weight = self.weight if self.form is None else standardise_weight(self.weight, self.form)
+        if is_unsafe_in_bf16(x, size, stride, (top, left)):
+            return conv2d(x.mT, weight.mT, None, stride, (left, top)).mT
         return conv2d(x, weight, None, stride, (top, left))
+
+
+def is_unsafe_in_bf16(x: Tensor, size: int, stride: int, padding: tuple[int, int]) -> bool:
+    """Return whether oneDNN's bfloat16 kernel reads memory that is not the image's.
+
+    On CPUs with AMX it does so in a strided convolution of several rows and one column: where NaNs
+    lie there, the result has some (torch 2.13). Transposed images do not meet it.
+    """
+    if x.device.type != "cpu" or stride == 1:
+        return False
+    rows, columns = ((x.shape[2 + i] + 2 * padding[i] - size) // stride for i in (0, 1))
+    return columns + 1 == 1 < rows + 1 and (
+        x.dtype == torch.bfloat16 or torch.is_autocast_enabled("cpu")
+    )
 
 
 def standardise_weight(weight: Tensor, form: str) -> Tensor:
