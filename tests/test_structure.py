@@ -10,7 +10,9 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parent.parent / "src" / "patchwords"
 FLOORS = {
-    **dict.fromkeys(("errors", "rng", "files", "device", "distributed", "download", "version"), 0),
+    **dict.fromkeys(
+        ("errors", "rng", "files", "device", "processes", "distributed", "download", "version"), 0
+    ),
     "models": 1,
     "data": 2,
     "planning": 2,

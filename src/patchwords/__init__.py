@@ -11,9 +11,14 @@ Names are imported when first used, so `import patchwords` costs nothing.
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 from patchwords.version import __version__
+
+if sys.platform == "darwin":  # what torch lacks on the GPU of a Mac runs on its CPU
+    os.environ.setdefault("PYTORCH_ENABLE_MPS_FALLBACK", "1")
 
 if TYPE_CHECKING:
     from patchwords.api.inspection import inspect

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import os
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from patchwords.errors import ConfigError, PatchwordsError
 
@@ -38,11 +39,20 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def cache_folder() -> Path:
-    """Return PATCHWORDS_CACHE, or patchwords/ in the user's cache folder."""
+    """Return PATCHWORDS_CACHE, or patchwords/ in the user's cache folder.
+
+    Raises ConfigError if the user has no home folder.
+    """
     if chosen := os.environ.get("PATCHWORDS_CACHE"):
         return Path(chosen)
-    home = os.environ.get("XDG_CACHE_HOME")
-    return (Path(home) if home else Path.home() / ".cache") / "patchwords"
+    if home := os.environ.get("XDG_CACHE_HOME"):
+        return Path(home) / "patchwords"
+    try:
+        return Path.home() / ".cache" / "patchwords"
+    except RuntimeError as error:
+        raise ConfigError(
+            "no home folder is known, and so no place for downloads: set PATCHWORDS_CACHE to a folder"
+        ) from error
 
 
 def check_csv_writable(csv: Path, overwrite: bool, flag: str = "--csv") -> None:
@@ -86,31 +96,31 @@ def file_lock(path: Path, wait: bool = True) -> Iterator[bool]:
                 os.close(descriptor)  # which releases the lock
 
 
-if sys.platform == "win32":
-    import msvcrt
+def _lock_descriptor(descriptor: int, wait: bool) -> bool:
+    """Lock the open file: two descriptors exclude each other within a process, too."""
+    try:
+        import fcntl
+    except ModuleNotFoundError:
+        return _lock_on_windows(descriptor, wait)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except BlockingIOError:
+        return False
+    return True
 
-    def _lock_descriptor(descriptor: int, wait: bool) -> bool:
-        """Lock the first byte: waiting is polling, as LK_LOCK gives up after ten seconds."""
-        while True:
-            try:
-                msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-            except OSError:
-                if not wait:
-                    return False
-                time.sleep(LOCK_POLL)
-            else:
-                return True
 
-else:
-    import fcntl
-
-    def _lock_descriptor(descriptor: int, wait: bool) -> bool:
-        """Lock the open file: two descriptors exclude each other within a process, too."""
+def _lock_on_windows(descriptor: int, wait: bool) -> bool:
+    """Lock the first byte: waiting is polling, as LK_LOCK gives up after ten seconds."""
+    msvcrt: Any = importlib.import_module("msvcrt")
+    while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            return False
-        return True
+            msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+        except OSError:
+            if not wait:
+                return False
+            time.sleep(LOCK_POLL)
+        else:
+            return True
 
 
 # flock lasts until every copy of its descriptor is closed, and a fork copies it: a child forked

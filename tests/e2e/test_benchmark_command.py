@@ -32,6 +32,7 @@ def quick() -> Iterator[None]:
         patch.setattr(machine, "COPY_BYTES", {"cpu": 2**16})
         patch.setattr(machine, "COPY_SECONDS", 0.0)
         patch.setattr(machine, "count_usable_cores", lambda: 1)
+        patch.setattr("patchwords.processes.count_usable_cores", lambda: 1)
         patch.setattr(photos_made, "make_synthetic_photos", lambda: make_synthetic_photos(2))
         patch.setattr("patchwords.device.has_fast_bf16", lambda cuda: True)
         peak._measure_matmul_peak.cache_clear()

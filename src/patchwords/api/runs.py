@@ -37,6 +37,7 @@ from patchwords.evaluation.probes.features import extract_example_features
 from patchwords.evaluation.probes.fewshot import measure_fewshot
 from patchwords.evaluation.results import Interval, Results, format_html_table
 from patchwords.models.build import Model
+from patchwords.processes import check_main_guard
 from patchwords.report.page import write_report
 from patchwords.report.run_data import read_run_data
 from patchwords.report.run_insight import write_training_insight
@@ -127,6 +128,7 @@ def start_training(
     file: str | Path | None,
 ) -> Run:
     """Train by named arguments, as far as they are given, and settings, over those of a file."""
+    check_main_guard()
     config = layer_named(blank, named, settings, file)
     if config.explain:
         raise ConfigError("explain is for finetune; patchwords pretrain --explain shows the plan")

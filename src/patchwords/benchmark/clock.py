@@ -101,6 +101,8 @@ def synchronize_device(device: Device) -> None:
     """Wait until the GPU has finished."""
     if device.type == "cuda":
         torch.cuda.synchronize(device.torch_device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
 
 
 def reset_peak_memory(device: Device) -> bool:

@@ -12,8 +12,9 @@ import torch
 from patchwords.benchmark.clock import synchronize_device
 from patchwords.device import Device, free_memory
 from patchwords.planning.matmul_peak import measure_matmul_peak
+from patchwords.processes import count_usable_cores
 
-COPY_BYTES = {"cpu": 2**28, "cuda": 2**30}  # bytes: far more than any cache
+COPY_BYTES = {"cpu": 2**28, "cuda": 2**30, "mps": 2**28}  # bytes: far more than any cache
 COPY_SECONDS = 0.2  # of measurement
 
 
@@ -21,7 +22,7 @@ COPY_SECONDS = 0.2  # of measurement
 class MachineProfile:
     """The device and its measured limits."""
 
-    device: str  # cpu or cuda
+    device: str  # cpu, cuda or mps
     name: str
     cores: int  # usable by this process
     threads: int  # of torch
@@ -45,13 +46,6 @@ def measure_machine(devices: Sequence[Device]) -> MachineProfile:
         peak_flops_per_second={device.precision: measure_matmul_peak(device) for device in devices},
         copied_bytes_per_second=measure_copy_bandwidth(first),
     )
-
-
-def count_usable_cores() -> int:
-    """Count the cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def measure_copy_bandwidth(device: Device) -> float:

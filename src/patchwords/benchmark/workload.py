@@ -26,8 +26,12 @@ from patchwords.training.recipes import fill_recipe_settings
 
 InitKind = Literal["weights", "scratch"]
 DEFAULT_NUM_IMAGES = 1_281_167  # default: ImageNet's; it decides the recipe's batch size
-TRAINING_BATCH_SIZES = {"cpu": (2, 8, 32), "cuda": (32, 128, 512)}  # batch sizes of training
-INFERENCE_BATCH_SIZES = {"cpu": (1, 8, 32), "cuda": (1, 8, 32, 256)}  # inference
+TRAINING_BATCH_SIZES = {
+    "cpu": (2, 8, 32),
+    "cuda": (32, 128, 512),
+    "mps": (8, 32, 128),
+}  # batch sizes of training
+INFERENCE_BATCH_SIZES = {"cpu": (1, 8, 32), "cuda": (1, 8, 32, 256), "mps": (1, 8, 32)}  # inference
 
 
 @dataclass(frozen=True)

@@ -200,7 +200,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if arguments is None else arguments)
     for stream in (sys.stdout, sys.stderr):  # file names need not be UTF-8: print them as they are
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="surrogateescape")
+            # Windows would write a redirected stream in the code page of the country.
+            encoding = "utf-8" if sys.platform == "win32" else None
+            stream.reconfigure(encoding=encoding, errors="surrogateescape")
     debug = "--debug" in words
     words = [word for word in words if word != "--debug"]
     try:

@@ -108,7 +108,7 @@ class FeatureStore:
         """All blocks are done: say so, and what it is of."""
         assert not len(self.blocks_left())
         found = {}
-        for line in self.bad.read_text().splitlines():
+        for line in self.bad.read_text("utf-8").splitlines():
             with suppress(ValueError):  # half a line, which a kill has left; it came again
                 index, reason = json.loads(line)
                 found[index] = reason
@@ -120,7 +120,7 @@ class FeatureStore:
     def read(self) -> tuple[np.ndarray, list[tuple[int, str]]]:
         """-> memory-mapped [n, R], and (position, reason) of each row that is no features."""
         try:
-            bad = json.loads(self.about.read_text())["bad"]
+            bad = json.loads(self.about.read_text("utf-8"))["bad"]
             values = np.load(self.rows, mmap_mode="r")
             os.utime(self.about)  # what was used longest ago is removed first
         except (OSError, ValueError, KeyError) as error:

@@ -2,9 +2,10 @@
 
 A torch DataLoader moves the work; what it moves is ours. Each item is a whole batch: the main
 process sends a list of places, a worker decodes them into a slot of memory that both share, and
-sends back a few numbers. The slots are anonymous shared memory, made before the workers are
-forked: not bound by the size of /dev/shm (64 MB in a container), where the DataLoader's own way
-ends in a bus error, and several times faster than sending the pixels through a pipe.
+sends back a few numbers. Where workers are forked the slots are anonymous shared memory: not bound
+by the size of /dev/shm (64 MB in a container), where the DataLoader's own way ends in a bus error.
+Spawned workers get them as a mapped file. Both are several times faster than sending the pixels
+through a pipe.
 
 One sample may be seen in several views of different sizes, and its target may be an array of any
 fixed shape: each view and each target has slots of its own.
@@ -15,8 +16,10 @@ Sizes: B batch (fewer where images were bad), C channels, H W image.
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import mmap
+import multiprocessing
 import os
 import signal
 import threading
@@ -35,6 +38,12 @@ from patchwords.data.preprocess import Preprocess
 from patchwords.data.sampler import SampleKey
 from patchwords.errors import ConfigError, DataError, StorageError
 from patchwords.files import GIB
+from patchwords.processes import (
+    StartMethod,
+    check_main_guard,
+    choose_start_method,
+    count_usable_cores,
+)
 
 MAX_PREFETCH_BYTES = 2 << 30  # bytes of decoded batches that may wait, all workers together
 MAX_WORKERS = 8
@@ -83,7 +92,7 @@ class ImageBatch:
         """Views and targets on the device; which samples they are stays on the CPU."""
 
         def move(values: Tensor) -> Tensor:
-            return values.to(device, non_blocking=True)
+            return values.to(device, non_blocking=torch.device(device).type == "cuda")
 
         views = map_tensors(move, self.views)
         return replace(self, views=views, targets=map_tensors(move, self.targets))
@@ -148,8 +157,7 @@ class EvalTransform:
 
 def default_num_workers(processes: int = 1) -> int:
     """Workers for each of the training processes of this machine; one core each is left to them."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    return max(0, min(MAX_WORKERS, (cores or 1) // processes - 1))
+    return max(0, min(MAX_WORKERS, count_usable_cores() // processes - 1))
 
 
 def load_batches(
@@ -198,6 +206,7 @@ def load_eval_batches(
 ) -> Iterator[ImageBatch]:
     """Every example once, in order; the last batch may be smaller, and none is dropped."""
     plan = iterate_eval_keys(len(examples), batch_size)
+    workers = min(workers, -(-len(examples) // batch_size))  # one without a batch is waste
     return load_batches(examples, EvalTransform(preprocess), plan, workers, pin)
 
 
@@ -273,34 +282,48 @@ class _DecodeSource:
         return ImageBatch(views, targets, indices, epochs, repeats, bad)
 
 
+class _SharedSlots:
+    """Memory of some batches that this process and its workers share."""
+
+    def __init__(self, source: _DecodeSource, count: int, size: int, start: StartMethod) -> None:
+        self.shapes = [(size, *t.shape) for t in source.transforms]
+        self.dtypes = [t.dtype for t in source.transforms]
+        sizes = [count * size * each for each in source.sample_bytes]
+        try:
+            self.buffers = [_share_memory(n, start) for n in sizes]
+        except (OSError, MemoryError) as error:
+            raise DataError(
+                f"{count} batches of {size} images take {sum(sizes) / GIB:,.1f} GiB of memory, "
+                "which this machine does not have: choose smaller images, or fewer in a batch"
+            ) from error
+
+    def __getitem__(self, slot: int) -> Arrays:
+        """[B, ...] of each view and target."""
+        return [
+            np.frombuffer(memory, dtype).reshape(-1, *shape)[slot]
+            for memory, dtype, shape in zip(self.buffers, self.dtypes, self.shapes, strict=True)
+        ]
+
+
+def _share_memory(size: int, start: StartMethod) -> Any:
+    """Allocate bytes that a forked worker inherits, or that a spawned one opens."""
+    if start == "fork":
+        return mmap.mmap(-1, size)
+    return multiprocessing.get_context("spawn").RawArray(ctypes.c_uint8, size)
+
+
 class _SharedBatches(Dataset[Any]):
     """(slot, places) -> the slot is filled; what comes back is small."""
 
-    def __init__(self, source: _DecodeSource, slots: Arrays) -> None:
-        self.source, self.slots = source, slots  # [slots, B, ...] each
+    def __init__(self, source: _DecodeSource, slots: _SharedSlots) -> None:
+        self.source, self.slots = source, slots
 
     def __getitem__(self, task: tuple[int, Sequence[SampleKey]]) -> Any:
         slot, places = task
         try:
-            return slot, *self.source.fill(places, [array[slot] for array in self.slots])
+            return slot, *self.source.fill(places, self.slots[slot])
         except (StorageError, ConfigError) as error:  # raised here, it would come with a traceback
             return slot, None, error
-
-
-def _share_slots(source: _DecodeSource, count: int, size: int) -> Arrays:
-    """Anonymous shared memory for `count` batches, before the workers are forked."""
-    slots = []
-    for transform, each in zip(source.transforms, source.sample_bytes, strict=True):
-        try:
-            memory = mmap.mmap(-1, count * size * each)
-        except OSError as error:
-            raise DataError(
-                f"{count} batches of {size} images take {count * size * each / GIB:,.1f} GiB of "
-                "memory, which this machine does not have: choose smaller images, or fewer in a batch"
-            ) from error
-        array = np.frombuffer(memory, transform.dtype)
-        slots.append(array.reshape(count, size, *transform.shape))
-    return slots
 
 
 def _from_workers(
@@ -309,7 +332,9 @@ def _from_workers(
     each = size * sum(source.sample_bytes)  # bytes of a batch
     ahead = max(1, min(4, MAX_PREFETCH_BYTES // (each * workers)))  # batches waiting per worker
     count = ahead * workers + 1  # and the one that is being copied out
-    slots = _share_slots(source, count, size)
+    start = choose_start_method()
+    check_main_guard()
+    slots = _SharedSlots(source, count, size, start)
     loader = DataLoader(
         _SharedBatches(source, slots),
         sampler=_SlotSampler(plan, count),
@@ -317,7 +342,7 @@ def _from_workers(
         collate_fn=_identity,
         num_workers=workers,
         prefetch_factor=ahead,
-        multiprocessing_context="fork",  # the slots are inherited, and nothing is imported again
+        multiprocessing_context=start,
         worker_init_fn=_start_worker,
         generator=torch.Generator(),  # else a draw from the global one, for unused seeds
     )
@@ -333,13 +358,17 @@ def _from_workers(
             line = str(error).splitlines()[0]
             raise DataError(
                 f"a data worker died ({line}); if memory ran out, use fewer workers"
+                + (SPAWN_HINT if start == "spawn" else "")
             ) from error
         if table is None:
             del iterator  # ends the workers now, and not when the traceback is forgotten
             raise bad
         # Copied at once: the slot is filled again after the next batch is asked for.
-        filled = [array[slot, : len(table)] for array in slots]
+        filled = [array[: len(table)] for array in slots[slot]]
         yield source.assemble(filled if pin else [a.copy() for a in filled], table, bad, pin)
+
+
+SPAWN_HINT = '; a script of your own needs `if __name__ == "__main__":` around its calls'
 
 
 class _SlotSampler:
@@ -365,6 +394,8 @@ def _start_worker(worker: int) -> None:
     (The DataLoader itself has set one torch thread, and ends a worker whose parent is gone.)
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if not hasattr(signal, "sigwaitinfo"):
+        return  # neither macOS nor Windows tells who has sent a signal
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_exit_on_parent_signal, daemon=True).start()
 

@@ -156,7 +156,7 @@ def analyse_filters(insight: ModelInsight, model: Model, initial: Model | None) 
     if initial is not None:
         before = principal_filters(initial)
         weights, start = (
-            get_embedding_filters(version)[0].detach().double().cpu()
+            get_embedding_filters(version)[0].detach().cpu().double()
             for version in (model, initial)
         )
         results["explained_before"] = before.explained.tolist()

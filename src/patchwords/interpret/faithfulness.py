@@ -94,8 +94,8 @@ def compute_faithfulness_curves(
             deletion.append(tracker.measure(rank >= count))
             insertion.append(tracker.measure(rank < count))
         curves[name] = FaithfulnessCurves(
-            torch.stack([*deletion, none], dim=1).double().cpu().numpy(),
-            torch.stack([*insertion, every], dim=1).double().cpu().numpy(),
+            torch.stack([*deletion, none], dim=1).cpu().double().numpy(),
+            torch.stack([*insertion, every], dim=1).cpu().double().numpy(),
         )
     return curves
 

@@ -79,7 +79,7 @@ def position_similarity(model: Model) -> PositionSimilarity:
         values = torch.stack(tables)
     else:
         table = cast(Tensor, vit.positions(config.grid, vit.patch_embed.weight))  # [n, T, D]
-        unit = normalize(table[:, config.num_prefix_tokens :].double(), dim=-1)
+        unit = normalize(table[:, config.num_prefix_tokens :].cpu().double(), dim=-1)
         values = unit @ unit.mT  # [n, N, N]
     by_grid = values.unflatten(2, config.grid).unflatten(1, config.grid)
     array = by_grid.float().cpu().numpy()
@@ -93,7 +93,7 @@ def _offset_similarity(vit: ViT, layer: int) -> Tensor:
     patches = torch.cartesian_prod(*(torch.arange(side) for side in grid)).reshape(-1, 2)
     if isinstance(mixer.relative, WindowRelativePositions):
         return _window_similarity(mixer.relative, patches)
-    table = cast(RelativePositions, mixer.relative).table.double().cpu()  # [2n - 1, Dh]
+    table = cast(RelativePositions, mixer.relative).table.cpu().double()  # [2n - 1, Dh]
     length = (len(table) + 1) // 2
     similarity = cosine_similarity(table, table[length - 1], dim=-1)  # [2n - 1]
     by_pair = similarity[relative_position_index(length)]  # [n, n]
@@ -107,7 +107,7 @@ def _offset_similarity(vit: ViT, layer: int) -> Tensor:
 
 def _window_similarity(relative: WindowRelativePositions, patches: Tensor) -> Tensor:
     """Compare offset embeddings within the window: rows and columns [N, 2] -> [N, N]."""
-    rows, columns = relative.rows.double().cpu(), relative.columns.double().cpu()  # [W, Dh/2]
+    rows, columns = relative.rows.cpu().double(), relative.columns.cpu().double()  # [W, Dh/2]
     window, radius = len(rows), len(rows) // 2
     shape = (window, window, rows.shape[1])
     table = torch.cat([rows[:, None].expand(shape), columns[None].expand(shape)], dim=-1)

@@ -19,7 +19,7 @@ from patchwords.models.cost import compute_training_flops, count_forward_macs
 from patchwords.models.inference.packed import PackedLinear, supports_packed_linear
 
 # Sides of the square matrices that are tried: which one is fastest depends on caches and cores.
-MATRIX_SIDES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192)}
+MATRIX_SIDES = {"cpu": (512, 1024, 2048), "cuda": (4096, 8192), "mps": (2048, 4096)}
 SECONDS_PER_SIDE = 0.1
 
 
@@ -89,3 +89,5 @@ def _synchronize(device: torch.device) -> None:
     """Until the GPU has done what it was asked for."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()

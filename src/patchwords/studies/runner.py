@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,6 +16,7 @@ from patchwords.device import DeviceName, PrecisionName, choose_device
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError, DataError, Interrupted
 from patchwords.files import explain_write_error, file_lock
+from patchwords.processes import count_usable_cores
 from patchwords.studies.budget import (
     SCRATCH_PREFIX,
     StudyWorkload,
@@ -65,7 +65,7 @@ class StudyRequest:
     @property
     def processes(self) -> tuple[int, int]:
         """Number of worker processes and threads per process."""
-        cores = len(os.sched_getaffinity(0))
+        cores = count_usable_cores()
         cuda = choose_device(self.device).type == "cuda"
         jobs = self.jobs or (1 if cuda or self.study.timed else cores)
         return jobs, max(1, cores // jobs)

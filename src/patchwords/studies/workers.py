@@ -115,7 +115,8 @@ def _terminate_workers(workers: list[SpawnProcess]) -> None:
 
 def _worker_main(work: WorkerTask, threads: int, answers: Any) -> None:
     """Run the task in a worker process."""
-    os.setsid()
+    if hasattr(os, "setsid"):  # on Windows Ctrl-C reaches workers, too, and they stop by themselves
+        os.setsid()
     threading.Thread(target=_stop_with_parent, daemon=True).start()
     try:
         with limit_torch_threads(threads):

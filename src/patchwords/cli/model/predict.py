@@ -189,7 +189,9 @@ class CsvWriter:
 
         self.path, self.part = path, path.with_name(f".{path.name}.part")
         try:
-            self.file = open(self.part, "w", newline="", errors="surrogateescape")  # noqa: SIM115
+            self.file = open(  # noqa: SIM115
+                self.part, "w", encoding="utf-8", newline="", errors="surrogateescape"
+            )
         except OSError as error:
             raise explain_write_error(error, path) from error
         self.rows = csv.writer(self.file, lineterminator="\n")

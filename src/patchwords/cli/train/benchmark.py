@@ -85,10 +85,10 @@ def run_benchmark(config: BenchmarkCommand) -> int:
         count_benchmark_stages,
         estimate_from_benchmark,
     )
-    from patchwords.benchmark.machine import count_usable_cores
     from patchwords.benchmark.workload import build_workload
     from patchwords.cli.options import claim_output_folder, write_results
     from patchwords.cli.train.plan import parse_image_count
+    from patchwords.processes import count_usable_cores
 
     num_images = None if config.images is None else parse_image_count(config.images)
     device = config.device, config.precision

@@ -38,11 +38,12 @@ from patchwords.data.doctor.fingerprints import (
     hash_frequencies,
     merge_groups,
 )
-from patchwords.data.doctor.survey import MIN_HASH_SIDE, count_processors
+from patchwords.data.doctor.survey import MIN_HASH_SIDE
 from patchwords.data.shards.index import digest64
 from patchwords.distributed import get_world
 from patchwords.errors import DataError
 from patchwords.files import write_atomically
+from patchwords.processes import count_usable_cores
 
 FINGERPRINT = np.dtype(
     [("digest", "<u8"), ("hash", "<u8"), ("look", "i1", (HASH_BITS,))]  # look 0: no hash
@@ -140,7 +141,7 @@ def _scan_images(examples: ImageDataset, indices: Sequence[int], near: bool) -> 
             except (OSError, DataError):  # decoding reports it; here it is a copy of nothing
                 continue
 
-    pool = ThreadPoolExecutor(max(1, count_processors() // get_world().local_size))
+    pool = ThreadPoolExecutor(max(1, count_usable_cores() // get_world().local_size))
     try:
         list(pool.map(scan, range(0, len(indices), IMAGES_PER_TASK)))
     finally:  # when interrupted, what is not begun is not waited for

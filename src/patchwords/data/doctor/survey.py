@@ -7,7 +7,7 @@ every byte of it, so that a truncated file is noticed.
 from __future__ import annotations
 
 import io
-import os
+import multiprocessing
 import signal
 import struct
 from collections.abc import Callable, Iterator, Mapping
@@ -22,6 +22,7 @@ from patchwords.data.dataset import ImageDataset, ImageReader
 from patchwords.data.decode import EXIF_TRANSPOSES, decode_image, read_image_size
 from patchwords.data.doctor.fingerprints import MIN_DECODED_SIDE, hash_file_bytes, perceptual_hash
 from patchwords.errors import DataError
+from patchwords.processes import choose_start_method, count_usable_cores
 
 IMAGES_PER_TASK = 64  # at a millisecond each, the task's own cost does not count
 MIN_IMAGES_FOR_POOL = 512  # images: below, starting processes takes longer than looking
@@ -122,7 +123,7 @@ def survey_splits(
     """
     total = sum(map(len, splits.values()))
     if workers is None:
-        workers = count_processors() if total >= MIN_IMAGES_FOR_POOL else 0
+        workers = count_usable_cores() if total >= MIN_IMAGES_FOR_POOL else 0
     tasks = [
         (name, examples.rows[start : start + IMAGES_PER_TASK])
         for name, examples in splits.items()
@@ -138,13 +139,6 @@ def survey_splits(
     return seen
 
 
-def count_processors() -> int:
-    """Return the number of processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 SurveyTask = tuple[str, np.ndarray]  # split, rows
 
 
@@ -157,7 +151,12 @@ def _survey_tasks(
         for name, rows in tasks:
             yield survey_rows(readers[name], rows)
         return
-    pool = ProcessPoolExecutor(workers, initializer=_start_worker, initargs=(readers,))
+    pool = ProcessPoolExecutor(
+        workers,
+        multiprocessing.get_context(choose_start_method()),
+        initializer=_start_worker,
+        initargs=(readers,),
+    )
     try:
         futures: list[Future[list[SurveyedImage]]] = [
             pool.submit(_run_task, task) for task in tasks

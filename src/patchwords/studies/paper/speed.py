@@ -241,6 +241,7 @@ SECONDS = 0.6  # per batch size
 BATCHES = {
     "cpu": (1, 4, 16, 64),
     "cuda": (8, 32, 128, 512),
+    "mps": (8, 32, 128),
 }  # the fastest batch size counts, as in Figure 12
 # Patches of 14 pixels divide only 224: the others are the nearest multiples, 518 as in Table 2.
 SIZES_OF_14 = {64: 70, 128: 126, 224: 224, 384: 378, 512: 518}

@@ -20,6 +20,7 @@ import hashlib
 import os
 import pickle
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -118,7 +119,7 @@ def load_checkpoint(checkpoint: Path) -> dict[str, Any]:
 
 def write_checksums(path: Path, sums: dict[str, str]) -> None:
     """Write checksums in the form that `sha256sum --check` reads, flushed to the disk."""
-    with open(path, "w") as file:
+    with open(path, "w", encoding="utf-8", newline="\n") as file:
         file.write("".join(f"{digest}  {name}\n" for name, digest in sums.items()))
         file.flush()
         os.fsync(file.fileno())
@@ -126,7 +127,7 @@ def write_checksums(path: Path, sums: dict[str, str]) -> None:
 
 def read_checksums(path: Path) -> dict[str, str]:
     """Read checksums by file name."""
-    lines = [line.split() for line in path.read_text().splitlines()]
+    lines = [line.split() for line in path.read_text("utf-8").splitlines()]
     return {name: digest for digest, name in lines}
 
 
@@ -148,6 +149,8 @@ def compute_checksum(path: Path) -> str:
 
 def _flush_folder(folder: Path) -> None:
     """Flush a rename to the disk, so that it survives a loss of power."""
+    if sys.platform == "win32":
+        return  # no folder can be opened there
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
