@@ -23,7 +23,7 @@ if sys.platform == "darwin":  # what torch lacks on the GPU of a Mac runs on its
 if TYPE_CHECKING:
     from patchwords.api.inspection import inspect
     from patchwords.api.models import export
-    from patchwords.api.probes import fewshot, knn, probe
+    from patchwords.api.probes import embed, fewshot, knn, probe
     from patchwords.api.runs import Run, evaluate, extract_features, finetune, load_run, pretrain
     from patchwords.data.preprocess import Preprocess
     from patchwords.data.torch_dataset import load_dataset
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 PUBLIC = {
     "inspect": "patchwords.api.inspection",
+    "embed": "patchwords.api.probes",
     "fewshot": "patchwords.api.probes",
     "knn": "patchwords.api.probes",
     "probe": "patchwords.api.probes",
@@ -65,6 +66,7 @@ __all__ = [
     "ViT",
     "__version__",
     "create_model",
+    "embed",
     "evaluate",
     "export",
     "extract_features",

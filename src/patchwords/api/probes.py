@@ -1,18 +1,20 @@
-"""Probes of a frozen model: few-shot, linear and nearest neighbours."""
+"""Features of a frozen model in a file, and probes: few-shot, linear, nearest neighbours."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from patchwords.api.runs import ModelSource, get_source
+from patchwords.data.dataset import ALL, DatasetSplits
+from patchwords.data.open import DATA_SOURCES, open_images
 from patchwords.device import PrecisionName, choose_device
-from patchwords.distributed import is_main_process
+from patchwords.distributed import is_main_process, join_process_group, run_on_all_processes
 from patchwords.errors import ConfigError
-from patchwords.evaluation.predictions import EvaluationOptions
+from patchwords.evaluation.predictions import EvaluationOptions, load_model_on_device
 from patchwords.evaluation.probes.cache import extract_probe_features, open_feature_cache
 from patchwords.evaluation.probes.defaults import (
     DEFAULT_CACHE_GIB,
@@ -23,6 +25,13 @@ from patchwords.evaluation.probes.defaults import (
     DEFAULT_SHOTS,
     DEFAULT_TEMPERATURE,
 )
+from patchwords.evaluation.probes.embed import (
+    EmbeddingFile,
+    check_embedding_output,
+    list_embedded_images,
+    write_embedding,
+)
+from patchwords.evaluation.probes.features import TokenChoice
 from patchwords.evaluation.probes.fewshot import (
     build_fewshot_table,
     draw_probe_shots,
@@ -45,10 +54,16 @@ from patchwords.training.setting_layers import apply_settings
 
 
 @dataclass(frozen=True)
-class ProbeOptions(EvaluationOptions):
-    """How images are read, what computes, and where features are kept."""
+class EmbedOptions(EvaluationOptions):
+    """How images are read, and what computes; int8 has no features."""
 
     precision: PrecisionName = "fp32"
+
+
+@dataclass(frozen=True)
+class ProbeOptions(EmbedOptions):
+    """How images are read, what computes, and where features are kept."""
+
     cache: str | None = None  # folder, or none; default: the user's cache folder
     cache_size: float = DEFAULT_CACHE_GIB  # GiB
 
@@ -151,6 +166,61 @@ def knn(
         return Results({}, title)
     results = evaluate_knn(features, ks, temperature, seed, inputs.loaded.device.torch_device)
     return Results({**inputs.describe(), "data": str(data), **results}, title)
+
+
+def embed(
+    model: ModelSource,
+    images: str | Path | Sequence[str | Path],
+    output: str | Path,
+    *,
+    tokens: TokenChoice = "classifier",
+    overwrite: bool = False,
+    **settings: Any,
+) -> EmbeddingFile:
+    """Write the features of images to a file, in memory that does not grow with their number.
+
+    Args:
+        model: a run, a folder or a published name; it needs no classes.
+        images: a data source, labels or not; or files, folders and patterns.
+        output: NAME.npy, with path, split and label of each row in NAME.csv; or NAME.parquet.
+        tokens: what the "classifier" sees, the "class" token, the "mean" of the "patches", or each.
+        overwrite: write over existing files.
+        settings: image_column, label_column, max_bad, device, precision, workers.
+
+    An interrupted call goes on where it stopped when it is called again. Under torchrun each
+    process computes a part.
+    """
+    options, file = apply_settings(EmbedOptions(), settings), Path(output)
+    device = choose_device(options.device, options.precision)
+    with join_process_group(cuda=device.type == "cuda"):
+        run_on_all_processes(lambda: check_embedding_output(file, overwrite))
+        loaded = run_on_all_processes(
+            lambda: load_model_on_device(get_source(model), device, options.workers)
+        )
+        data = run_on_all_processes(lambda: open_embedded_images(images, options))
+        examples, splits = list_embedded_images(data, loaded.folder)
+        shown = show_progress("computing features") if is_main_process() else nullcontext()
+        with shown as progress:
+            return write_embedding(
+                loaded,
+                examples,
+                splits,
+                file,
+                tokens=tokens,
+                max_bad=options.max_bad,
+                overwrite=overwrite,
+                progress=progress,
+            )
+
+
+def open_embedded_images(
+    images: str | Path | Sequence[str | Path], options: EmbedOptions
+) -> DatasetSplits:
+    """Open a data source, or files, folders and patterns, which have no labels."""
+    paths = [images] if isinstance(images, str | Path) else list(images)
+    if len(paths) == 1 and any(kind.matches(str(paths[0])) for kind in DATA_SOURCES.values()):
+        return options.open_data(paths[0], need_labels=False)
+    return DatasetSplits("images", "folder", (), {ALL: open_images([str(p) for p in paths])})
 
 
 def open_inputs(

@@ -33,7 +33,7 @@ from patchwords.evaluation.held_out import (
 )
 from patchwords.evaluation.predictions import EvaluationOptions, LoadedModel, load_model_on_device
 from patchwords.evaluation.pretraining import evaluate_masked_run
-from patchwords.evaluation.probes.features import extract_example_features
+from patchwords.evaluation.probes.features import TokenChoice, extract_example_features
 from patchwords.evaluation.probes.fewshot import measure_fewshot
 from patchwords.evaluation.results import Interval, Results, format_html_table
 from patchwords.models.build import Model
@@ -288,11 +288,14 @@ class Run:
         """Name the best `top_k` classes of an image, or of each of several, a folder, a pattern."""
         return self.pretrained.predict(images, top_k)
 
-    def embed(self, images: Images) -> np.ndarray:
-        """Compute what the classifier sees of an image, [R], or of each of several, [n, R]."""
+    def embed(self, images: Images, tokens: TokenChoice = "classifier") -> np.ndarray:
+        """Compute the features of an image, [R] or [N, D], or of each of several, [n, R] or more.
+
+        `tokens`: what the classifier sees, the "class" token, the "mean" of the "patches", or each.
+        """
         examples, single = wrap_images(images)
-        device = choose_device(self.device, "fp32")
-        values = compute_features(load_model_on_device(self.pretrained, device), examples).values
+        subject = load_model_on_device(self.pretrained, choose_device(self.device, "fp32"))
+        values = compute_features(subject, examples, tokens=tokens).values
         return values[0] if single else values
 
     def evaluate(self, data: str | Path, **settings: Any) -> Evaluation:
@@ -438,7 +441,7 @@ def evaluate(
 class FeatureTable:
     """Features of the images that could be read."""
 
-    values: np.ndarray  # [n, R] float32, what the classifier sees
+    values: np.ndarray  # [n, R] float32, what the classifier sees; [n, N, D] for patches
     labels: np.ndarray  # [n] int64, -1 = no label
     classes: tuple[str, ...]  # names, by label
     paths: tuple[str, ...]  # [n]
@@ -457,14 +460,20 @@ class FeatureTable:
 
 
 def extract_features(
-    model: ModelSource, images: Images, *, split: str | None = None, **settings: Any
+    model: ModelSource,
+    images: Images,
+    *,
+    tokens: TokenChoice = "classifier",
+    split: str | None = None,
+    **settings: Any,
 ) -> FeatureTable:
-    """Compute what the classifier of a model sees of images, in evaluation mode.
+    """Compute features of images in memory, in evaluation mode; `embed` writes them to a file.
 
     Args:
         model: a run, a folder or a published name; it needs no classes.
         images: a data source as for `finetune`, labels or not; or a list of paths, PIL images or
             arrays.
+        tokens: what the "classifier" sees, the "class" token, the "mean" of the "patches", or each.
         split: train, validation or test of a data source, as `load_dataset` divides it.
         settings: image_column, label_column, max_bad, device, precision, workers.
     """
@@ -479,16 +488,19 @@ def extract_features(
         ).examples
     else:
         examples, _ = wrap_images(images)
-    return compute_features(subject, examples, options.max_bad)
+    return compute_features(subject, examples, options.max_bad, tokens)
 
 
 def compute_features(
-    subject: LoadedModel, examples: ImageDataset, max_bad: float = 0.0
+    subject: LoadedModel,
+    examples: ImageDataset,
+    max_bad: float = 0.0,
+    tokens: TokenChoice = "classifier",
 ) -> FeatureTable:
     """Features of the examples; raises DataError where more than a share cannot be read."""
     workers = subject.workers_for(examples)
     found = extract_example_features(
-        subject.model, examples, subject.preprocess, subject.device, workers
+        subject.model, examples, subject.preprocess, subject.device, workers, tokens
     )
     bad = [(examples.keys[index], reason) for index, reason in found.bad]
     check_bad_image_share(bad, len(examples), "images", max_bad)

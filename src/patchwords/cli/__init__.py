@@ -73,6 +73,12 @@ COMMANDS = {
     "predict": Command(
         "model.predict", "PredictCommand", "Use", "classify new images with a trained model"
     ),
+    "embed": Command(
+        "evaluate.embed",
+        "EmbedCommand",
+        "Use",
+        "write the features of images to a file for other programs",
+    ),
     "app": Command(
         "model.app", "AppCommand", "Use", "open a local web page to try a trained model on photos"
     ),

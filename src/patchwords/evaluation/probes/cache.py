@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
@@ -39,7 +40,12 @@ from patchwords.distributed import (
 from patchwords.errors import ConfigError, DataError
 from patchwords.evaluation.predictions import LoadedModel, collect_outputs, eval_mode
 from patchwords.evaluation.probes.defaults import DEFAULT_CACHE_GIB
-from patchwords.evaluation.probes.features import Features, ProbeSplit, build_batch_encoder
+from patchwords.evaluation.probes.features import (
+    Features,
+    ProbeSplit,
+    TokenChoice,
+    build_batch_encoder,
+)
 from patchwords.files import GIB, cache_folder, explain_write_error, file_lock
 from patchwords.models.build import config_to_dict
 from patchwords.version import __version__
@@ -150,7 +156,9 @@ class FeatureCache:
             run_on_main_process(lambda: held.enter_context(self.lock(file)))
             if not broadcast_from_main(file.is_whole):
                 run_on_main_process(
-                    lambda: self.begin(file, infer_feature_width(model, preprocess, device), about)
+                    lambda: self.begin(
+                        file, math.prod(infer_feature_shape(model, preprocess, device)), about
+                    )
                 )
                 features_pass = FeaturePass(model, examples, preprocess, device, workers)
                 run_on_all_processes(
@@ -229,6 +237,7 @@ class FeaturePass:
     preprocess: Preprocess
     device: Device
     workers: int
+    tokens: TokenChoice = "classifier"
 
     def fill(self, file: FeatureStore, progress: FeatureProgress) -> None:
         """Fill this process's blocks of the array that are not done."""
@@ -238,7 +247,7 @@ class FeaturePass:
         places = np.array([place for span in spans for place in span], dtype=np.int64)
         chosen, encode = (
             self.examples.select(places),
-            build_batch_encoder(self.model, self.preprocess, self.device),
+            build_batch_encoder(self.model, self.preprocess, self.device, self.tokens),
         )
         total = -(-count // BLOCK_ROWS)
         with (
@@ -253,7 +262,8 @@ class FeaturePass:
                 rows = None
                 if len(batch.indices):
                     images = batch.images.to(self.device.torch_device, non_blocking=True)
-                    values = to_stored_dtype(encode(images).cpu().numpy(), self.device.precision)
+                    features = encode(images).flatten(1).cpu().numpy()  # [B, R]
+                    values = to_stored_dtype(features, self.device.precision)
                     rows = np.zeros((len(span), values.shape[1]), values.dtype)
                     rows[places[batch.indices.numpy()] - span.start] = values
                 filling.write(block, rows, bad)
@@ -273,12 +283,17 @@ def to_stored_dtype(values: np.ndarray, precision: str) -> np.ndarray:
     return small
 
 
-def infer_feature_width(model: nn.Module, preprocess: Preprocess, device: Device) -> int:
-    """Infer R from one black image."""
+def infer_feature_shape(
+    model: nn.Module,
+    preprocess: Preprocess,
+    device: Device,
+    tokens: TokenChoice = "classifier",
+) -> tuple[int, ...]:
+    """Infer (R,) or (N, D) from one black image."""
     shape = (1, preprocess.channels, *preprocess.image_size)
     black = torch.zeros(shape, dtype=torch.uint8, device=device.torch_device)
     with eval_mode(model), device.autocast(), torch.inference_mode():
-        return int(build_batch_encoder(model, preprocess, device)(black).shape[1])
+        return tuple(build_batch_encoder(model, preprocess, device, tokens)(black).shape[1:])
 
 
 def extract_uncached_features(

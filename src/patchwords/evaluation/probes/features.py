@@ -1,7 +1,7 @@
 """Features of a frozen model, and the train and test images of a probe.
 
-Features are the representation that the classifier would see.
-Sizes: n readable images, B batch, C channels, H W image, R representation.
+Features are the representation that the classifier would see, unless other tokens are asked for.
+Sizes: n readable images, B batch, C channels, H W image, N patches, D width, R representation.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Literal, cast, get_args
 
 import numpy as np
 from torch import Tensor, nn
@@ -27,12 +27,15 @@ from patchwords.data.loader import load_eval_batches
 from patchwords.data.preprocess import Preprocess
 from patchwords.data.splits import split_dataset
 from patchwords.device import Device
-from patchwords.errors import DataError, did_you_mean
+from patchwords.errors import ConfigError, DataError, did_you_mean
 from patchwords.evaluation.predictions import collect_outputs, eval_mode
 from patchwords.models.build import Model
 from patchwords.models.inference.packed import pack_for_inference
+from patchwords.models.vit import ViT
 
 BATCH_SIZE = 64
+# What the classifier sees, the class token, the mean of the patch tokens, or each of them.
+TokenChoice = Literal["classifier", "class", "mean", "patches"]
 
 
 @dataclass(frozen=True)
@@ -41,14 +44,19 @@ class Features:
 
     indices: np.ndarray  # [n] int64, position in the examples
     labels: np.ndarray  # [n] int64, -1 = no label
-    values: np.ndarray  # [n, R] float32, or float16 where they were kept so
+    values: np.ndarray  # [n, R] or [n, N, D] float32, or float16 where they were kept so
     bad: list[tuple[int, str]]  # (position in the examples, reason)
 
 
 def extract_example_features(
-    model: nn.Module, examples: ImageDataset, preprocess: Preprocess, device: Device, workers: int
+    model: nn.Module,
+    examples: ImageDataset,
+    preprocess: Preprocess,
+    device: Device,
+    workers: int,
+    tokens: TokenChoice = "classifier",
 ) -> Features:
-    """Extract the representation of every readable image in evaluation mode.
+    """Extract the features of every readable image in evaluation mode.
 
     It draws no random number, and every module gets its training mode back.
     """
@@ -56,21 +64,47 @@ def extract_example_features(
         batches = load_eval_batches(examples, preprocess, BATCH_SIZE, workers)
         return Features(
             *collect_outputs(
-                build_batch_encoder(model, preprocess, device), batches, device.torch_device
+                build_batch_encoder(model, preprocess, device, tokens), batches, device.torch_device
             )
         )
 
 
 def build_batch_encoder(
-    model: nn.Module, preprocess: Preprocess, device: Device
+    model: nn.Module, preprocess: Preprocess, device: Device, tokens: TokenChoice = "classifier"
 ) -> Callable[[Tensor], Tensor]:
-    """Build a function of uint8 [B, C, H, W] that returns the representation, float32 [B, R]."""
+    """Build a function of uint8 [B, C, H, W] that returns features, float32 [B, R] or [B, N, D]."""
+    check_token_choice(model, tokens)
     fast = pack_for_inference(cast(Model, model), device.bf16)
 
     def encode(images: Tensor) -> Tensor:
-        return fast.represent(preprocess.normalise(images)).float()
+        return encode_tokens(fast, preprocess.normalise(images), tokens).float()
 
     return encode
+
+
+def check_token_choice(model: nn.Module, tokens: str) -> None:
+    """Raise ConfigError for an unknown choice, or a class token that the model does not have."""
+    choices = get_args(TokenChoice)
+    if tokens not in choices:
+        raise ConfigError(f"--tokens {tokens!r} is not a choice{did_you_mean(tokens, choices)}")
+    if tokens == "class" and not (isinstance(model, ViT) and model.class_token is not None):
+        raise ConfigError("--tokens class: the model has no class token; choose classifier or mean")
+
+
+def encode_tokens(model: Model, images: Tensor, tokens: TokenChoice) -> Tensor:
+    """Compute the chosen tokens of images [B, C, H, W] after the final norm: [B, R] or [B, N, D].
+
+    The patches of a ResNet are the positions of its last feature map, row by row.
+    """
+    if tokens == "classifier":
+        return model.represent(images)
+    if not isinstance(model, ViT):
+        patches = model.forward_features(images).flatten(2).mT  # [B, N, D]
+    elif tokens == "class":
+        return model.encode(images, 1)[:, 0]  # [B, D]
+    else:
+        patches = model.forward_features(images)[:, model.num_prefix_tokens :]  # [B, N, D]
+    return patches.mean(1) if tokens == "mean" else patches
 
 
 # The split of a probe, without leaks. If the model's run used these images, its record decides: a
