@@ -171,7 +171,7 @@ def test_freeze_refuses_more_layers_than_there_are() -> None:
     with pytest.raises(ConfigError, match=r"--train last:7: the model has 6 residual units"):
         freeze_layers(meta(RESNET), "last:7", RESNET)
     for wrong in ("last:0", "last:", "last:-1", "first:2", "heads"):
-        with pytest.raises(ConfigError, match="choose all, head, or last:N"):
+        with pytest.raises(ConfigError, match="choose all, head, norms, last:N"):
             freeze_layers(meta(), wrong, SMALL)
 
 

@@ -154,7 +154,8 @@ class RecipeSettings:
     """decay of an exponential moving average of the weights, such as 0.9999; default: no average,
     or from the recipe"""
     train: str = "all"
-    """which weights learn: all, head, or last:N (the last N layers and the head)"""
+    """which weights learn: all; head; last:N, the last N layers and the head; norms, all norms and
+    the head; or lora:R, a low-rank update of rank R for each dense layer of a ViT, and the head"""
     balance: Literal["none", "loss", "sample", "auto"] = "none"
     """compensate for rare classes: weigh the loss, or sample them more often; auto: weigh the loss
     if one class has nearly all images; default: none, or auto where the data choose the model"""
@@ -263,6 +264,8 @@ class FinetuneConfig:
         _check_recipe(recipe)
         _check_crop(self.augment)
         parse_train_layers(recipe.train)
+        if machine.parallel == "fsdp" and parse_lora_rank(recipe.train) is not None:
+            raise ConfigError(f"--train {recipe.train} is not for --parallel fsdp; choose ddp")
         _require_positive(
             {
                 "--epochs": recipe.epochs,
@@ -306,18 +309,31 @@ class FinetuneConfig:
 
 
 def parse_train_layers(train: str) -> int | None:
-    """`--train` as the number of last layers that learn: None = everything, 0 = the head only.
+    """`--train` as the number of last layers that learn: None = some of all, 0 = the head only.
 
     Layers are blocks, or the residual units of a ResNet.
     """
-    if train == "all":
+    if train in {"all", "norms"} or parse_lora_rank(train) is not None:
         return None
-    if train == "head":
-        return 0
-    layers = train.removeprefix("last:")
-    if train.startswith("last:") and layers.isdigit() and int(layers) > 0:
-        return int(layers)
-    raise ConfigError(f"--train {train!r}: choose all, head, or last:N with N layers, as last:2")
+    layers = parse_number_after("last:", train)
+    if train != "head" and layers is None:
+        raise ConfigError(
+            f"--train {train!r}: choose all, head, norms, last:N with N layers, as last:2, or "
+            "lora:R with a rank R, as lora:8"
+        )
+    return layers or 0
+
+
+def parse_lora_rank(train: str) -> int | None:
+    """Rank R of `--train lora:R`; None for any other."""
+    return parse_number_after("lora:", train)
+
+
+def parse_number_after(prefix: str, text: str) -> int | None:
+    """Parse a number of at least 1 after a prefix; None for another text."""
+    digits = text.removeprefix(prefix)
+    is_number = text.startswith(prefix) and digits.isascii() and digits.isdigit()
+    return int(digits) or None if is_number else None
 
 
 def check_duration(config: FinetuneConfig) -> None:

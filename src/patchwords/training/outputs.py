@@ -10,6 +10,7 @@ from patchwords.data.splits import fingerprint_dataset
 from patchwords.distributed import get_world, run_on_main_process
 from patchwords.models.build import build_model, config_to_dict
 from patchwords.training.engine import checkpoint
+from patchwords.training.engine.lora import merge_lora
 from patchwords.training.engine.parallel import is_sharded, restore_plain_layers, to_full_tensor
 from patchwords.training.engine.sharded_checkpoint import open_async_writer
 from patchwords.training.engine.state import TrainState
@@ -49,6 +50,7 @@ def gather_full_model(run: TrainingRun) -> TrainingRun:
     """The run with a model that has all weights and plain layers."""
     if not is_sharded(run.state.model):
         restore_plain_layers(run.state.model)
+        merge_lora(run.state.model)
         return run
     weights = {name: to_full_tensor(value) for name, value in run.state.model.state_dict().items()}
     model = build_model(run.start.model.config).to(run.device.torch_device)

@@ -28,6 +28,7 @@ from patchwords.training.data_setup import (
 )
 from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.loop import LoopCallbacks, train_loop
+from patchwords.training.engine.optimizer import describe_trained_share
 from patchwords.training.engine.signals import catch_stop_signals
 from patchwords.training.engine.state import build_train_state, load_final_weights
 from patchwords.training.inputs.batches import build_batch_preparer, iterate_training_batches
@@ -155,7 +156,11 @@ def resolve_training_run(
     config = resolve_config(config, plan, start, device, state, output)
     objective.config = config
     run = TrainingRun(config, data, start, objective, plan, device, RunFolder(output), state, None)
-    return run, [*choices, *of_machine, *of_frozen]
+    choices += [*of_machine, *of_frozen]
+    if config.recipe.train != "all":
+        share = describe_trained_share(state.model)
+        choices.append(ResolvedSetting("train", config.recipe.train, share))
+    return run, choices
 
 
 def resolve_data_and_model(

@@ -18,10 +18,13 @@ from torch import nn
 from patchwords.errors import ConfigError
 from patchwords.models.build import ModelConfig
 from patchwords.models.resnet.config import ResNetConfig
-from patchwords.training.config import parse_train_layers
+from patchwords.models.resnet.trunk import TrunkBatchNorm
+from patchwords.training.config import parse_lora_rank, parse_train_layers
+from patchwords.training.engine.lora import LoRALinear
 from patchwords.training.engine.parallel import is_sharded
 from patchwords.training.plan import TrainingPlan
 
+NORMS = (nn.LayerNorm, nn.GroupNorm, TrunkBatchNorm)
 WEIGHT_DECAY_RULES = {  # pattern of full parameter names -> whether weight decay falls on them
     r"trunk\.(.+\.)?(conv\d?|shortcut)\.weight": True,
     r"trunk\.layers\.\d+\.weight": True,
@@ -35,6 +38,7 @@ WEIGHT_DECAY_RULES = {  # pattern of full parameter names -> whether weight deca
     r"encoder\.(.+[._])?norm\d?\.(weight|bias)": False,
     r"encoder\.blocks\.\d+\.mlp\.\w+\.weight": True,
     r"encoder\.blocks\.\d+\.mlp\.\w+\.bias": False,
+    r"encoder\.blocks\.\d+\.mlp\.\w+\.(base|down|up)": False,  # of LoRA
     r"encoder\.blocks\.\d+\.attention\.(.+\.)?(?<!norm\.)(?<!norm\d\.)weight": True,  # of any mixer
     r"encoder\.blocks\.\d+\.attention\.(.+\.)?(?<!norm\.)(?<!norm\d\.)(?!weight$)\w+": False,
     r"head\.pool\.probe": False,
@@ -79,19 +83,41 @@ def find_layer_index(name: str, config: ModelConfig) -> int:
 
 
 def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
-    """Freeze all weights except those of `--train`: all, head, or last:N layers and the head.
+    """Freeze all weights except those of `--train`: all, or the head and a part of the others.
 
     Parameters that are frozen already stay frozen.
     """
     trained, layers = parse_train_layers(train), config.layers
+    chosen = list_chosen_parameters(model, train)
     if trained is not None and trained > layers:
         unit = "residual units" if isinstance(config, ResNetConfig) else "blocks"
         raise ConfigError(f"--train {train}: the model has {layers} {unit}")
     for name, parameter in iterate_named_parameters(model):
         layer = find_layer_index(name, config)
         after = name.startswith("head.") or (trained != 0 and layer == layers + 1)
-        learns = trained is None or after or layers - trained < layer <= layers
+        if trained is None:
+            learns = chosen is None or after or id(parameter) in chosen
+        else:
+            learns = after or layers - trained < layer <= layers
         parameter.requires_grad_(learns and parameter.requires_grad)
+
+
+def list_chosen_parameters(model: nn.Module, train: str) -> set[int] | None:
+    """List the ids of the parameters that `norms` or `lora:R` names; None for another --train."""
+    if train == "norms":
+        norms = (module for module in model.modules() if isinstance(module, NORMS))
+        return {id(parameter) for norm in norms for parameter in norm.parameters()}
+    if parse_lora_rank(train) is not None:
+        updates = (module for module in model.modules() if isinstance(module, LoRALinear))
+        return {id(parameter) for update in updates for parameter in (update.down, update.up)}
+    return None
+
+
+def describe_trained_share(model: nn.Module) -> str:
+    """Describe how many of the parameters learn."""
+    sizes = [(p.numel(), p.requires_grad) for p in model.parameters()]
+    learning, total = sum(size for size, learns in sizes if learns), sum(size for size, _ in sizes)
+    return f"{learning:,} of {total:,} parameters learn ({learning / total:.2%})"
 
 
 def iterate_named_parameters(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -15,8 +15,9 @@ from patchwords.device import Device
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
 from patchwords.planning.memory import choose_micro_batch
-from patchwords.training.config import FinetuneConfig
+from patchwords.training.config import FinetuneConfig, parse_lora_rank
 from patchwords.training.engine.ema import EMA
+from patchwords.training.engine.lora import add_lora
 from patchwords.training.engine.optimizer import build_optimizer, freeze_layers
 from patchwords.training.engine.parallel import (
     checkpoint_activations,
@@ -85,6 +86,9 @@ def build_train_state(
     shape, recipe, machine, here = start.model.config, config.recipe, config.machine, get_world()
     start.model.to(device.torch_device)
     model = objective.build(start, data)
+    rank = parse_lora_rank(recipe.train)
+    if rank is not None:
+        add_lora(model, rank, config.seed)
     freeze_layers(model, recipe.train, shape)
     if machine.checkpoint_activations:
         checkpoint_activations(model)
