@@ -73,6 +73,8 @@ def undrawn(monkeypatch: pytest.MonkeyPatch) -> None:
         "head_maps",
         "attention_distance",
         "token_similarity",
+        "patch_components",
+        "patch_similarity",
         "faithfulness",
     ):
         monkeypatch.setattr(parts, f"draw_{name}", lambda *_: {})
@@ -104,7 +106,11 @@ def test_all_of_it(place: Path, ask: Ask, tmp_path: Path) -> None:
     assert shapes["attention_distance"] == (3, 2, 2)
     assert shapes["token_similarity"] == (3, 2, 3, 4)
     assert shapes["deletion_random"] == (4, 11)
+    assert shapes["patch_colours"] == (2, 3, 4, 3)
+    assert arrays["patch_similarity"][0, 2, 3] == pytest.approx(1)  # --query of the first photo
+    assert [row["patch"] for row in found["patches"]["photos"]][0] == [2, 3]
     figures = {"filters", "positions", "maps", "heads", "distance", "tokens", "truth"}
+    figures |= {"patches", "similar"}
     written = {path.name for path in (tmp_path / "out").iterdir()}
     assert written == {"results.json", "arrays.npz"} | {
         f"{name}.{kind}" for name in figures for kind in ("png", "svg")

@@ -105,6 +105,8 @@ def drawn(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         "head_maps",
         "attention_distance",
         "token_similarity",
+        "patch_components",
+        "patch_similarity",
     ):
         monkeypatch.setattr(parts, f"draw_{name}", lambda *_: {})
     return shown

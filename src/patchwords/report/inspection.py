@@ -38,6 +38,13 @@ from patchwords.interpret.faithfulness import (
     summarise_faithfulness,
 )
 from patchwords.interpret.filters import principal_filters
+from patchwords.interpret.patch_features import (
+    analyse_patch_components,
+    compute_patch_features,
+    compute_patch_similarity,
+    find_nearest_patches,
+    median_random_patch_similarity,
+)
 from patchwords.interpret.positions import position_similarity
 from patchwords.models.build import Model
 from patchwords.models.vit import ViT
@@ -49,6 +56,7 @@ from patchwords.report.figures.insight import (
     draw_token_similarity,
 )
 from patchwords.report.figures.maps import PhotoAttention, draw_attention_maps, draw_head_maps
+from patchwords.report.figures.patches import draw_patch_components, draw_patch_similarity
 from patchwords.report.format import format_against_random, pluralise
 from patchwords.weights.pretrained import label_top_k
 
@@ -283,6 +291,50 @@ def inspect_heads(
     inspection.add("heads", results, {"heads": attention}, figures)
 
 
+def inspect_patches(
+    inspection: Inspection,
+    photos: PhotoReader,
+    names: Sequence[str],
+    pixels: Tensor,
+    query: QueryPatch,
+) -> None:
+    """Add components of the patch tokens of photos, uint8 [n, C, H, W], and similarity to one.
+
+    The patch is `query` of the first photo; default: the one in the middle.
+    """
+    features = compute_patch_features(photos.loaded.model, photos.normalise(pixels))  # [n, h, w, D]
+    rows, columns = features.shape[1:3]
+    patch = (rows // 2, columns // 2) if query is None else query
+    components = analyse_patch_components(features)
+    similarity = compute_patch_similarity(features, 0, patch)  # [n, h, w]
+    marked = [patch, *find_nearest_patches(similarity)[1:]]
+    by_chance = median_random_patch_similarity(features)
+    shares = components.foreground.mean((1, 2)).tolist()
+    results = {
+        "grid": [rows, columns],
+        "first_share": components.first_share,
+        "colour_shares": list(components.colour_shares),
+        "photos": [
+            {"path": name, "foreground": share, "patch": place, "similarity": values[place].item()}
+            for name, share, place, values in zip(names, shares, marked, similarity, strict=True)
+        ],
+        "by_chance": by_chance,
+    }
+    arrays = {
+        "patch_component": components.first,
+        "patch_colours": components.colours,
+        "patch_similarity": similarity,
+    }
+    short = [Path(name).name for name in names]
+    pictures = [pixels_to_rgb(photo) for photo in pixels]
+    figures = draw_patch_components(short, pictures, components)
+    figures = {
+        **figures,
+        **draw_patch_similarity(short, pictures, similarity, marked, by_chance),
+    }
+    inspection.add("patches", results, arrays, figures)
+
+
 def inspect_tokens(inspection: Inspection, model: ViT, batches: Iterable[Tensor]) -> None:
     """Add the similarity of the patch tokens to the class token, by layer."""
     parts = [token_similarity(model, images).float().cpu() for images in batches]
@@ -340,6 +392,14 @@ def format_inspection_lines(results: dict[str, Any]) -> list[str]:
         lines.append(format_nearest(results["nearest"]))
     if "distance" in results:
         lines += format_distance(results["distance"])
+    if "patches" in results:
+        patches = results["patches"]
+        chance = patches["by_chance"]
+        lines.append(
+            f"patches: the first component separates {patches['first_share']:.0%} of the variance of "
+            f"{pluralise(len(patches['photos']), 'photo')}"
+            + ("" if chance is None else f"; two patches by chance have a cosine of {chance:.2f}")
+        )
     if "tokens" in results:
         tokens = results["tokens"]
         lines.append(

@@ -19,6 +19,7 @@ from patchwords.report.inspection import (
     inspect_faithfulness,
     inspect_filters,
     inspect_heads,
+    inspect_patches,
     inspect_photos,
     inspect_positions,
     inspect_tokens,
@@ -104,6 +105,7 @@ def inspect_images(
     names, pixels = photos.read_all(subsample_evenly(examples, settings.photos))
     inspect_photos(inspection, photos, names, pixels, plan.class_index)
     inspect_heads(inspection, photos, names[0], pixels[0], plan.layers, plan.heads, settings.query)
+    inspect_patches(inspection, photos, names, pixels, settings.query)
 
     def batches(count: int, title: str) -> Iterator[Tensor]:
         chosen = subsample_evenly(examples, count)
