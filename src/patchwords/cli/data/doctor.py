@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,11 +11,15 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from patchwords.cli.data.labels import LabelOptions
+from patchwords.cli.format import make_console, print_lines
+from patchwords.cli.options import CacheOptions
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, Severity
 from patchwords.training.logs.progress import replace_unprintable, show_progress
 
 if TYPE_CHECKING:
     from patchwords.data.dataset import DatasetSplits
+    from patchwords.evaluation.probes.label_errors import LabelErrors
 
 
 @dataclass(frozen=True)
@@ -27,11 +31,16 @@ class DoctorCommand:
     rest, or of a single colour; tiny or unbalanced classes. Notes: unusual images that are read
     correctly, such as CMYK, 16 bits, transparency, EXIF rotation, panoramas and animations.
 
+    With --labels: images whose label looks wrong to a linear probe on the features of a model, each
+    judged by a probe that has not seen it. This takes a pass of the model over all images.
+
     Nothing is changed. Ten thousand photos take seconds.
 
     Exit code: 0 no errors (with --strict: no warnings either), 2 something to fix.
 
     Example: patchwords doctor photos/ --csv findings.csv
+
+    Example: patchwords doctor photos/ --labels runs/pretrained --output labels
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
@@ -39,7 +48,7 @@ class DoctorCommand:
     csv: Path | None = None
     """CSV file to write with every finding, a row per image; default: none"""
     overwrite: bool = False
-    """overwrite an existing CSV"""
+    """overwrite an existing CSV, and the files in --output"""
     json: bool = False
     """print everything as JSON"""
     strict: bool = False
@@ -55,16 +64,20 @@ class DoctorCommand:
     """column with the images, in a CSV or parquet table; default: found by name and type"""
     label_column: str | None = None
     """column with the labels, in a CSV or parquet table; default: found by name and type"""
+    check: LabelOptions = field(default_factory=LabelOptions)
+    cache: CacheOptions = field(default_factory=CacheOptions)
 
 
 def run_doctor(config: DoctorCommand) -> int:
     """Check the data, print the findings; -> the exit code."""
     from patchwords.data.doctor.diagnose import diagnose_dataset
     from patchwords.data.open import open_data
-    from patchwords.files import check_csv_writable
+    from patchwords.files import check_csv_writable, claim_output_folder
 
+    config.check.validate(config.cache)
     if config.csv is not None:
         check_csv_writable(config.csv, config.overwrite)
+    claim_output_folder(config.check.output, config.overwrite)
     data = open_data(
         config.data,
         image_column=config.image_column,
@@ -88,10 +101,13 @@ def run_doctor(config: DoctorCommand) -> int:
         write_atomically(
             config.csv, format_findings_csv(findings).encode("utf-8", "surrogateescape")
         )
+    errors = config.check.find(data, config.cache, config.workers)
     if config.json:
-        print(format_findings_json(data, findings, exit_code))
+        print(format_findings_json(data, findings, exit_code, errors))
     else:
         print_findings(data, findings, exit_code, config.csv)
+        if errors is not None:
+            print_lines(make_console(), "", *config.check.describe(errors))
     return exit_code
 
 
@@ -111,12 +127,15 @@ def format_findings_csv(findings: DoctorReport) -> str:
     return text.getvalue()
 
 
-def format_findings_json(data: DatasetSplits, findings: DoctorReport, exit_code: int) -> str:
+def format_findings_json(
+    data: DatasetSplits, findings: DoctorReport, exit_code: int, errors: LabelErrors | None
+) -> str:
     """Format everything as JSON."""
     import json
 
     return json.dumps(
         {
+            **({} if errors is None else {"labels": errors.to_dict()}),
             "source": data.source,
             "kind": data.kind,
             "notes": data.notes,
