@@ -25,7 +25,7 @@ def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
     """Draw the filters alone: figures take most of the time."""
     for name in (
         *("position_similarity", "attention_maps", "head_maps", "attention_distance"),
-        *("token_similarity", "faithfulness"),
+        *("token_similarity", "faithfulness", "patch_components", "patch_similarity"),
     ):
         monkeypatch.setattr(parts, f"draw_{name}", lambda *_: {})
 

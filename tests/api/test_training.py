@@ -162,7 +162,7 @@ def test_evaluation_is_that_of_the_command(run: pw.Run, photos: Path) -> None:
         ({"device": "gpu"}, "--device 'gpu' is not a choice; did you mean 'cpu'"),
         ({"optimizer": "adam"}, "--optimizer 'adam' is not a choice; did you mean 'adamw'"),
         ({"crop_area": 0.5}, "--crop-area 0.5: expected two numbers"),
-        ({"train": "heads"}, "--train 'heads': choose all, head, or last:N"),
+        ({"train": "heads"}, "--train 'heads': choose all, head, norms, last:N"),
         ({"model": "ViT-BB/16"}, "did you mean 'ViT-B/16'"),
         ({"resume": True}, "--resume: say which run"),
     ],

@@ -108,7 +108,7 @@ def test_all_of_it(place: Path, ask: Ask, tmp_path: Path) -> None:
     assert shapes["deletion_random"] == (4, 11)
     assert shapes["patch_colours"] == (2, 3, 4, 3)
     assert arrays["patch_similarity"][0, 2, 3] == pytest.approx(1)  # --query of the first photo
-    assert [row["patch"] for row in found["patches"]["photos"]][0] == [2, 3]
+    assert found["patches"]["photos"][0]["patch"] == [2, 3]
     figures = {"filters", "positions", "maps", "heads", "distance", "tokens", "truth"}
     figures |= {"patches", "similar"}
     written = {path.name for path in (tmp_path / "out").iterdir()}

@@ -117,7 +117,10 @@ def test_every_setting_of_finetune_is_read_somewhere() -> None:
         ("--schedule cosin", "--schedule 'cosin' is not a choice; did you mean 'cosine'?"),
         ("--classes", "--classes lacks a value; leave it out, or say which"),
         ("--image-size", "--image-size lacks a value; leave it out, or say which"),
-        ("--train last", "--train 'last': choose all, head, or last:N with N layers, as last:2"),
+        (
+            "--train last",
+            "--train 'last': choose all, head, norms, last:N with N layers, as last:2",
+        ),
         ("--epochs 2 --steps 3", "--epochs 2 and --steps 3 both say how long to train; give one"),
         ("--resume --overwrite", "--resume: say which run to go on with by --output RUN"),
         ("--resume --overwrite --output r", "--resume: r holds no run to go on with"),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from drawn import drawn
 
+from drawn import drawn
 from patchwords.interpret.patch_features import (
     analyse_patch_components,
     compute_patch_features,

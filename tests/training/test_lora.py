@@ -88,14 +88,15 @@ def test_norms_of_a_resnet() -> None:
 def test_ranks_are_checked() -> None:
     with pytest.raises(ConfigError, match="for the blocks of a ViT, and the model has none"):
         add_lora(lively(EVERY_KIND["BiT"]), 2, seed=0)
-    with pytest.raises(ConfigError, match="--train lora:14: .* allow ranks up to 13"):
+    with pytest.raises(ConfigError, match=r"--train lora:14: .* allow ranks up to 13"):
         add_lora(lively(VIT), 14, seed=0)
+    config = FinetuneConfig(data="digits")
+    recipe, machine = (
+        replace(config.recipe, train="lora:4"),
+        replace(config.machine, parallel="fsdp"),
+    )
     with pytest.raises(ConfigError, match="--train lora:4 is not for --parallel fsdp"):
-        config = FinetuneConfig(data="digits")
-        recipe = replace(config.recipe, train="lora:4")
-        replace(
-            config, recipe=recipe, machine=replace(config.machine, parallel="fsdp")
-        ).check()
+        replace(config, recipe=recipe, machine=machine).check()
     assert [parse_lora_rank(text) for text in ("lora:8", "lora:0", "lora:", "last:2")] == [
         8,
         None,

@@ -88,5 +88,7 @@ class LabelOptions:
         if self.output is None:
             lines.append("  Add --output labels for pictures and a list of all images")
         else:
-            lines.append(f"pictures: {self.output / 'labels.html'}; all: {self.output / 'labels.csv'}")
+            lines.append(
+                f"pictures: {self.output / 'labels.html'}; all: {self.output / 'labels.csv'}"
+            )
         return lines

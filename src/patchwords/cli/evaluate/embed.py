@@ -83,7 +83,5 @@ def describe_embedding(file: EmbeddingFile) -> list[str]:
         lines.append(f"{file.ids}: path, split and label of each row")
     if file.skipped:
         path, reason = file.skipped[0]
-        lines.append(
-            f"{len(file.skipped):,} images cannot be read, the first: {path} ({reason})"
-        )
+        lines.append(f"{len(file.skipped):,} images cannot be read, the first: {path} ({reason})")
     return lines

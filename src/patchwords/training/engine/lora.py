@@ -79,7 +79,9 @@ def add_lora(model: nn.Module, rank: int, seed: int) -> None:
     if rank >= most:
         raise ConfigError(f"--train lora:{rank}: the model's layers allow ranks up to {most - 1}")
     for name, parent, dense in layers:
-        generator = torch_generator(seed, "lora", name.removeprefix("vit.").removeprefix("backbone."))
+        generator = torch_generator(
+            seed, "lora", name.removeprefix("vit.").removeprefix("backbone.")
+        )
         setattr(parent, name.rsplit(".", 1)[1], LoRALinear(dense, rank, generator))
 
 
