@@ -110,7 +110,16 @@ LISTED_AXIAL_VITS: tuple[tuple[str, int], ...] = (
     ("B", 16),
 )
 LISTED_AXIAL_RESNETS = (50,)  # Figure 13
-LISTED_CNNS: tuple[tuple[int, int], ...] = ((4, 1), (4, 2))  # layers, width factor: ours
+LISTED_CNNS: tuple[tuple[int, int], ...] = ((4, 1), (4, 2), (8, 2))  # layers, width factor: ours
+# Convolutions -> units of each stage after the first layer. With 8, the last two of four layers
+# have a residual unit of two convolutions after them.
+CNN_UNITS: dict[int, tuple[int, ...]] = {
+    2: (1,),
+    3: (1, 1),
+    4: (1, 1, 1),
+    5: (1, 1, 1, 1),
+    8: (1, 2, 2),
+}
 
 
 # Spellings: the official ones, timm's, Hugging Face's, AugReg's
@@ -194,8 +203,8 @@ NAME_SPELLINGS: tuple[tuple[ModelFamily, str, Numerics], ...] = (
     ),
     # google/bit-50
     ("BiT", r"(?:google/)?bit-(?P<resnet>50)", TIMM_RESNET_NUMERICS),
-    # CNN-4x1: four layers, without residuals; ours
-    ("CNN", r"CNN[-_](?P<resnet>[2-6])x(?P<factor>[1-9]\d*)", OFFICIAL_NUMERICS),
+    # CNN-4x1: four layers, without residuals; CNN-8x2: with two residual units; ours
+    ("CNN", r"CNN[-_](?P<resnet>[23458])x(?P<factor>[1-9]\d*)", OFFICIAL_NUMERICS),
     # Axial-ViT-B/16  AxialViT-B/16  axial_vit_b_16
     (
         "Axial-ViT",
@@ -385,7 +394,7 @@ def make_conv_stem(name: ModelName, width: int) -> ConvStemConfig:
 def make_resnet_config(name: ModelName) -> ResNetConfig:
     """Make a BiT (Sec. 4.1), a CNN, or an AxialResNet (App. D.6), which has the hybrids' form."""
     if name.family == "CNN":
-        plain = replace(PLAIN_TRUNK, units=(1,) * ((name.resnet or 4) - 1))
+        plain = replace(PLAIN_TRUNK, units=CNN_UNITS[name.resnet or 4])
         return ResNetConfig(trunk=replace(plain, width_factor=name.factor))
     axial = name.family == "AxialResNet"
     config = ResNetConfig(trunk=replace(HYBRID_TRUNK, spatial="axial") if axial else BIT_TRUNK)

@@ -226,9 +226,11 @@ def count_unit_inputs(config: ModelConfig) -> Iterator[int]:
     if not isinstance(config.trunk, TrunkConfig):
         return
     if config.trunk.form == "plain":
-        for layer in range(1, len(config.trunk.units) + 1):
-            rows, columns = (-(-side // 2**layer) for side in config.image_size)
-            yield config.trunk.root_channels * 2 ** (layer - 1) * rows * columns
+        for stage, units in enumerate(config.trunk.units):
+            for unit in range(units):  # the first halves the sides and doubles the channels
+                halvings = stage + 1 + (unit > 0)
+                rows, columns = (-(-side // 2**halvings) for side in config.image_size)
+                yield config.trunk.root_channels * 2 ** (halvings - 1) * rows * columns
         return
     channels, stride = config.trunk.root_channels, 4
     for stage, units in enumerate(config.trunk.units):

@@ -251,8 +251,8 @@ def trim_manifest(
     report("timing the most expensive trial")
     trials = list_training_trials(request.scale_spec)
     costs = [estimate_trial_cost(trial, context) for trial in trials]
-    dearest, _ = max(zip(trials, costs, strict=True), key=lambda item: item[1].step_flops)
-    speed = measure_trial_timing(dearest, context, jobs, threads)
+    costliest, _ = max(zip(trials, costs, strict=True), key=lambda item: item[1].step_flops)
+    speed = measure_trial_timing(costliest, context, jobs, threads)
     steps = tuple(trial.settings["steps"] for trial in trials)
     shares = tuple(cost.share for cost in costs)
     trimmed = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, request.budget)

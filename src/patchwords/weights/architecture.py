@@ -14,6 +14,7 @@ from patchwords.models.resnet.config import (
     TrunkConfig,
 )
 from patchwords.models.zoo import (
+    CNN_UNITS,
     MIXER_FAMILIES,
     RESNET_UNITS,
     STEM_LAYERS,
@@ -66,7 +67,8 @@ def find_architecture_name(config: ModelConfig) -> str | None:
 
 def _resnet(trunk: TrunkConfig) -> str | None:
     if trunk.form == "plain":
-        return str(ModelName("CNN", resnet=len(trunk.units) + 1, factor=trunk.width_factor))
+        depth = next((depth for depth, units in CNN_UNITS.items() if units == trunk.units), None)
+        return str(ModelName("CNN", resnet=depth, factor=trunk.width_factor)) if depth else None
     depth, axial = _depth(trunk), trunk.spatial == "axial"
     if depth is None or len(trunk.units) < 4 or (trunk.form == "post") != axial:
         return None

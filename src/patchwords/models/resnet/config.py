@@ -25,8 +25,10 @@ from patchwords.models.checks import (
 # - OFFICIAL: the hybrids of vit_jax/models_resnet.py. ReLU after the sum, as in ResNet v1.5; 'SAME'
 #   padding as XLA has it, one more pixel behind than before where the sum is odd; weights over
 #   (standard deviation + 1e-5).
-# - PLAIN: no residuals: layers of a 3x3 convolution, batch norm, ReLU and 2x2 max-pooling, as any
-#   small CNN has them. Root and units are one such layer each. For a few thousand images.
+# - PLAIN: layers of a 3x3 convolution, batch norm, ReLU and 2x2 max-pooling, as any small CNN has
+#   them. The root and the first unit of each stage are one such layer each; further units are two
+#   convolutions at the same size, added to their input, as in the "ResNet-9" of DAWNBench's
+#   CIFAR-10 entries. For a few thousand images.
 # - BIT: the checkpoints BiT-{S,M,L} of big_transfer (bit_pytorch/models.py). GroupNorm and ReLU
 #   before each convolution, symmetric padding, weights over sqrt(variance + 1e-10), no norm after the
 #   root, whose pooling is padded by zeros.

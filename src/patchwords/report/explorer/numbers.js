@@ -145,7 +145,7 @@ class Attention {
     return total / patches;
   }
 
-  /** Pixels between patches so many rows and columns apart: [h, w]. */
+  /** Pixels between patches that are a number of rows and columns apart: [h, w]. */
   #reach() {
     if (!this.reach) {
       const [rows, columns] = this.grid;

@@ -1,6 +1,6 @@
-// A panel: one photo seen by one model, and what is written and drawn beside it.
+// A panel: one photo seen by one model, and what is written and drawn next to it.
 
-const WAIT = 70; // milliseconds without a movement until the small maps are drawn anew
+const WAIT = 70; // milliseconds without a movement until the small maps are drawn again
 
 class Panel {
   /** data: what the page holds; library: gives the attention of a view; act: what a user can do. */

@@ -75,12 +75,12 @@ def compute_gain(line: str, found: Mapping[str, TrialMetrics]) -> float | None:
     base = found[BASE_TRIAL].get("accuracy")
     if base is None or len(alive) < len(of_line):
         return None
-    dearest = max(alive, key=lambda one: one["flops"] or 0.0)
-    accuracy = dearest.get("accuracy")
+    costliest = max(alive, key=lambda one: one["flops"] or 0.0)
+    accuracy = costliest.get("accuracy")
     return (
         None
         if accuracy is None
-        else (accuracy - base) / count_compute_doublings(dearest, found[BASE_TRIAL])
+        else (accuracy - base) / count_compute_doublings(costliest, found[BASE_TRIAL])
     )
 
 

@@ -204,7 +204,7 @@ def bit_config_to_huggingface(config: ResNetConfig) -> dict[str, Any]:
     refuse_unsupported(
         "transformers' BitForImageClassification",
         (
-            (trunk.form == "plain", "it has residual units, and a plain CNN has none"),
+            (trunk.form == "plain", "it has bottlenecks, and a plain CNN has none"),
             (trunk.spatial != "convolution", "it has no axial attention"),
             (
                 trunk.standardise != BIT_NUMERICS["standardise"],
