@@ -178,9 +178,10 @@ class Trunk(nn.Module):
         self.stages = nn.ModuleList()
         if plain:
             for stage, count in enumerate(config.units):
-                layer = PlainLayer(config, width * 2**stage, width * 2 ** (stage + 1))
-                units = [PlainUnit(config, width * 2 ** (stage + 1)) for _ in range(count - 1)]
-                self.stages.append(nn.Sequential(layer, *units))
+                outputs = width * 2 ** (stage + 1)
+                same_size = [PlainUnit(config, outputs) for _ in range(count - 1)]
+                layer = PlainLayer(config, outputs // 2, outputs)
+                self.stages.append(nn.Sequential(layer, *same_size))
             return
         unit = PostActBottleneck if config.form == "post" else PreActBottleneck
         grid = halve_grid(halve_grid(image_size))
