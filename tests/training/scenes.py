@@ -234,9 +234,9 @@ def undisturbed(folder: Path, *more: object) -> dict[str, Any]:
     return {"sha256": digest(folder)}
 
 
-def masked(folder: Path, *more: object) -> dict[str, Any]:
+def masked(folder: Path, *more: object, objective: str = "masked") -> dict[str, Any]:
     """Pre-training by hidden patches, without the report; -> accuracy of its few-shot probes."""
-    words = (*WORDS, "--objective", "masked", "--steps", 12, "--dropout", 0, "--mixup", 0)
+    words = (*WORDS, "--objective", objective, "--steps", 12, "--dropout", 0, "--mixup", 0)
     live = ("--fewshot-every", 6, "--eval-every", 6)
     config = pretrain.parse_pretrain([*map(str, (*words, *live, *more)), "--output", str(folder)])
     job = train_model(config, Display(Console(quiet=True)), measure_fewshot)
@@ -298,6 +298,8 @@ SCENES: dict[str, Callable[[Path], dict[str, Any]]] = {
     "every_kind": every_kind,
     "masked": masked,
     "masked_shares": lambda folder: masked(folder, "--parallel", "fsdp"),
+    "mae": partial(masked, objective="mae"),
+    "mae_shares": lambda folder: masked(folder, "--parallel", "fsdp", objective="mae"),
     "sharded": sharded,
     "sweep": sweep_of_three,
     "sharded_uneven": sharded_uneven,

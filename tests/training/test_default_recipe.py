@@ -26,6 +26,7 @@ from patchwords.training.recipes.defaults import choose_default_recipe
 IMAGENET = 1_281_167  # training images
 # None also in a filled recipe
 STAY_OPEN = {"epochs", "examples", "ema", "early_stop", "recipe", "scale", "drops"}
+STAY_OPEN |= {"teacher", "teacher_weight"}
 
 
 def filled(

@@ -18,8 +18,9 @@ from patchwords.models.init import init_weights
 from patchwords.models.pretraining.masked import MaskedViT, PatchCorruption
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
-from patchwords.training.config import MaskedTargetName, ObjectiveSettings, PretrainConfig
+from patchwords.training.config import PretrainConfig
 from patchwords.training.model_setup import InitialModel
+from patchwords.training.objective_settings import MaskedTargetName, ObjectiveSettings
 from patchwords.training.objectives.masked import (
     MaskedPatchPrediction,
     MaskSampler,

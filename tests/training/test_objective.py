@@ -15,8 +15,9 @@ from patchwords.tasks.classification.losses import (
     sigmoid_loss,
 )
 from patchwords.tasks.classification.pretraining import SupervisedPretraining
-from patchwords.training.config import ObjectiveSettings, PretrainConfig
+from patchwords.training.config import PretrainConfig
 from patchwords.training.engine.ema import EMA
+from patchwords.training.objective_settings import ObjectiveSettings
 
 CLASSES, IMAGES = 7, 11
 

@@ -23,7 +23,16 @@ from patchwords.weights.store import from_pretrained
 TWO = (
     *("even", "uneven", "small_gpu", "too_many_bad", "breaks_in_one", "batch_of_33"),
     *("told_to_stop", "undisturbed", "undisturbed_shares", "sharded", "sharded_uneven"),
-    *("masked", "masked_shares", "every_kind", "replicated_first", "sharded_first", "sweep"),
+    *(
+        "masked",
+        "masked_shares",
+        "mae",
+        "mae_shares",
+        "every_kind",
+        "replicated_first",
+        "sharded_first",
+        "sweep",
+    ),
 )
 LATER = (
     *("replicated_then_replicated", "replicated_then_sharded"),
@@ -46,7 +55,7 @@ def two(folder: Path) -> Found:
 @pytest.fixture(scope="module")
 def one(folder: Path) -> Found:
     (folder / "one").mkdir()
-    scenes = ("even", "uneven", "whole_way", "masked", "sweep")
+    scenes = ("even", "uneven", "whole_way", "masked", "mae", "sweep")
     return {scene: [SCENES[scene](folder / "one" / scene)] for scene in scenes}
 
 
@@ -132,16 +141,17 @@ def test_shares_end_as_a_whole_model(folder: Path, two: Found) -> None:
     assert names == {"plain.pt", ".metadata", "sha256", "__0_0.distcp", "__1_0.distcp"}
 
 
-@pytest.mark.parametrize("scene", ["masked", "masked_shares"])
+@pytest.mark.parametrize("scene", ["masked", "masked_shares", "mae", "mae_shares"])
 def test_hidden_patches_are_the_same_in_two(
     folder: Path, one: Found, two: Found, scene: str
 ) -> None:
     """Training and evaluation hide those of each image that one process would."""
-    alone, together = losses(folder / "one" / "masked"), losses(folder / "two" / scene)
+    objective = scene.removesuffix("_shares")
+    alone, together = losses(folder / "one" / objective), losses(folder / "two" / scene)
     assert len(alone) == 12 + 2
     assert together == pytest.approx(alone, rel=1e-5)
     # An image on the border of two classes may be taken for either: of 144, one or two.
-    expected = one["masked"][0]["fewshot"]
+    expected = one[objective][0]["fewshot"]
     assert len(expected) == 2
     assert two[scene][0]["fewshot"] == pytest.approx(expected, abs=0.02)
 

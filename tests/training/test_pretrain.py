@@ -27,13 +27,13 @@ from patchwords.tasks.classification.pretraining import (
 from patchwords.training.config import (
     MachineSettings,
     ModelSettings,
-    ObjectiveSettings,
     PretrainConfig,
     RecipeSettings,
 )
 from patchwords.training.engine.optimizer import iterate_named_parameters
 from patchwords.training.engine.state import build_train_state
 from patchwords.training.logs.metrics_log import read_metrics
+from patchwords.training.objective_settings import ObjectiveSettings
 from patchwords.training.objectives import HeldOutExamples
 from patchwords.training.training_run import TrainingRun
 from patchwords.weights.pretrained import Pretrained
@@ -253,7 +253,7 @@ def pixels_of(data: bytes, preprocess: Preprocess) -> torch.Tensor:
         ({"learn": ObjectiveSettings("masked", head="linear")}, "--head linear has a meaning"),
         (
             {"learn": ObjectiveSettings("masked"), "augment": AugmentSettings(cutmix=1.0)},
-            "--cutmix 1.0 has a meaning with --objective supervised only",
+            "--cutmix 1.0 has a meaning with --objective supervised or distill only",
         ),
         (
             {"learn": ObjectiveSettings("masked"), "recipe": RecipeSettings(balance="loss")},

@@ -85,6 +85,10 @@ ALL_SET = FinetuneConfig(
         drop_path=0.1,
     ),
     recipe=RecipeSettings(
+        teacher="runs/teacher",
+        distillation="hard",
+        temperature=2.0,
+        teacher_weight=0.5,
         recipe="bit-imagenet",
         scale=0.5,
         epochs=1e-5,

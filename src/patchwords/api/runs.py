@@ -32,7 +32,7 @@ from patchwords.evaluation.held_out import (
     evaluate_model,
 )
 from patchwords.evaluation.predictions import EvaluationOptions, LoadedModel, load_model_on_device
-from patchwords.evaluation.pretraining import evaluate_masked_run
+from patchwords.evaluation.pretraining import evaluate_mae_run, evaluate_masked_run
 from patchwords.evaluation.probes.features import TokenChoice, extract_example_features
 from patchwords.evaluation.probes.fewshot import measure_fewshot
 from patchwords.evaluation.results import Interval, Results, format_html_table
@@ -47,6 +47,7 @@ from patchwords.training.config import FinetuneConfig, PretrainConfig, read_conf
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
 from patchwords.training.logs.run_folder import RunFolder
+from patchwords.training.objectives.mae import MaskedAutoencoding
 from patchwords.training.objectives.masked import MaskedPatchPrediction
 from patchwords.training.run import explain_training, train_model
 from patchwords.training.setting_layers import ConfigT, apply_settings, layer_settings
@@ -200,8 +201,9 @@ def report_training(job: TrainingRun) -> None:
             _, examples, _ = evaluate_finished_run(job)
             write_training_insight(job, examples)
             write_report(job.folder.path, examples)
-        elif isinstance(job.objective, MaskedPatchPrediction):
-            evaluate_masked_run(job)
+        elif isinstance(job.objective, MaskedPatchPrediction | MaskedAutoencoding):
+            mae = isinstance(job.objective, MaskedAutoencoding)
+            (evaluate_mae_run if mae else evaluate_masked_run)(job)
             write_training_insight(job, choose_final_split(job.data)[1])
             write_report(job.folder.path)
         else:
@@ -214,7 +216,8 @@ def report_training(job: TrainingRun) -> None:
 
 # Runs.
 
-RESULT_FILES = ("evaluation.json", "masked.json", "objective.json")  # what a run is judged by
+# What a run is judged by.
+RESULT_FILES = ("evaluation.json", "masked.json", "mae.json", "objective.json")
 
 
 class Run:
@@ -363,6 +366,11 @@ def describe_result(found: Results) -> str:
         }
         values = "  ".join(f"{name} {value:.4g}" for name, value in metrics.items())
         return f"{values}  loss {found['loss']:.3f} on {images}"
+    if "explained" in found:
+        return (
+            f"{found['explained']:.1%} of the variance within hidden patches explained on {images}, "
+            f"loss {found['loss']:.3f} (each patch in its mean colour: {found['baseline']:.3f})"
+        )
     accuracy = found["accuracy"]
     if isinstance(accuracy, Mapping):
         return (

@@ -37,6 +37,7 @@ from patchwords.interpret.positions import fit_position_structure, position_simi
 from patchwords.interpret.rollout import attention_rollout
 from patchwords.models.build import Model, ModelConfig, build_model
 from patchwords.models.init import make_initial_values
+from patchwords.models.pretraining.mae import set_sincos_table
 from patchwords.models.vit import ViT
 from patchwords.training.config import ModelSettings
 from patchwords.training.logs.run_folder import write_json
@@ -74,6 +75,8 @@ def load_initial_weights(config: ModelConfig, settings: Mapping[str, Any]) -> In
     if not weights:
         seed = int(settings.get("seed", 0))
         model = redraw_initial_weights(config, seed)
+        if settings.get("objective") == "mae" and isinstance(model, ViT):
+            set_sincos_table(model)
         return InitialWeights(f"the initial weights of seed {seed}", model)
     overrides = {field.name: settings.get(field.name) for field in fields(ModelSettings)}
     overrides = {name: value for name, value in overrides.items() if value is not None}

@@ -1,14 +1,16 @@
-"""Final evaluation of masked patch prediction: held-out images, and pictures of some of them.
+"""Final evaluation of learning from hidden patches: held-out images, and pictures of some.
 
-The corruption of a held-out image is a function of (seed, image): the same at every evaluation,
+What is hidden of a held-out image is a function of (seed, image): the same at every evaluation,
 so that two of them differ by the weights alone.
-Sizes: B images, C channels, H W image, P patch size, N patches, R corrupted patches of an image.
+Sizes: B images, C channels, H W image, P patch size, N patches, R corrupted or hidden patches of an
+image, V pixels of a patch.
 """
 
 from __future__ import annotations
 
 import io
 from collections import Counter
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,11 @@ from patchwords.models.pretraining.masked import gather_patches
 from patchwords.models.vit import ViT
 from patchwords.training.config import PretrainConfig
 from patchwords.training.logs.run_folder import write_json
+from patchwords.training.objectives.mae import (
+    MaskedAutoencoding,
+    count_visible_patches,
+    normalise_patches,
+)
 from patchwords.training.objectives.masked import (
     MaskedPatchPrediction,
     count_corrupted_patches,
@@ -62,24 +69,21 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
     colours: Counter[int] = Counter()
     loss, right, images = 0.0, 0.0, 0
     with eval_mode(job.state.model), torch.inference_mode(), device.autocast():
-        for decoded in load_eval_batches(
-            examples, job.start.preprocess, EVAL_BATCH_SIZE, job.workers
-        ):
-            bad += [(examples.keys[index], reason) for index, reason in decoded.bad]
-            if not len(decoded):
-                continue
-            batch = objective.prepare_held_out(decoded.to(device.torch_device))
+        for batch in iterate_held_out(job, examples, device, bad):
             mean, metrics = objective.loss(job.state.model, batch, step=0)
             loss, images = loss + float(mean) * len(batch), images + len(batch)
             right += float(metrics["accuracy"]) * len(batch)
             hidden = objective.target.wanted(objective.hidden_patches(batch))
             colours.update(objective.target.colours(hidden).flatten().tolist())
-    check_bad_image_share(bad, len(examples), "images", config.data_settings.max_bad)
-    if not images:
-        raise DataError("none of the held-out images can be read; patchwords doctor says why")
     source = Pretrained(job.start.model, job.start.preprocess, (), job.start.name)
     assert isinstance(source.model, ViT)
     patches, ratio = source.model.config.patches, require_setting(config.learn.mask_ratio)
+
+    def picture(batch: ImageBatch) -> tuple[dict[str, float], Panels]:
+        accuracy = objective.loss(job.state.model, batch, step=0)[1]["accuracy"]
+        panels = build_reconstruction_panels(objective, job.state.model, batch)
+        return {"accuracy": float(accuracy)}, panels
+
     result = {
         "split": split,
         **describe_evaluated_model(source, device),
@@ -89,11 +93,84 @@ def evaluate_masked_run(job: TrainingRun) -> dict[str, Any]:
         "corrupted": count_corrupted_patches(patches, ratio),
         **{"loss": loss / images, "accuracy": right / images, "images": images},
         "baseline": max(colours.values()) / colours.total(),
-        "pictures": write_reconstruction_pictures(job, examples, device),
+        "pictures": write_reconstruction_pictures(job, examples, device, "masked", picture),
         "skipped": [{"path": path, "reason": reason} for path, reason in bad],
     }
     write_json(job.folder.path / "masked.json", result)
     return result
+
+
+def evaluate_mae_run(job: TrainingRun) -> dict[str, Any]:
+    """Evaluate the masked autoencoder that a run ended with; writes mae.json and mae/*.png.
+
+    In float32, whatever training used. "baseline" is the loss of predicting every hidden patch in
+    its mean colour, "explained" the share of it that the model takes away.
+    """
+    config, objective = job.config, job.objective
+    assert isinstance(config, PretrainConfig)
+    assert isinstance(objective, MaskedAutoencoding)
+    split, examples = choose_final_split(job.data)
+    device = Device(job.device.torch_device, bf16=False)
+    bad: list[tuple[str, str]] = []
+    loss, baseline, images = 0.0, 0.0, 0
+    with eval_mode(job.state.model), torch.inference_mode(), device.autocast():
+        for batch in iterate_held_out(job, examples, device, bad):
+            losses = measure_mae(objective, job.state.model, batch)
+            loss, baseline = loss + losses[0] * len(batch), baseline + losses[1] * len(batch)
+            images += len(batch)
+    source = Pretrained(job.start.model, job.start.preprocess, (), job.start.name)
+    assert isinstance(source.model, ViT)
+    patches, ratio = source.model.config.patches, require_setting(config.learn.mask_ratio)
+
+    def picture(batch: ImageBatch) -> tuple[dict[str, float], Panels]:
+        found = measure_mae(objective, job.state.model, batch)
+        panels = build_mae_panels(objective, job.state.model, batch)
+        return {"explained": compute_explained_share(*found)}, panels
+
+    result = {
+        "objective": "mae",
+        "split": split,
+        **describe_evaluated_model(source, device),
+        "mask_ratio": ratio,
+        "patches": patches,
+        "hidden": patches - count_visible_patches(patches, ratio),
+        "decoder": [config.learn.decoder_width, config.learn.decoder_depth],
+        **{"loss": loss / images, "baseline": baseline / images, "images": images},
+        "explained": compute_explained_share(loss, baseline),
+        "pictures": write_reconstruction_pictures(job, examples, device, "mae", picture),
+        "skipped": [{"path": path, "reason": reason} for path, reason in bad],
+    }
+    write_json(job.folder.path / "mae.json", result)
+    return result
+
+
+def iterate_held_out(
+    job: TrainingRun, examples: ImageDataset, device: Device, bad: list[tuple[str, str]]
+) -> Iterator[ImageBatch]:
+    """Iterate over all held-out images as the objective prepares them; note unreadable ones."""
+    images = 0
+    for decoded in load_eval_batches(examples, job.start.preprocess, EVAL_BATCH_SIZE, job.workers):
+        bad += [(examples.keys[index], reason) for index, reason in decoded.bad]
+        if len(decoded):
+            images += len(decoded)
+            yield job.objective.prepare_held_out(decoded.to(device.torch_device))
+    check_bad_image_share(bad, len(examples), "images", job.config.data_settings.max_bad)
+    if not images:
+        raise DataError("none of the held-out images can be read; patchwords doctor says why")
+
+
+def measure_mae(
+    objective: MaskedAutoencoding, learner: nn.Module, batch: ImageBatch
+) -> tuple[float, float]:
+    """Measure the loss of a batch; -> it, and that of each hidden patch in its mean colour."""
+    wanted, _, _ = normalise_patches(objective.hidden_pixels(batch))  # [B, R, V]
+    error = objective.predict(learner, batch) - wanted
+    return float(error.square().mean()), float(wanted.square().mean())
+
+
+def compute_explained_share(loss: float, baseline: float) -> float:
+    """Compute the share of the variance within hidden patches that predictions explain."""
+    return 1 - loss / baseline if baseline else 0.0
 
 
 def get_masked_objective(job: TrainingRun) -> MaskedPatchPrediction:
@@ -101,33 +178,38 @@ def get_masked_objective(job: TrainingRun) -> MaskedPatchPrediction:
     return job.objective
 
 
+Panels = tuple[Tensor, Tensor, Tensor]  # the image, what was given of it, what is predicted
+
+
 def write_reconstruction_pictures(
-    job: TrainingRun, examples: ImageDataset, device: Device
+    job: TrainingRun,
+    examples: ImageDataset,
+    device: Device,
+    folder: str,
+    picture: Callable[[ImageBatch], tuple[dict[str, float], Panels]],
 ) -> list[dict[str, Any]]:
-    """Write images spread over the examples; return path, files and accuracy of each."""
-    objective, learner = get_masked_objective(job), job.state.model
-    create_folder(job.folder.path / "masked")
+    """Write images spread over the examples; return path, files and scores of each."""
+    create_folder(job.folder.path / folder)
     spread = np.unique(np.linspace(0, len(examples) - 1, NUM_PICTURES).astype(np.int64))
     rows: list[dict[str, Any]] = []
-    with eval_mode(learner), torch.inference_mode():
+    with eval_mode(job.state.model), torch.inference_mode():
         for decoded in load_eval_batches(examples.select(spread), job.start.preprocess, 1):
             if not len(decoded):  # unreadable: reported elsewhere
                 continue
             placed = replace(decoded, indices=torch.from_numpy(spread)[decoded.indices])
-            batch = objective.prepare_held_out(placed.to(device.torch_device))
-            row: dict[str, Any] = {"path": examples.keys[int(batch.indices[0])]}
-            row["accuracy"] = float(objective.loss(learner, batch, step=0)[1]["accuracy"])
-            panels = build_reconstruction_panels(objective, learner, batch)
-            for name, picture in zip(PANEL_NAMES, panels, strict=True):
-                row[name] = f"masked/{len(rows)}-{name}.png"
-                write_atomically(job.folder.path / row[name], encode_picture_png(picture[0]))
+            batch = job.objective.prepare_held_out(placed.to(device.torch_device))
+            scores, panels = picture(batch)
+            row: dict[str, Any] = {"path": examples.keys[int(batch.indices[0])], **scores}
+            for name, panel in zip(PANEL_NAMES, panels, strict=True):
+                row[name] = f"{folder}/{len(rows)}-{name}.png"
+                write_atomically(job.folder.path / row[name], encode_picture_png(panel[0]))
             rows.append(row)
     return rows
 
 
 def build_reconstruction_panels(
     objective: MaskedPatchPrediction, learner: nn.Module, batch: ImageBatch
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> Panels:
     """-> the images, what the encoder was given of them, and with what it predicts
 
     Each uint8 [B, C, H, W]. The mask embedding has no colour: chequers stand for it.
@@ -142,6 +224,23 @@ def build_reconstruction_panels(
     painted = objective.target.paint(objective.predict(learner, batch))
     row = torch.arange(len(images), device=images.device)[:, None]  # [B, 1], next to [B, R]
     predicted[row, corruption.places] = painted
+    return images, unpatchify(given, rows), unpatchify(predicted, rows)
+
+
+def build_mae_panels(
+    objective: MaskedAutoencoding, learner: nn.Module, batch: ImageBatch
+) -> Panels:
+    """-> the images, their visible patches, and with the predictions for hidden ones
+
+    Each uint8 [B, C, H, W]. Chequers stand for what is hidden.
+    """
+    images, hidden = batch.images, batch.targets.hidden
+    size, rows = objective.patch_size, images.shape[2] // objective.patch_size
+    patches = patchify(images, size)  # [B, N, C, P, P]
+    given, predicted = patches.clone(), patches.clone()
+    row = torch.arange(len(images), device=images.device)[:, None]  # [B, 1], next to [B, R]
+    given[row, hidden] = make_checkerboard(patches)
+    predicted[row, hidden] = objective.paint(learner, batch)
     return images, unpatchify(given, rows), unpatchify(predicted, rows)
 
 

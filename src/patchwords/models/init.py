@@ -99,6 +99,9 @@ INIT_RULES: dict[str, InitRule] = {
     r"head\.linear\.weight": zeros,  # so that training starts from equal logits
     r"mask_token": normal(0.02),  # as BERT's [MASK]
     r"prediction\.(weight|bias)": zeros,  # as head.linear
+    r"decoder\.mask_token": normal(0.02),  # of a masked autoencoder (models_mae.py)
+    r"decoder\.(embed|prediction)\.weight": xavier_uniform,
+    r"decoder\.(embed|prediction)\.bias": zeros,
 }
 
 

@@ -73,16 +73,18 @@ def concat_axis_embeddings(rows: Tensor, columns: Tensor) -> Tensor:
     return torch.cat([x, y], dim=-1).flatten(1, 2)
 
 
-def posemb_sincos_2d(grid: tuple[int, int], width: int, like: Tensor) -> Tensor:
+def posemb_sincos_2d(
+    grid: tuple[int, int], width: int, like: Tensor, *, reaches_end: bool = True
+) -> Tensor:
     """Compute sin and cos of x, then of y, [1, N, D], as big_vision's models/vit.py does.
 
-    D/4 frequencies fall from 1 to 1/10,000 radians per patch. Computed in float32 at least.
+    D/4 frequencies fall from 1 to 1/10,000 radians per patch, or, where `reaches_end` is false, to
+    the one before it, as in MAE (models_mae.py). Computed in float32 at least.
     """
     dtype = torch.promote_types(like.dtype, torch.float32)
     steps = torch.arange(width // 4, dtype=dtype, device=like.device)
-    frequencies = SINCOS_TEMPERATURE ** -(
-        steps / max(width // 4 - 1, 1)
-    )  # [D/4]; a single one is 1
+    last = max(width // 4 - 1, 1) if reaches_end else width // 4
+    frequencies = SINCOS_TEMPERATURE ** -(steps / last)  # [D/4]; a single one is 1
     halves = []
     for side in grid:
         angles = torch.arange(side, dtype=dtype, device=like.device)[:, None] * frequencies

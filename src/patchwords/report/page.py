@@ -128,16 +128,17 @@ def classifier_sections(
 
 
 def masked_sections(run: RunData) -> list[Markup | None]:
-    """Render the sections of a masked pre-training run."""
+    """Render the sections of a run that learned from hidden patches."""
+    mae = run.masked.get("objective") == "mae"
     return [
-        masked.render_masked_headline(run),
+        masked.render_mae_headline(run) if mae else masked.render_masked_headline(run),
         render_missing_files(run),
         render_training_curves(run),
         masked.render_reconstructions(run),
         render_insight(run),
         render_data(run),
         render_settings(run),
-        masked.render_masked_reading_guide(run),
+        masked.render_mae_reading_guide() if mae else masked.render_masked_reading_guide(run),
     ]
 
 

@@ -26,7 +26,8 @@ RUN_FILES = {  # file -> the part of the report that needs it
     "evaluation.json": "the held-out results",
     "predictions.csv": "the pictures of mistakes",
 }
-MASKED_RUN_FILES = {"masked.json": "the held-out results"}  # instead of the last two
+# Instead of the last two, where a run learned from hidden patches.
+MASKED_RUN_FILES = {"masked.json": "the held-out results", "mae.json": "the held-out results"}
 INSIGHT_FILES = {  # optional
     "insight.json": "what the model learned",
     "insight.npz": "the pictures of what it learned",
@@ -39,6 +40,9 @@ REQUIRED_KEYS = {
     "data.json": ("classes", "splits"),
     "masked.json": (
         *("images", "accuracy", "loss", "baseline", "target", "patches", "corrupted", "pictures"),
+    ),
+    "mae.json": (
+        *("images", "explained", "loss", "baseline", "patches", "hidden", "decoder", "pictures"),
     ),
 }
 
@@ -108,8 +112,9 @@ def read_run_data(folder: Path) -> RunData:
             return nothing
 
     # A masked pre-training run has no classes, so no results or predictions of them.
-    without_classes = (folder / "masked.json").is_file()
-    masked = read("masked.json", read_json_object, {}) if without_classes else {}
+    results = next((name for name in MASKED_RUN_FILES if (folder / name).is_file()), None)
+    without_classes = results is not None
+    masked = read(results, read_json_object, {}) if results is not None else {}
     evaluation = {} if without_classes else read("evaluation.json", read_json_object, {})
     has_insight = (folder / "insight.json").is_file()
     has_training = not evaluation.get("of")  # else another folder has it

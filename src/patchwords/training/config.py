@@ -21,6 +21,7 @@ from patchwords.data.splits import MAX_VALIDATION_IMAGES
 from patchwords.device import DeviceName, PrecisionName
 from patchwords.errors import ConfigError, did_you_mean
 from patchwords.models.config import Classifier, Position, PositionAt
+from patchwords.training.objective_settings import ObjectiveSettings
 
 ScheduleName = Literal["cosine", "linear", "constant", "staircase"]
 FrozenMode = Literal["auto", "cache", "compute"]
@@ -150,6 +151,15 @@ class RecipeSettings:
     """factor on the learning rate for each layer below the head; 1: the same rate everywhere"""
     label_smoothing: float = 0.0
     """share of the target that is spread evenly over all classes"""
+    teacher: str | None = None
+    """model to learn from (distillation): a run, a model folder, a file, a hub id or a published
+    name; it sees the same images; default: none"""
+    distillation: Literal["soft", "hard"] = "soft"
+    """what to learn from --teacher: its probabilities (soft), or its most likely class (hard)"""
+    temperature: float = 1.0
+    """number that divides the logits of model and --teacher before soft distillation"""
+    teacher_weight: float | None = None
+    """share of the loss that is by --teacher, the rest being by the labels; default: 1"""
     ema: float | None = None
     """decay of an exponential moving average of the weights, such as 0.9999; default: no average,
     or from the recipe"""
@@ -386,7 +396,7 @@ def _check_crop(augment: AugmentSettings) -> None:
             )
 
 
-def _require_positive(settings: dict[str, float | None]) -> None:
+def _require_positive(settings: Mapping[str, float | None]) -> None:
     for name, value in settings.items():
         if value is not None and not value > 0:
             raise ConfigError(f"{name} {value:g} must be greater than 0")
@@ -405,35 +415,12 @@ def _require_share(settings: dict[str, float | None]) -> None:
 # Nothing here imports torch: help must be quick.
 
 
-MaskedTargetName = Literal["mean-colour", "small-patch", "pixels"]
-
-
 @dataclass(frozen=True)
 class PretrainDataSettings(DataSettings):
     """Which images to pre-train on: all but a validation split of at most 5,000."""
 
     test: float = 0.0
     """share of the images held out for the report, if DATA has no test split"""
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings:
-    """What to learn: classes, or the colours of masked patches."""
-
-    section: ClassVar[str] = "Objective"
-
-    objective: str = "supervised"
-    """what to learn: classes (supervised); the colours of masked patches (masked; App. B.1.2), which
-    needs no labels; or package.module:Name for an objective of your own"""
-    loss: Literal["softmax", "sigmoid"] | None = None
-    """classification loss, with --objective supervised; default: softmax"""
-    head: Literal["tanh", "linear"] | None = None
-    """classification head, with --objective supervised: tanh layer before the classifier (Sec.
-    3.1), or linear; default: tanh"""
-    target: MaskedTargetName | None = None
-    """what to predict for a masked patch, with --objective masked; default: mean-colour"""
-    mask_ratio: float | None = None
-    """share of the patches that are masked, with --objective masked; default: 0.5"""
 
 
 @dataclass(frozen=True)
@@ -460,29 +447,38 @@ class PretrainConfig(FinetuneConfig):
             )
         if self.task != "classification":
             raise ConfigError(f"--task {self.task}: pre-training has --objective instead")
-        owners = {"supervised": self._of_classes(), "masked": self._of_patches()}
-        for objective, settings in owners.items():
+        decoder = {"--decoder-width": learn.decoder_width, "--decoder-depth": learn.decoder_depth}
+        _require_positive(decoder)
+        owners: dict[tuple[str, ...], Mapping[str, object]] = {
+            ("supervised",): self._of_labels(),
+            ("supervised", "distill"): self._of_classes(),
+            ("masked",): {"--target": learn.target},
+            ("masked", "mae"): {"--mask-ratio": learn.mask_ratio},
+            ("mae",): decoder,
+        }
+        for objectives, settings in owners.items():
             for name, value in settings.items():
-                if value is not None and learn.objective != objective:
+                if value is not None and learn.objective not in objectives:
                     raise ConfigError(
-                        f"{name} {value} has a meaning with --objective {objective} only; leave it "
-                        "out"
+                        f"{name} {value} has a meaning with --objective {' or '.join(objectives)} "
+                        "only; leave it out"
                     )
 
-    def _of_patches(self) -> dict[str, object]:
-        """Settings that supervised pre-training has no use for."""
-        return {"--target": self.learn.target, "--mask-ratio": self.learn.mask_ratio}
-
-    def _of_classes(self) -> dict[str, object]:
-        """Settings of a classifier and of labels, which masked patch prediction has not."""
-        recipe, augment, model = self.recipe, self.augment, self.model_settings
+    def _of_labels(self) -> dict[str, object]:
+        """Settings of labels, and of a head for them."""
         return {
             "--loss": self.learn.loss,
             "--head": self.learn.head,
+            "--label-smoothing": self.recipe.label_smoothing or None,
+            "--balance": None if self.recipe.balance == "none" else self.recipe.balance,
+        }
+
+    def _of_classes(self) -> dict[str, object]:
+        """Settings of a classifier, which learning without classes has not."""
+        recipe, augment, model = self.recipe, self.augment, self.model_settings
+        return {
             "--representation-size": model.representation_size,
             "--head-bias": model.head_bias,
-            "--label-smoothing": recipe.label_smoothing or None,
-            "--balance": None if recipe.balance == "none" else recipe.balance,
             "--train": None if recipe.train == "all" else recipe.train,
             "--mixup": augment.mixup or None,
             "--cutmix": augment.cutmix or None,

@@ -83,5 +83,7 @@ def build_train_display(
 
 def get_seconds_at_peak(run: TrainingRun) -> float | None:
     """Return seconds of a training image at the peak of all devices; None if unknown."""
+    if not run.objective.costs_as_model:
+        return None
     seconds = seconds_per_image_at_peak(run.start.model, run.device)
     return seconds / get_world().size if seconds else None

@@ -16,6 +16,7 @@ from patchwords.distributed import get_world
 from patchwords.errors import DataError
 from patchwords.models.build import Model, get_model_family
 from patchwords.models.checks import to_height_width
+from patchwords.models.config import ViTConfig
 from patchwords.models.zoo import create_model, resolve_model
 from patchwords.training.config import (
     DURATION_FIELDS,
@@ -81,6 +82,14 @@ def choose_model_name(config: FinetuneConfig, origin: Pretrained | None) -> str:
         if value != getattr(named.config, field, None)
     ]
     return f"{named.name} with {', '.join(shape)}" if shape else named.name
+
+
+def resolve_vit_width(config: FinetuneConfig, origin: Pretrained | None) -> int | None:
+    """Return the width D of the ViT to be trained; None for a ResNet."""
+    named = origin.model.config if origin else resolve_model(config.model or DEFAULT_MODEL).config
+    if not isinstance(named, ViTConfig):
+        return None
+    return config.model_settings.width or named.width
 
 
 def choose_model_family(config: FinetuneConfig, origin: Pretrained | None) -> str:

@@ -66,7 +66,7 @@ def write_trained_model(run: TrainingRun) -> None:
     save_pretrained(
         run.start.model,
         run.folder.model,
-        labels=run.objective.classes(run.data),
+        labels=run.objective.labels(run.data),
         preprocess=run.start.preprocess,
         architecture=run.start.name,
     )

@@ -205,7 +205,9 @@ def resolve_model_and_recipe(
     )
     check_batch_divisible(require_setting(config.recipe.batch_size), get_world().size)
     config, of_objective = objective_type.resolve(config, data, origin)
-    start, of_model = build_initial_model(config, data, origin, objective_type.classes(data))
+    start, of_model = build_initial_model(
+        config, data, origin, objective_type.head_classes(config, data)
+    )
     objective = objective_type(config, start.preprocess)
     return ResolvedModel(config, start, objective, [*of_objective, *of_recipe, *of_model])
 

@@ -90,14 +90,22 @@ def format_recipe_command(row: Recipe) -> str:
 def recipe_exaflops(row: Recipe) -> float:
     """Operations of the whole training on the recipe's own data, in the unit of Table 6.
 
-    The prediction layer of masked patches, a thousandth of it, is left out.
+    The prediction layer of masked patches, a thousandth of it, is left out. Of a masked
+    autoencoder the encoder sees the visible part of the image, and the decoder all of it.
     """
     from patchwords.models.config import ViTConfig
     from patchwords.models.cost import compute_training_flops, count_macs
+    from patchwords.models.pretraining.mae import make_decoder_config
     from patchwords.models.zoo import resolve_model
 
     shape = resolve_model(row.model or DEFAULT_COST_MODEL).config
     (size,) = row.settings["image_size"]
+    macs = 0
+    if row.settings.get("objective") == "mae" and isinstance(shape, ViTConfig):
+        width, depth = row.settings["decoder_width"], row.settings["decoder_depth"]
+        decoder = make_decoder_config(shape, width, depth)
+        macs = count_macs(decoder.with_settings(image_size=(size, size)))
+        size = round(size * math.sqrt(1 - row.settings["mask_ratio"]))
     settings: dict[str, Any] = {"image_size": (size, size), "num_classes": row.data.classes or 1}
     if isinstance(shape, ViTConfig):
         for name in ("classifier", "position"):
@@ -105,7 +113,8 @@ def recipe_exaflops(row: Recipe) -> float:
                 settings[name] = row.settings[name]
         if row.settings.get("head") == "tanh":
             settings["representation_size"] = shape.width
-    return compute_training_flops(count_macs(shape.with_settings(**settings)), row.images_seen)
+    macs += count_macs(shape.with_settings(**settings))
+    return compute_training_flops(macs, row.images_seen)
 
 
 def _plain(value: Any) -> Any:

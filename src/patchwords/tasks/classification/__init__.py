@@ -73,7 +73,10 @@ class Classification(Objective):
         self, learner: nn.Module, batch: ImageBatch, step: int
     ) -> tuple[Tensor, dict[str, Tensor]]:
         """Compute the loss of targets int64 [B], or float [B, classes] after mixing."""
-        logits = self.forward(learner, batch)
+        return self.label_loss(self.forward(learner, batch), batch)
+
+    def label_loss(self, logits: Tensor, batch: ImageBatch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Compute the loss of logits [B, classes] by the labels, and the accuracy."""
         losses = self.class_loss(
             logits,
             batch.targets,

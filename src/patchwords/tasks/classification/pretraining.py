@@ -11,12 +11,10 @@ from torch import nn
 from patchwords.data.dataset import DatasetSplits
 from patchwords.data.preprocess import Preprocess
 from patchwords.errors import ConfigError
-from patchwords.models.config import ViTConfig
-from patchwords.models.zoo import resolve_model
 from patchwords.tasks.classification import Classification
 from patchwords.tasks.classification.losses import sigmoid_loss
 from patchwords.training.config import FinetuneConfig, PretrainConfig
-from patchwords.training.model_setup import DEFAULT_MODEL, describe_setting_source
+from patchwords.training.model_setup import describe_setting_source, resolve_vit_width
 from patchwords.training.objectives import HeldOutExamples, Objective
 from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.pretrained import Pretrained
@@ -66,7 +64,7 @@ def resolve_head(
     config: PretrainConfig, origin: Pretrained | None
 ) -> tuple[PretrainConfig, list[ResolvedSetting]]:
     """Choose a tanh layer as wide as the model by default; a ResNet has none."""
-    width = resolve_model_width(config, origin)
+    width = resolve_vit_width(config, origin)
     head = config.learn.head or ("linear" if width is None else "tanh")
     if head == "tanh" and width is None:
         raise ConfigError("--head tanh: a ResNet's head is linear; leave it out")
@@ -89,11 +87,3 @@ def compute_uniform_head_bias(classes: int) -> float:
     (-6.9, -10.0)
     """
     return -math.log(max(classes - 1, 1))
-
-
-def resolve_model_width(config: FinetuneConfig, origin: Pretrained | None) -> int | None:
-    """Return the width D of the ViT to be trained; None for a ResNet."""
-    named = origin.model.config if origin else resolve_model(config.model or DEFAULT_MODEL).config
-    if not isinstance(named, ViTConfig):
-        return None
-    return config.model_settings.width or named.width

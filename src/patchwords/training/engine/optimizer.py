@@ -132,11 +132,13 @@ def build_optimizer(
     config: ModelConfig,
     layer_decay: float = 1.0,
     more_rules: Mapping[str, bool] | None = None,
+    betas: tuple[float, float] = (0.9, 0.999),
 ) -> torch.optim.Optimizer:
     """Build SGD with momentum 0.9 (Table 4) or Adam with decoupled decay (Table 3).
 
     Each parameter group carries `scale`, its factor on the learning rate by `--layer-decay`.
-    `more_rules` are the weight-decay rules of the objective's own parameters.
+    `more_rules` are the weight-decay rules of the objective's own parameters, `betas` those of
+    Adam.
     """
     groups: dict[tuple[bool, int], list[nn.Parameter]] = {}
     for name, parameter in iterate_named_parameters(model):
@@ -154,7 +156,7 @@ def build_optimizer(
     if layer_decay == 1.0:
         settings = merge_param_groups(settings)
     if plan.optimizer == "adamw":
-        return torch.optim.AdamW(settings, lr=plan.lr, betas=(0.9, 0.999), fused=True)
+        return torch.optim.AdamW(settings, lr=plan.lr, betas=betas, fused=True)
     fused = not is_sharded(model)  # torch's fused SGD does not take sharded tensors
     return DecoupledSGD(settings, lr=plan.lr, momentum=0.9, fused=fused)
 

@@ -112,7 +112,12 @@ def build_train_state(
     return TrainState(
         model=model,
         optimizer=build_optimizer(
-            model, plan, shape, recipe.layer_decay, objective.weight_decay_rules
+            model,
+            plan,
+            shape,
+            recipe.layer_decay,
+            objective.weight_decay_rules,
+            objective.adam_betas,
         ),
         average=EMA(model, recipe.ema) if recipe.ema else None,
         micro_batch=micro_batch,

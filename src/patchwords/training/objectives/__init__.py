@@ -7,6 +7,7 @@ or, from outside the package, `package.module:Name` in place of the row's name.
 from __future__ import annotations
 
 import importlib
+import math
 import os
 import sys
 from abc import ABC, abstractmethod
@@ -44,7 +45,10 @@ TASKS = {  # --task of `patchwords finetune`
 OBJECTIVES = {  # --objective of `patchwords pretrain`
     "supervised": "patchwords.tasks.classification.pretraining:SupervisedPretraining",
     "masked": "patchwords.training.objectives.masked:MaskedPatchPrediction",
+    "mae": "patchwords.training.objectives.mae:MaskedAutoencoding",
+    "distill": "patchwords.tasks.classification.distillation:UnlabelledDistillation",
 }
+DISTILLATION = "patchwords.tasks.classification.distillation:Distillation"  # --teacher of finetune
 EVAL_BATCH_SIZE = 64
 
 
@@ -73,7 +77,9 @@ class Objective(ABC):
     caches_frozen: ClassVar[bool] = False  # batches may hold cached activations of frozen layers
     # name of a parameter around the backbone -> whether weight decay falls on it, as in optimizer.py
     weight_decay_rules: ClassVar[Mapping[str, bool]] = {}
-    default_recipe: ClassVar[str] = "supervised"  # "masked": Appendix B.1.2
+    default_recipe: ClassVar[str] = "supervised"  # or a row of OBJECTIVE_RECIPES in defaults.py
+    adam_betas: ClassVar[tuple[float, float]] = (0.9, 0.999)
+    costs_as_model: ClassVar[bool] = True  # a training image takes one pass of the whole model
 
     def __init__(self, config: FinetuneConfig, preprocess: Preprocess) -> None:
         """Take a config with every setting resolved, and the preprocessing of the model."""
@@ -92,6 +98,15 @@ class Objective(ABC):
     def classes(cls, data: DatasetSplits) -> tuple[str, ...]:
         """List the classes of the model's own head; empty if that head is not trained."""
         return ()
+
+    @classmethod
+    def head_classes(cls, config: FinetuneConfig, data: DatasetSplits) -> tuple[str, ...]:
+        """List the classes of a run's own head; default: `classes`, by the data alone."""
+        return cls.classes(data)
+
+    def labels(self, data: DatasetSplits) -> tuple[str, ...]:
+        """List the class names that the trained model is saved with."""
+        return self.head_classes(self.config, data)
 
     def is_better(self, value: float, best: float) -> bool:
         """Return whether a value of the primary metric is better than the best before."""
@@ -207,10 +222,49 @@ def augment_views(batch: ImageBatch, views: Transforms, device: Device) -> Image
 
 
 def find_objective(config: FinetuneConfig) -> type[Objective]:
-    """Find the objective of a config: --objective in pre-training, else --task."""
+    """Find the objective of a config: --objective in pre-training, else --teacher or --task."""
+    check_teacher_settings(config)
     if isinstance(config, PretrainConfig):
         return load_objective(config.learn.objective, OBJECTIVES, "--objective")
+    if config.recipe.teacher is not None:
+        return load_objective(DISTILLATION, TASKS, "--teacher")
     return load_objective(config.task, TASKS, "--task")
+
+
+def check_teacher_settings(config: FinetuneConfig) -> None:
+    """Raise ConfigError where a teacher and what is learned do not go together."""
+    recipe, learn = config.recipe, getattr(config, "learn", None)
+    teacher, weight = recipe.teacher, recipe.teacher_weight
+    if learn is not None and learn.objective == "distill" and teacher is None:
+        raise ConfigError(
+            "--objective distill learns from a teacher: say which by --teacher SOURCE"
+        )
+    if teacher is None:
+        given = {
+            "--distillation": recipe.distillation != "soft",
+            "--temperature": recipe.temperature != 1,
+            "--teacher-weight": weight is not None,
+        }
+        for flag in (name for name, changed in given.items() if changed):
+            raise ConfigError(f"{flag} is for learning from a --teacher; give one, or leave it out")
+        return
+    if learn is not None and learn.objective != "distill":
+        raise ConfigError(
+            f"--teacher {teacher} teaches with --objective distill, not with {learn.objective}"
+        )
+    if learn is not None and weight not in {None, 1.0}:
+        raise ConfigError(f"--teacher-weight {weight:g}: --objective distill reads no labels")
+    if learn is None and config.task != "classification":
+        raise ConfigError(f"--teacher {teacher} teaches classes, and --task {config.task} has none")
+    if weight is not None and not 0 < weight <= 1:
+        raise ConfigError(f"--teacher-weight {weight:g} is not a share: above 0, and at most 1")
+    if not 0 < recipe.temperature < math.inf:
+        raise ConfigError(f"--temperature {recipe.temperature:g} must be above 0")
+    if recipe.distillation == "hard" and recipe.temperature != 1:
+        raise ConfigError(
+            f"--temperature {recipe.temperature:g} softens probabilities, and --distillation hard "
+            "takes the most likely class; leave one out"
+        )
 
 
 def load_objective(name: str, table: Mapping[str, str], flag: str) -> type[Objective]:

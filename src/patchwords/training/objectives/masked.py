@@ -33,13 +33,9 @@ from patchwords.models.pretraining.masked import (
 )
 from patchwords.models.vit import ViT
 from patchwords.rng import numpy_generator
-from patchwords.training.config import (
-    FinetuneConfig,
-    MaskedTargetName,
-    ObjectiveSettings,
-    PretrainConfig,
-)
+from patchwords.training.config import FinetuneConfig, PretrainConfig
 from patchwords.training.model_setup import InitialModel, describe_setting_source
+from patchwords.training.objective_settings import MaskedTargetName, ObjectiveSettings
 from patchwords.training.objectives import Objective
 from patchwords.training.plan import ResolvedSetting, require_setting
 from patchwords.weights.pretrained import Pretrained

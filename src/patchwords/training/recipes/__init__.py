@@ -61,7 +61,7 @@ FINETUNE_IMPLIED_SETTINGS: Mapping[str, Any] = {
 STOCHASTIC_SETTINGS = ("dropout", "drop_path")
 SHOWN_ELSEWHERE = {  # with the model, the data and the objective
     *("model", "image_size", "resize", "crop_fraction"),
-    *("objective", "loss", "head", "target", "mask_ratio"),
+    *("objective", "loss", "head", "target", "mask_ratio", "decoder_width", "decoder_depth"),
 }
 
 
@@ -114,7 +114,7 @@ def fill_recipe_settings(
         from_weights: whether the run starts from trained weights.
         model: canonical model name; the dropout of fine-tuning depends on it.
         family: "vit" (hybrids, too) or "resnet", as in models/build.py.
-        objective: "supervised" or "masked"; the default recipe depends on it.
+        objective: "supervised", "masked" or "mae"; the default recipe depends on it.
     """
     if config.recipe.recipe is None:
         row = choose_default_recipe(from_weights, images, family, objective)

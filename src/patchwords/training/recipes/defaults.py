@@ -27,6 +27,10 @@ SCRATCH_RESNET_RECIPE = _published["bit-imagenet"]
 # Its rate, 2e-4, is the paper's lowest. Divided for the batches of a small set (1.8e-5) it learns
 # nothing: digits, ViT-mu/4 at 32 px, 20 epochs: held-out loss 5.6; with 2e-4 1.9 after 15 epochs.
 MASKED_RECIPE = replace(_published["masked-vit-b16-jft"], scaling="none")
+OBJECTIVE_RECIPES = {
+    "masked": MASKED_RECIPE,
+    "mae": replace(_published["mae-vit-b16-imagenet"], scaling="root"),
+}
 # (largest training set, recipe), smallest first; larger data take the last. Table 4 is for all
 # models. Its three lengths go with these sizes in BiT's HyperRule.
 FINETUNE_RECIPES_BY_SIZE = (
@@ -51,8 +55,8 @@ def choose_default_recipe(
     from_weights: bool, images: int, family: str = "vit", objective: str = "supervised"
 ) -> Recipe:
     """Choose the recipe for this start and size of data."""
-    if objective == "masked":
-        return MASKED_RECIPE
+    if objective in OBJECTIVE_RECIPES:
+        return OBJECTIVE_RECIPES[objective]
     if not from_weights:
         return SCRATCH_RESNET_RECIPE if family == "resnet" else SCRATCH_RECIPE
     return next(row for largest, row in FINETUNE_RECIPES_BY_SIZE if images <= largest)
@@ -67,6 +71,8 @@ def choose_dropout(
         return requested, REQUESTED_REASON
     if objective == "masked":
         return 0.0, "Table 3, JFT-300M; Appendix B.1.2 gives none"
+    if objective == "mae":
+        return 0.0, OBJECTIVE_RECIPES[objective].source
     if not from_weights:
         return SCRATCH_DROPOUT, SCRATCH_RECIPE.source
     rate = FINETUNE_DROPOUT.get(model.split(" with ", maxsplit=1)[0], 0.0)

@@ -187,6 +187,11 @@ PUBLISHED_RESULTS: dict[str, tuple[PublishedResult, ...]] = {
             "ViT-B/16", 79.9, "ImageNet", "fine-tuned with labels", "the ViT paper, Section 4.6"
         ),
     ),
+    "mae-vit-b16-imagenet": (
+        PublishedResult(
+            "ViT-B/16", 83.66, "ImageNet", "fine-tuned with labels", "FINETUNE.md of mae"
+        ),
+    ),
     **_list_augreg(),
     **_list_better_plain(),
     **_list_paper_finetuning(),
