@@ -33,6 +33,10 @@ def table(prefix: int, rows: int, columns: int, width: int = 5) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
+# Those that resize rows and columns alike; DINO's moves positions where one side stays, too.
+EVEN_METHODS = sorted(set(RESIZE_METHODS) - {"bicubic-offset"})
+
+
 @pytest.mark.parametrize("method", RESIZE_METHODS)
 def test_the_same_grid_is_the_identity(method: str) -> None:
     positions = table(1, 3, 7)
@@ -111,7 +115,7 @@ def test_two_tables_meet_at_each_patch(tiny: Tiny, classifier: str) -> None:
     assert np.array_equal(found[0].detach().numpy(), np.stack(places))
 
 
-@pytest.mark.parametrize("method", RESIZE_METHODS)
+@pytest.mark.parametrize("method", EVEN_METHODS)
 @pytest.mark.parametrize("new", [(7, 6), (3, 11), (4, 9)])
 def test_resizing_two_tables_is_resizing_the_grid(new: tuple[int, int], method: str) -> None:
     generator = torch.Generator().manual_seed(0)
@@ -257,7 +261,7 @@ GRIDS = st.tuples(SIDES, SIDES)
 # torch resizes lines of one patch in its own way: 1 x n is not the transpose of n x 1 (bicubic with
 # antialiasing), and the only corner of a side of 1 is the first.
 WIDE_GRIDS = st.tuples(st.integers(2, 9), st.integers(2, 9))
-METHODS = st.sampled_from(sorted(RESIZE_METHODS))
+METHODS = st.sampled_from(EVEN_METHODS)
 PROPERTIES = settings(deadline=None, max_examples=40)
 
 

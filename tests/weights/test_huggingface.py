@@ -149,9 +149,9 @@ def test_labels_come_in_the_order_of_the_rows(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"model_type": "deit"}, "distillation token"),
+        ({"model_type": "deit"}, "its classifier reads the class token alone"),
         ({"model_type": "vit-hybrid"}, "timm has the same weights"),
-        ({"model_type": "swin"}, "only vit and bit"),
+        ({"model_type": "swin"}, "known are vit, bit, deit"),
         ({"hidden_act": "relu"}, "hidden_act 'relu'"),
         ({"patch_size": [4, 5]}, "patch_size"),
         ({"hidden_size": "ten"}, "width must be a whole number"),
@@ -294,7 +294,9 @@ def test_a_large_photo_is_nearly_the_same(tiny: Callable[..., ViT], tmp_path: Pa
     ("settings", "says"),
     [
         ({"classifier": "gap"}, "reads the class token, not 'gap'"),
-        ({"classifier": "map"}, "reads the class token, not 'map'"),
+        ({"classifier": "map"}, "it has no classifier"),
+        ({"registers": 2}, "it has LayerScale"),
+        ({"qk_norm": True}, "it has no qk_norm"),
         ({"position": "none"}, "positions are learned by index and added once, not 'none'"),
         ({"position_at": "shared"}, "at 'shared'"),
         ({"mixer": "pooling"}, "not 'gap'"),

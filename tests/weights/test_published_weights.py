@@ -22,7 +22,7 @@ from patchwords.weights.locate import (
     locate_weights,
 )
 from patchwords.weights.published import PUBLISHED_WEIGHTS, PublishedWeights
-from patchwords.weights.timm.config import resolve_timm_architecture
+from patchwords.weights.timm.architectures import resolve_timm_architecture
 
 HUB_ROWS = [
     row
@@ -36,11 +36,24 @@ def count_without_classifier(row: PublishedWeights) -> int:
     config = resolve_model(row.architecture).config
     if row.name.startswith("i1k-s16"):
         settings |= {"classifier": "gap", "position": "sincos2d", "representation_size": 384}
+    if row.name.startswith("deit3"):
+        settings |= {"layer_scale": 1e-5, "class_position": False}
+    if "dinov2" in row.name:
+        settings |= {"layer_scale": 1e-5, "registers": 4 if "reg4" in row.name else 0}
+    if "distilled" in row.name:
+        settings["distillation"] = True
+    if "mae_finetuned" in row.name:
+        settings |= {"pool_norm": True, "classifier": "gap", "class_token": True}
+    if "siglip" in row.name:
+        settings["classifier"] = "map"
+    if "openai/clip" in row.name:
+        settings |= {"pre_norm": True, "patch_bias": False}
     if row.name.startswith("imagenet21k/") and isinstance(config, ViTConfig):
         settings["representation_size"] = config.width
     config = config.with_settings(**settings)
     features = config.width if isinstance(config, ViTConfig) else config.trunk.channels
-    return count_parameters(config) - (features + 1)
+    classifiers = 2 if "distilled" in row.name else 1
+    return count_parameters(config) - classifiers * (features + 1)
 
 
 @pytest.mark.parametrize("row", PUBLISHED_WEIGHTS[1:], ids=lambda row: row.name)

@@ -94,24 +94,39 @@ def list_attention_chunks(q: Tensor, k: Tensor) -> list[slice]:
 class Attention(Mixer):
     """q, k and v come from one matrix; its 3D rows run over (q, k, v), then heads, then Dh.
 
-    `relative` gives logits by the offsets of tokens: see relative.py.
+    `relative` gives logits by the offsets of tokens: see relative.py. With `norm_eps` queries and
+    keys of each head go through a LayerNorm (arXiv 2302.05442).
     """
 
     state_names: ClassVar = {"proj": "out"}
     traits: ClassVar = MIXERS["attention"].traits
 
-    def __init__(self, width: int, heads: int, relative: nn.Module | None = None) -> None:
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        relative: nn.Module | None = None,
+        norm_eps: float | None = None,
+    ) -> None:
         super().__init__()
         self.heads = heads
         self.scale = (width // heads) ** -0.5
         self.qkv = nn.Linear(width, 3 * width)
         self.proj = nn.Linear(width, width)
         self.relative = relative
+        self.q_norm: nn.LayerNorm | None = None
+        self.k_norm: nn.LayerNorm | None = None
+        if norm_eps is not None:
+            self.q_norm, self.k_norm = (
+                nn.LayerNorm(width // heads, eps=norm_eps) for _ in range(2)
+            )
 
     @classmethod
     def build(cls, config: ViTConfig, layer: int) -> Attention:
         relative = build_relative_positions(config, config.grid, config.num_prefix_tokens)
-        return cls(config.width, config.heads, relative)
+        return cls(
+            config.width, config.heads, relative, config.norm_eps if config.qk_norm else None
+        )
 
     @classmethod
     def resize(
@@ -124,6 +139,8 @@ class Attention(Mixer):
         """Project tokens [B, T, D] to q, k and v, each [B, K, T, Dh] (Eq. 5)."""
         qkv = self.qkv(x).unflatten(-1, (3, self.heads, -1))  # [B, T, 3, K, Dh]
         q, k, v = qkv.permute(2, 0, 3, 1, 4).unbind(0)
+        if self.q_norm is not None and self.k_norm is not None:
+            q, k = self.q_norm(q), self.k_norm(k)
         return q, k, v
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:

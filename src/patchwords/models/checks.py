@@ -36,6 +36,11 @@ def check_count(name: str, value: Any) -> None:
         raise ConfigError(f"{name} must be a whole number from 1 up, not {value!r}")
 
 
+def check_switch(name: str, value: Any) -> None:
+    if not isinstance(value, bool):
+        raise ConfigError(f"{name} must be true or false, not {value!r}")
+
+
 def check_number(name: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or isinstance(value, bool):
         raise ConfigError(f"{name} must be a number, not {value!r}")

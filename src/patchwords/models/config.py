@@ -1,11 +1,15 @@
 """The config of a Vision Transformer: Table 1 of the paper, and the choices it leaves open.
 
-Sizes: H W image, P patch size, C channels, N = H/P * W/P patches, T tokens (N + 1 with the class
-token), D width, K heads, Dh = D/K head width, M MLP width, L depth.
+Sizes: H W image, P patch size, C channels, N = H/P * W/P patches, T tokens (N + prefix tokens: the
+class token, of some models more), R registers, D width, K heads, Dh = D/K head width, M MLP width,
+L depth.
 
 Two numerics are in use and they differ in the fourth digit of the logits: the authors' code has
 the tanh approximation of GELU and a LayerNorm epsilon of 1e-6 (the defaults here), timm has the
 exact GELU and 1e-6, Hugging Face the exact GELU and 1e-12.
+
+Later models have parts that the paper's have not; each is a field that is off by default:
+LayerScale, registers, a norm after pooling, DeiT's distillation token, CLIP's norm before the blocks.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from patchwords.models.checks import (
     check_number,
     check_patch_grid,
     check_positive,
+    check_switch,
     to_height_width,
 )
 from patchwords.models.mixers import MIXERS, MixerTraits, get_mixer_traits, import_mixer
@@ -33,18 +38,33 @@ from patchwords.models.resnet.config import (
     TrunkConfig,
 )
 
-Classifier = Literal["token", "gap", "map"]
+Classifier = Literal["token", "gap", "map", "token+gap"]
+Activation = Literal["tanh", "erf", "quick"]
 Position = Literal["1d", "2d", "relative", "sincos2d", "none"]
 PositionAt = Literal["stem", "every", "shared"]
-PositionResize = Literal["bilinear-corners", "bicubic-antialias", "bicubic"]
+PositionResize = Literal["bilinear-corners", "bicubic-antialias", "bicubic", "bicubic-offset"]
 
 VIT_CHOICES = {
-    "classifier": ("token", "gap", "map"),
-    "gelu": ("tanh", "erf"),
+    "classifier": ("token", "gap", "map", "token+gap"),
+    "gelu": ("tanh", "erf", "quick"),
     "position": ("1d", "2d", "relative", "sincos2d", "none"),
     "position_at": ("stem", "every", "shared"),
-    "resize": ("bilinear-corners", "bicubic-antialias", "bicubic"),
+    "resize": ("bilinear-corners", "bicubic-antialias", "bicubic", "bicubic-offset"),
 }
+# Parts of later models than the paper's -> the value that leaves each out.
+LATER_PARTS: dict[str, Any] = {
+    "class_token": None,
+    "class_position": True,
+    "registers": 0,
+    "distillation": False,
+    "layer_scale": None,
+    "pool_norm": False,
+    "pre_norm": False,
+    "patch_bias": True,
+    "qk_norm": False,
+    "swiglu": False,
+}
+SWITCHES = [name for name, value in LATER_PARTS.items() if isinstance(value, bool)]
 COUNT_FIELDS = ("patch_size", "width", "depth", "heads", "mlp_width", "channels", "num_classes")
 
 # Where positions can enter: the cells of Table 8. The sine table is the same at every layer.
@@ -73,9 +93,11 @@ class ViTConfig:
     image_size: tuple[int, int] = (224, 224)  # (H, W) that the position table is made for
     channels: int = 3  # C
     num_classes: int = 1000
-    classifier: Classifier = "token"  # class token, mean, attention pooling
+    classifier: Classifier = (
+        "token"  # class token, mean of the patches, attention pooling, both first
+    )
     representation_size: int | None = None  # R, width of the head's tanh layer (Sec. 3.1)
-    gelu: Literal["tanh", "erf"] = "tanh"  # tanh: the authors' code; erf: timm, Hugging Face
+    gelu: Activation = "tanh"  # tanh: the authors' code; erf: timm, Hugging Face; quick: CLIP
     norm_eps: float = 1e-6  # of every LayerNorm
     dropout: float = 0.0  # probability, at the places of Appendix B.1
     drop_path: float = 0.0  # probability at the last block, linear from 0 at the first
@@ -86,6 +108,16 @@ class ViTConfig:
     window: int | None = None  # side of local attention's neighbourhood; odd
     head_bias: float = 0.0  # initial value of the classifier's bias
     trunk: TrunkConfig | ConvStemConfig | None = None  # the convolutions of a hybrid
+    class_token: bool | None = None  # default: where the classifier reads it
+    class_position: bool = True  # whether the class token has a position; False: DeiT III
+    registers: int = 0  # R, learned tokens after the class token, without positions (DINOv2)
+    distillation: bool = False  # a second learned token and classifier, logits averaged (DeiT)
+    layer_scale: float | None = None  # initial factor of each channel of both branches; None: none
+    pool_norm: bool = False  # LayerNorm after the pooling, in place of that after the blocks (MAE)
+    pre_norm: bool = False  # LayerNorm before the blocks (CLIP)
+    patch_bias: bool = True  # of the patch embedding
+    qk_norm: bool = False  # LayerNorm of queries and keys in each head
+    swiglu: bool = False  # gated MLP: silu of one half of fc1 times the other; `gelu` is not used
 
     def __post_init__(self) -> None:
         for name in COUNT_FIELDS:
@@ -99,6 +131,7 @@ class ViTConfig:
             if not 0 <= rate < 1:
                 raise ConfigError(f"{name} {rate} is not a probability: 0 <= {name} < 1")
         check_number("head_bias", self.head_bias)
+        self._check_parts()
         check_positive("norm_eps", self.norm_eps)
         if self.width % self.heads:
             raise ConfigError(
@@ -109,6 +142,48 @@ class ViTConfig:
         check_patch_grid(self.image_size, self.patch_size, self.trunk.stride if self.trunk else 1)
         self._check_position()
         self._check_mixer()
+
+    def _check_parts(self) -> None:
+        for name in SWITCHES:
+            check_switch(name, getattr(self, name))
+        if self.registers != 0:
+            check_count("registers", self.registers)
+        if self.layer_scale is not None:
+            check_number("layer_scale", self.layer_scale)
+        reads = self.classifier in ("token", "token+gap")
+        if self.class_token is not None:
+            check_switch("class_token", self.class_token)
+            if reads and not self.class_token:
+                raise ConfigError(
+                    f"classifier {self.classifier!r} reads the class token: leave out class_token "
+                    "False, or choose classifier gap or map"
+                )
+            if self.class_token == reads:  # as the default has it
+                object.__setattr__(self, "class_token", None)
+        if not self.has_class_token:  # and so no position of its own
+            object.__setattr__(self, "class_position", True)
+        conflicts = (
+            (
+                self.distillation and self.classifier != "token",
+                "distillation needs classifier 'token'",
+            ),
+            (
+                self.position == "relative" and self.num_prefix_tokens > self.has_class_token,
+                "position 'relative' knows the class token alone: leave out registers and "
+                "distillation",
+            ),
+            (
+                self.resize == "bicubic-offset" and self.position not in ("1d", "none"),
+                "resize 'bicubic-offset' is for position '1d', as in DINO: choose another",
+            ),
+            (
+                self.qk_norm and self.mixer != "attention",
+                f"qk_norm is for mixer 'attention', not {self.mixer!r}",
+            ),
+        )
+        for holds, why in conflicts:
+            if holds:
+                raise ConfigError(why)
 
     def _check_position(self) -> None:
         places = POSITION_AT_CHOICES[self.position]
@@ -132,9 +207,10 @@ class ViTConfig:
 
     def _check_mixer(self) -> None:
         traits = self.mixer_traits
-        if self.classifier == "token" and not traits.has_class_token:
+        if self.num_prefix_tokens and not traits.has_class_token:
+            what = "registers have" if self.registers else "a class token has"
             raise ConfigError(
-                f"mixer {self.mixer!r} works on the grid of patches, where a class token has no "
+                f"mixer {self.mixer!r} works on the grid of patches, where {what} no "
                 "place: choose classifier gap or map"
             )
         for name, mixer in MIXER_SETTINGS.items():
@@ -173,9 +249,21 @@ class ViTConfig:
         return self.grid[0] * self.grid[1]
 
     @property
+    def has_class_token(self) -> bool:
+        """Whether there is a class token, which gap and map do without by default."""
+        if self.class_token is not None:
+            return self.class_token
+        return self.classifier in ("token", "token+gap")
+
+    @property
     def num_prefix_tokens(self) -> int:
-        """Tokens before the patches: the class token, which gap and map do without."""
-        return int(self.classifier == "token")
+        """Tokens before the patches: class token, distillation token, registers."""
+        return self.has_class_token + self.distillation + self.registers
+
+    @property
+    def num_positioned_prefix(self) -> int:
+        """Prefix tokens that have a position: the registers have none."""
+        return (self.has_class_token + self.distillation) if self.class_position else 0
 
     @property
     def tokens(self) -> int:
@@ -185,7 +273,17 @@ class ViTConfig:
     @property
     def num_read_tokens(self) -> int | None:
         """Leading tokens of the last block that the classifier reads; None: all."""
-        return 1 if self.classifier == "token" else None
+        return 1 + self.distillation if self.classifier == "token" else None
+
+    @property
+    def pooled_width(self) -> int:
+        """Numbers that the classifier gets of an image: D, or 2D of two poolings."""
+        return 2 * self.width if self.classifier == "token+gap" else self.width
+
+    @property
+    def later_parts(self) -> tuple[str, ...]:
+        """Fields of LATER_PARTS that are on."""
+        return tuple(name for name, off in LATER_PARTS.items() if getattr(self, name) != off)
 
     @property
     def head_width(self) -> int:
@@ -221,7 +319,7 @@ class ViTConfig:
             changes["trunk"] = replace(changes.get("trunk", self.trunk), **trunk_changes)
         if mixer := changes.get("mixer"):
             import_mixer(mixer)
-            if self.classifier == "token" and not get_mixer_traits(mixer).has_class_token:
+            if self.has_class_token and not get_mixer_traits(mixer).has_class_token:
                 changes.setdefault("classifier", "gap")
         return replace(self, **changes)
 

@@ -3,8 +3,11 @@
 Sizes: B batch, T tokens, D width, K heads, M MLP width, R representation.
 
 - token: the class token, as in the paper;
-- gap: the mean of all tokens (Appendix D.3); there is no class token then;
-- map: attention pooling by a learned query, as in big_vision's models/vit.py.
+- gap: the mean of the patches (Appendix D.3), by default without a class token;
+- map: attention pooling by a learned query, as in big_vision's models/vit.py;
+- token+gap: the class token and the mean of the patches, one after the other (DINOv2).
+With `pool_norm` what is pooled is normalised, and the tokens are not (MAE). A model with a
+distillation token has a second classifier on it; the logits are the mean of both (DeiT).
 The representation layer is the tanh layer of pre-training (Sec. 3.1).
 """
 
@@ -54,38 +57,58 @@ class MapPool(nn.Module):
         self.mlp = MLP(config.width, config.mlp_width, config.gelu, dropout=0.0)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Pool tokens [B, T, D] to [B, D]."""
+        """Pool patches [B, N, D] to [B, D]."""
         x = self.attention(self.probe, x)  # [B, 1, D]
         x = x + self.mlp(self.norm(x))
         return x[:, 0]
 
 
 class ClassifierHead(nn.Module):
-    """Pooling, the tanh layer if there is one, and the classifier."""
+    """Pooling, its norm and the tanh layer if there are any, and the classifier."""
 
     def __init__(self, config: ViTConfig) -> None:
         super().__init__()
         self.classifier = config.classifier
+        self.prefix = config.num_prefix_tokens
+        width, size = config.pooled_width, config.representation_size
         self.pool = MapPool(config) if config.classifier == "map" else None
-        size = config.representation_size
-        self.representation = nn.Linear(config.width, size) if size else None
-        self.linear = nn.Linear(size or config.width, config.num_classes)
+        self.norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pool_norm else None
+        self.representation = nn.Linear(width, size) if size else None
+        self.linear = nn.Linear(size or width, config.num_classes)
+        self.distillation: nn.Linear | None = None
+        if config.distillation:
+            self.distillation = nn.Linear(size or width, config.num_classes)
 
     def forward(self, features: Tensor, pre_logits: bool = False) -> Tensor:
         """Compute logits [B, classes] of tokens [B, T, D]; with `pre_logits` the features before."""
         return self.classify(self.pooled(features), pre_logits)
 
     def pooled(self, features: Tensor) -> Tensor:
-        """Pool tokens [B, T, D] to [B, D]; only "map" has parameters for it."""
+        """Pool tokens [B, T, D] to [B, D], or [B, 2D] of "token+gap"; only "map" learns it.
+
+        With a distillation token it is [B, 2, D], one for each classifier.
+        """
+        if self.distillation is not None:
+            return features[:, :2]
+        if self.classifier == "token":
+            return features[:, 0]  # Eq. 4
+        patches = features[:, self.prefix :] if self.prefix else features
         if self.pool is not None:
-            return self.pool(features)
-        return features.mean(dim=1) if self.classifier == "gap" else features[:, 0]  # Eq. 4
+            return self.pool(patches)
+        mean = patches.mean(dim=1)
+        return mean if self.classifier == "gap" else torch.cat([features[:, 0], mean], dim=-1)
 
     def classify(self, y: Tensor, pre_logits: bool = False) -> Tensor:
         """Compute logits [B, classes] of pooled features; with `pre_logits` [B, R or D]."""
+        if self.norm is not None:
+            y = self.norm(y)
         if self.representation is not None:
             y = self.representation(y).tanh()
-        return y if pre_logits else self.linear(y)
+        if self.distillation is None:
+            return y if pre_logits else self.linear(y)
+        if pre_logits:
+            return y.mean(dim=1)
+        return (self.linear(y[:, 0]) + self.distillation(y[:, 1])) / 2
 
 
 def make_zero_classifier(old: nn.Linear, width: int, num_classes: int) -> nn.Linear:

@@ -75,6 +75,10 @@ def axial_normal(tensor: Tensor, generator: torch.Generator) -> None:
 
 INIT_RULES: dict[str, InitRule] = {
     r"class_token": zeros,
+    r"distillation_token": normal(0.02),  # as positions
+    r"registers": normal(1e-6),  # as DINOv2's: registers that start alike would stay alike
+    r"pre_norm\.weight": ones,
+    r"pre_norm\.bias": zeros,
     r"positions\.(table|rows|columns|class_token)": normal(0.02),  # as in BERT
     r".*\.attention\.relative\.(table|rows|columns|class_token)": normal(0.02),
     r"embed\.weight": lecun_normal,  # fan_in = P*P*C
@@ -97,6 +101,7 @@ INIT_RULES: dict[str, InitRule] = {
     r"head\.representation\.weight": lecun_normal,
     r"head\.representation\.bias": zeros,
     r"head\.linear\.weight": zeros,  # so that training starts from equal logits
+    r"head\.distillation\.(weight|bias)": zeros,
     r"mask_token": normal(0.02),  # as BERT's [MASK]
     r"prediction\.(weight|bias)": zeros,  # as head.linear
     r"decoder\.mask_token": normal(0.02),  # of a masked autoencoder (models_mae.py)
@@ -110,7 +115,9 @@ def get_init_rules(config: ModelConfig) -> dict[str, InitRule]:
     trunk = config.trunk
     # A unit that ends in a norm starts as its shortcut alone (vit_jax/models_resnet.py).
     last_norm = zeros if isinstance(trunk, TrunkConfig) and trunk.form == "post" else ones
+    layer_scale = config.layer_scale if isinstance(config, ViTConfig) else None
     return INIT_RULES | {
+        r".*\.layer_scale[12]": lambda tensor, _: tensor.fill_(layer_scale or 0.0),
         r"trunk\..*\.norm3\.weight": last_norm,
         r"head\.linear\.bias": lambda tensor, _: tensor.fill_(config.head_bias),
     }

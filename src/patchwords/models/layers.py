@@ -1,4 +1,4 @@
-"""Layers of a block: dropout, the MLP of Sec. 3.1, and names that state dicts keep.
+"""Layers of a block: dropout, the MLP of Sec. 3.1 and its variants, names that state dicts keep.
 
 torch's dropout draws a double for each value, one after the other, which takes a third of the
 training step of a small ViT on a CPU. A dropped value needs 16 random bits, and one draw
@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import silu
 
 DROPOUT_LEVELS = 1 << 16  # a probability is rounded to 1/65,536, and what is kept is scaled by that
 INT64_MIN = torch.iinfo(torch.int64).min  # from here up, a draw gives all 64 bits
@@ -59,13 +60,26 @@ class StateNames(nn.Module):
 GELU_APPROXIMATE = {"erf": "none", "tanh": "tanh"}  # our name -> torch's
 
 
+class QuickGELU(nn.Module):
+    """x * sigmoid(1.702 x): the approximation that CLIP was trained with."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Apply it to a tensor of any shape."""
+        return x * torch.sigmoid(1.702 * x)
+
+
+def make_gelu(form: str) -> nn.Module:
+    """Make a GELU by the name that configs have for it."""
+    return QuickGELU() if form == "quick" else nn.GELU(GELU_APPROXIMATE[form])
+
+
 class MLP(nn.Module):
     """Two dense layers with a GELU between them, on each token by itself."""
 
     def __init__(self, width: int, mlp_width: int, gelu: str, dropout: float) -> None:
         super().__init__()
         self.fc1 = nn.Linear(width, mlp_width)
-        self.gelu = nn.GELU(GELU_APPROXIMATE[gelu])
+        self.gelu = make_gelu(gelu)
         self.dropout1 = Dropout(dropout)
         self.fc2 = nn.Linear(mlp_width, width)
         self.dropout2 = Dropout(dropout)
@@ -74,3 +88,19 @@ class MLP(nn.Module):
         """[B, T, D] -> [B, T, D]"""
         x = self.dropout1(self.gelu(self.fc1(x)))  # [B, T, M]
         return self.dropout2(self.fc2(x))
+
+
+class SwiGLU(nn.Module):
+    """Gated MLP (arXiv 2002.05202): silu of the first half of fc1 times the second half."""
+
+    def __init__(self, width: int, mlp_width: int, dropout: float) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(width, 2 * mlp_width)
+        self.dropout1 = Dropout(dropout)
+        self.fc2 = nn.Linear(mlp_width, width)
+        self.dropout2 = Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[B, T, D] -> [B, T, D]"""
+        gate, values = self.fc1(x).chunk(2, dim=-1)  # [B, T, M] each
+        return self.dropout2(self.fc2(self.dropout1(silu(gate) * values)))

@@ -34,12 +34,14 @@ class PositionEmbedding(nn.Module):
         self.columns: nn.Parameter | None = None
         self.class_token: nn.Parameter | None = None
         if config.position == "1d":
-            self.table = nn.Parameter(torch.zeros(tables, config.tokens, width))
+            rows = config.num_positioned_prefix + config.patches
+            self.table = nn.Parameter(torch.zeros(tables, rows, width))
         if config.position == "2d":
             self.rows = nn.Parameter(torch.zeros(tables, config.grid[0], width // 2))
             self.columns = nn.Parameter(torch.zeros(tables, config.grid[1], width // 2))
-            if config.num_prefix_tokens:
-                self.class_token = nn.Parameter(torch.zeros(tables, 1, width))
+            if config.num_positioned_prefix:
+                shape = (tables, config.num_positioned_prefix, width)
+                self.class_token = nn.Parameter(torch.zeros(shape))
 
     def forward(self, grid: tuple[int, int], like: Tensor | None = None) -> Tensor | None:
         """Return positions [1 or layers, T, D] for this grid of patches, or None.
@@ -48,22 +50,32 @@ class PositionEmbedding(nn.Module):
         """
         config = self.config
         if self.table is not None:
-            return resize_positions(
-                self.table, config.grid, grid, config.num_prefix_tokens, config.resize
+            table = resize_positions(
+                self.table, config.grid, grid, config.num_positioned_prefix, config.resize
             )
+            return self.pad_prefix(table)
         if self.rows is not None and self.columns is not None:
             rows = resize_position_line(self.rows, grid[0], config.resize)
             columns = resize_position_line(self.columns, grid[1], config.resize)
             patches = concat_axis_embeddings(rows, columns)
-            if self.class_token is None:
-                return patches
-            return torch.cat([self.class_token, patches], dim=1)
+            if self.class_token is not None:
+                patches = torch.cat([self.class_token, patches], dim=1)
+            return self.pad_prefix(patches)
         if config.position == "sincos2d":
             patches = posemb_sincos_2d(grid, config.width, torch.empty(0) if like is None else like)
             return torch.cat(
                 [patches.new_zeros(1, config.num_prefix_tokens, config.width), patches], dim=1
             )
         return None
+
+    def pad_prefix(self, table: Tensor) -> Tensor:
+        """Add zeros for prefix tokens without a position: [n, rows, D] -> [n, T, D]."""
+        positioned = self.config.num_positioned_prefix
+        missing = self.config.num_prefix_tokens - positioned
+        if not missing:
+            return table
+        zeros = table.new_zeros(table.shape[0], missing, table.shape[2])
+        return torch.cat([table[:, :positioned], zeros, table[:, positioned:]], dim=1)
 
 
 def concat_axis_embeddings(rows: Tensor, columns: Tensor) -> Tensor:
@@ -127,7 +139,7 @@ def resize_position_parameters(
     resized = dict(weights)
     if "positions.table" in weights:
         resized["positions.table"] = resize_positions(
-            weights["positions.table"], old.grid, new.grid, old.num_prefix_tokens, old.resize
+            weights["positions.table"], old.grid, new.grid, old.num_positioned_prefix, old.resize
         )
     for axis, name in enumerate(("positions.rows", "positions.columns")):
         if name in weights:

@@ -21,12 +21,15 @@ from torch.nn.functional import interpolate
 from patchwords.errors import ConfigError, did_you_mean
 
 # The authors' scipy.ndimage.zoom(order=1) keeps the corner patches in place, which is what torch
-# calls align_corners=True. timm's loaders do the second, transformers the third.
+# calls align_corners=True. timm's loaders do the second, transformers the third. DINO and DINOv2
+# without registers do the fourth: by a factor of (h' + 0.1) / h, not to a size.
 RESIZE_METHODS: dict[str, dict[str, Any]] = {
     "bilinear-corners": {"mode": "bilinear", "align_corners": True},
     "bicubic-antialias": {"mode": "bicubic", "align_corners": False, "antialias": True},
     "bicubic": {"mode": "bicubic", "align_corners": False},
+    "bicubic-offset": {"mode": "bicubic", "align_corners": False},
 }
+RESIZE_OFFSET = 0.1  # of a patch, in the factors of "bicubic-offset"
 
 
 def resize_position_grid(table: Tensor, grid: tuple[int, int], method: str) -> Tensor:
@@ -41,7 +44,13 @@ def resize_position_grid(table: Tensor, grid: tuple[int, int], method: str) -> T
     # Half precisions are resized in float32: not every kernel has them, and they would round twice.
     dtype = torch.promote_types(table.dtype, torch.float32)
     maps = table.to(dtype).permute(0, 3, 1, 2)  # [n, D, h, w]
-    maps = interpolate(maps, size=grid, **RESIZE_METHODS[method])  # [n, D, h', w']
+    if method == "bicubic-offset":
+        factors = tuple(
+            (new + RESIZE_OFFSET) / old for new, old in zip(grid, maps.shape[2:], strict=True)
+        )
+        maps = interpolate(maps, scale_factor=factors, **RESIZE_METHODS[method])
+    else:
+        maps = interpolate(maps, size=grid, **RESIZE_METHODS[method])  # [n, D, h', w']
     return maps.permute(0, 2, 3, 1).to(table.dtype)  # [n, h', w', D]
 
 

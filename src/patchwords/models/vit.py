@@ -1,7 +1,8 @@
 """The Vision Transformer: Eqs. 1-4 of "An Image is Worth 16x16 Words" (arXiv 2010.11929).
 
-Sizes: B batch, C channels, H W image, P patch size, N = H/P * W/P patches, T tokens (N + 1 with
-the class token, else N), F leading tokens, D width, K heads, L depth.
+Sizes: B batch, C channels, H W image, P patch size, N = H/P * W/P patches, T tokens (N + prefix
+tokens: class token, distillation token, registers), F leading tokens, R registers, D width, K heads,
+L depth.
 
 Dropout is where Appendix B.1 puts it: after every dense layer except the projections to q, k and
 v, and after adding positions; attention weights are never dropped. Stochastic depth comes from
@@ -27,7 +28,7 @@ from patchwords.models.checks import (
 from patchwords.models.config import ViTConfig
 from patchwords.models.conv_stem import ConvStem
 from patchwords.models.heads import ClassifierHead, make_zero_classifier
-from patchwords.models.layers import MLP, Dropout, StateNames
+from patchwords.models.layers import MLP, Dropout, StateNames, SwiGLU
 from patchwords.models.mixers import get_mixer_class
 from patchwords.models.mixers.mixer import Mixer
 from patchwords.models.position import PositionEmbedding
@@ -67,7 +68,18 @@ class Block(StateNames):
         self.mixer: Mixer = get_mixer_class(config.mixer).build(config, layer)
         self.dropout = Dropout(config.dropout)
         self.norm2 = nn.LayerNorm(config.width, eps=config.norm_eps)
-        self.mlp = MLP(config.width, config.mlp_width, config.gelu, config.dropout)
+        self.mlp: nn.Module = (
+            SwiGLU(config.width, config.mlp_width, config.dropout)
+            if config.swiglu
+            else MLP(config.width, config.mlp_width, config.gelu, config.dropout)
+        )
+        # LayerScale (arXiv 2103.17239): a factor for each channel of both branches.
+        self.layer_scale1: nn.Parameter | None = None
+        self.layer_scale2: nn.Parameter | None = None
+        if config.layer_scale is not None:
+            self.layer_scale1, self.layer_scale2 = (
+                nn.Parameter(torch.full((config.width,), config.layer_scale)) for _ in range(2)
+            )
         self.drop_path = DropPath(config.drop_path * layer / max(config.layers - 1, 1))
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
@@ -77,9 +89,14 @@ class Block(StateNames):
         """
         # Mixers without a class token take no such argument.
         only = () if num_queries is None else (num_queries,)
-        y = self.mixer(self.norm1(x), grid, *only)
-        x = x[:, :num_queries] + self.drop_path(self.dropout(y))  # Eq. 2
-        return x + self.drop_path(self.mlp(self.norm2(x)))  # Eq. 3
+        y = self.dropout(self.mixer(self.norm1(x), grid, *only))
+        if self.layer_scale1 is not None:
+            y = y * self.layer_scale1
+        x = x[:, :num_queries] + self.drop_path(y)  # Eq. 2
+        y = self.mlp(self.norm2(x))
+        if self.layer_scale2 is not None:
+            y = y * self.layer_scale2
+        return x + self.drop_path(y)  # Eq. 3
 
     def attention_weights(self, x: Tensor, grid: tuple[int, int]) -> Tensor:
         """Compute attention weights [B, K, T, T] of the input of the block, [B, T, D]."""
@@ -96,7 +113,10 @@ class Encoder(nn.Module):
         super().__init__()
         self.at_every_layer = config.position_at != "stem"
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
-        self.norm = nn.LayerNorm(config.width, eps=config.norm_eps)
+        # With `pool_norm` the head normalises what it pools, and the tokens stay as they are.
+        self.norm: nn.Module = (
+            nn.Identity() if config.pool_norm else nn.LayerNorm(config.width, eps=config.norm_eps)
+        )
 
     def forward(
         self,
@@ -142,12 +162,15 @@ class ViT(StateNames):
         elif trunk:
             self.trunk = Trunk(trunk, config.channels, config.image_size)
         channels = trunk.channels if trunk else config.channels
-        self.patch_embed = nn.Conv2d(channels, width, size, stride=size)  # E of Eq. 1
-        self.class_token = (
-            nn.Parameter(torch.zeros(1, 1, width)) if config.num_prefix_tokens else None
+        self.patch_embed = nn.Conv2d(  # E of Eq. 1
+            channels, width, size, stride=size, bias=config.patch_bias
         )
+        self.class_token = make_tokens(int(config.has_class_token), width)
+        self.distillation_token = make_tokens(int(config.distillation), width)
+        self.registers = make_tokens(config.registers, width)
         self.positions = PositionEmbedding(config)
         self.dropout = Dropout(config.dropout)
+        self.pre_norm = nn.LayerNorm(width, eps=config.norm_eps) if config.pre_norm else None
         self.encoder = Encoder(config)
         self.head = ClassifierHead(config)
 
@@ -163,7 +186,7 @@ class ViT(StateNames):
         return self.enter(self.embed_patches(images), self.positions(grid, images))
 
     def forward_features(self, images: Tensor) -> Tensor:
-        """Compute tokens [B, T, D] after the final LayerNorm, the class token first."""
+        """Compute tokens [B, T, D] after the final LayerNorm, prefix tokens first."""
         return self.encode(images)
 
     def encode(self, images: Tensor, num_queries: int | None = None) -> Tensor:
@@ -285,9 +308,12 @@ class ViT(StateNames):
         )
         if size is None:
             self.head.representation = None
-        self.head.linear = make_zero_classifier(
-            self.head.linear, size or self.config.width, num_classes
-        )
+        inputs = size or self.config.pooled_width
+        self.head.linear = make_zero_classifier(self.head.linear, inputs, num_classes)
+        if self.head.distillation is not None:
+            self.head.distillation = make_zero_classifier(
+                self.head.distillation, inputs, num_classes
+            )
 
     def grid(self, images: Tensor) -> tuple[int, int]:
         """Return (rows, columns) of patches; raise ConfigError if the images do not fit the model."""
@@ -302,8 +328,14 @@ class ViT(StateNames):
         return self.patch_embed(features).flatten(2).transpose(1, 2)
 
     def enter(self, patches: Tensor, tables: Tensor | None) -> Tensor:
-        """Put the class token before the patches [B, N, D] and add positions (Eq. 1): [B, T, D]."""
-        x = patches
-        if self.class_token is not None:
-            x = torch.cat([self.class_token.expand(x.shape[0], -1, -1), x], dim=1)  # [B, T, D]
-        return self.dropout(x if tables is None else x + tables[0])
+        """Put prefix tokens before the patches [B, N, D] and add positions (Eq. 1): [B, T, D]."""
+        tokens = (self.class_token, self.distillation_token, self.registers)
+        prefix = [token.expand(patches.shape[0], -1, -1) for token in tokens if token is not None]
+        x = torch.cat([*prefix, patches], dim=1) if prefix else patches  # [B, T, D]
+        x = self.dropout(x if tables is None else x + tables[0])
+        return x if self.pre_norm is None else self.pre_norm(x)
+
+
+def make_tokens(count: int, width: int) -> nn.Parameter | None:
+    """Make learned tokens [1, count, D]; None for none."""
+    return nn.Parameter(torch.zeros(1, count, width)) if count else None

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from patchwords.errors import ConfigError
 from patchwords.models.build import Model, ModelConfig, build_model
-from patchwords.models.config import ViTConfig
+from patchwords.models.config import LATER_PARTS, ViTConfig
 from patchwords.models.init import make_initial_values
 from patchwords.models.position import resize_position_parameters
 from patchwords.models.resnet.config import TRUNK_SETTINGS
@@ -29,19 +29,23 @@ POOLING_DESCRIPTIONS = {
     "token": "the class token",
     "gap": "the mean of all tokens",
     "map": "attention pooling",
+    "token+gap": "the class token and the mean of the patches",
 }
+CLASSIFIERS = ("head.linear.", "head.distillation.")
 
 
 def keep_classifier_rows(weights: dict[str, Tensor], rows: Sequence[int]) -> list[str]:
     """Keep these rows of the classifier, in this order; return notes for the user."""
-    for name in ("head.linear.weight", "head.linear.bias"):
-        weights[name] = weights[name][torch.as_tensor(rows)]
+    for name in weights:
+        if name.startswith(CLASSIFIERS):
+            weights[name] = weights[name][torch.as_tensor(rows)]
     return ["the head is kept: the weights know the classes of the data"]
 
 
 def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
     """Remove what will be new: the classifier, and a tanh layer of another width."""
-    drop_parameters(weights, "head.linear.")
+    for prefix in CLASSIFIERS:
+        drop_parameters(weights, prefix)
     # A single class stands for none: it is that of pre-training without labels.
     if new.num_classes == 1:
         note = "the head is left out, as there are no classes to train it for"
@@ -54,7 +58,7 @@ def drop_classifier(weights: dict[str, Tensor], old: ModelConfig, new: ModelConf
     if new.head_bias:
         note += f", with a bias of {new.head_bias:.3g}"
     before, after = get_tanh_layer_width(old), get_tanh_layer_width(new)
-    if before != after:
+    if get_head_widths(old) != get_head_widths(new):
         drop_parameters(weights, "head.representation.")
     if after:
         origin = "that the weights have" if before == after else "with initial weights"
@@ -68,21 +72,21 @@ def change_pooling(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfi
     """Remove what another pooling does not use; make room for a class token's position."""
     if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
         return []
-    if old.classifier == new.classifier:
+    if (old.classifier, old.class_token) == (new.classifier, new.class_token):
         return []
     notes = [
         f"the head reads {POOLING_DESCRIPTIONS[new.classifier]} in place of {POOLING_DESCRIPTIONS[old.classifier]}"
     ]
     table = weights.get("positions.table")  # [n, T, D]
     drop_parameters(weights, "head.pool.")
-    if old.num_prefix_tokens and not new.num_prefix_tokens:
+    if old.has_class_token and not new.has_class_token:
         for name in [name for name in weights if name.endswith("class_token")]:
             del weights[name]
-        if table is not None:
+        if table is not None and old.class_position:
             weights["positions.table"] = table[:, 1:].clone()
         notes.append("the class token and its position are dropped")
-    if new.num_prefix_tokens:
-        if table is not None:
+    if new.has_class_token and not old.has_class_token:
+        if table is not None and new.class_position:
             row = table.new_zeros(table.shape[0], 1, table.shape[2])  # [n, 1, D]
             weights["positions.table"] = torch.cat([row, table], dim=1)
         notes.append("the class token and its position start from zero")
@@ -96,6 +100,13 @@ def get_tanh_layer_width(config: ModelConfig) -> int | None:
     return config.representation_size if isinstance(config, ViTConfig) else None
 
 
+def get_head_widths(config: ModelConfig) -> tuple[int | None, int | None]:
+    """Return the widths of what is pooled and of the tanh layer, which fix the classifier's."""
+    if not isinstance(config, ViTConfig):
+        return None, None
+    return config.pooled_width, config.representation_size
+
+
 def drop_parameters(weights: dict[str, Tensor], prefix: str) -> None:
     for name in [name for name in weights if name.startswith(prefix)]:
         del weights[name]
@@ -105,6 +116,7 @@ def drop_parameters(weights: dict[str, Tensor], prefix: str) -> None:
 FIXED_SETTINGS = (
     *("patch_size", "width", "depth", "heads", "mlp_width", "channels", "trunk"),
     *("mixer", "window", "position", "position_at"),
+    *(name for name in LATER_PARTS if name != "class_token"),
 )
 
 
@@ -140,7 +152,7 @@ def adapt_model(
             settings.setdefault("representation_size", None)
     refitted = old.with_settings(**settings)  # on the old grid
     new_head = head_rows is None and num_classes is not None
-    if new_head or get_tanh_layer_width(old) != get_tanh_layer_width(refitted):
+    if new_head or get_head_widths(old) != get_head_widths(refitted):
         refitted = refitted.with_settings(head_bias=settings.get("head_bias", 0.0))
         changes = drop_classifier(weights, old, refitted)
     else:

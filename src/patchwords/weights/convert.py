@@ -161,7 +161,12 @@ def add_zero_classifier(weights: dict[str, Tensor], classes: int, width: int) ->
 
 def add_missing_classifier(weights: dict[str, Tensor], classes: int) -> str:
     """Return a classifier of zeros for what the weights end in, and a note for the user."""
-    for name in ("head.representation.weight", "encoder.norm.weight", "norm.weight"):
+    for name in (
+        "head.representation.weight",
+        "head.norm.weight",
+        "encoder.norm.weight",
+        "norm.weight",
+    ):
         if name in weights:
             return add_zero_classifier(weights, classes, len(weights[name]))
     raise WeightsError("the file has neither a classifier nor a final norm")

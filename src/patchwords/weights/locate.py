@@ -75,6 +75,9 @@ def find_published_url(name: str) -> str | None:
     for form, place in PUBLISHED_NAME_PATTERNS:
         if match := re.fullmatch(form, name):
             return f"{STORAGE_URL}/vit_models/{match.expand(place)}.npz"
+    for form, place in META_NAME_PATTERNS:
+        if match := re.fullmatch(form + r"(?:\.pth)?", name):
+            return f"{META_URL}/{match.expand(place)}"
     return f"{STORAGE_URL}/{name.removeprefix('gs://')}" if name.startswith("gs://") else None
 
 
@@ -110,7 +113,19 @@ HUB_PAGE = re.compile(  # what a browser shows for a model
     r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/(?!(?:datasets|spaces|docs|models)/)"
     r"([\w.-]+/[\w.-]+?)(?:/tree/main)?/?(?:[?#].*)?"
 )
-TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit)\w*(?:\.\w+)?)")
+TIMM_NAME = re.compile(r"(?:timm/)?((?:vit|resnetv2|deit|flexivit)\w*(?:\.\w+)?)")
+META_URL = "https://dl.fbaipublicfiles.com"
+# Files of DINO, DINOv2, MAE and DeiT by their own names -> their places under META_URL.
+META_NAME_PATTERNS = (
+    (r"(dino_(?:deitsmall|vitbase)(?:8|16)_pretrain)", r"dino/\1/\1.pth"),
+    (r"(dinov2_vit[sblg]14)((?:_reg4)?_pretrain)", r"dinov2/\1/\1\2.pth"),
+    (r"(mae_pretrain_vit_(?:base|large|huge))", r"mae/pretrain/\1.pth"),
+    (r"(mae_finetuned_vit_(?:base|large|huge))", r"mae/finetune/\1.pth"),
+    (
+        r"(deit_(?:tiny|small|base)_(?:distilled_)?patch16_(?:224|384)-[0-9a-f]{8})",
+        r"deit/\1.pth",
+    ),
+)
 BUNDLED_PREFIX = "patchwords:"  # before the name of a model in the box
 BUNDLED_FOLDER = Path(__file__).parent / "boxed"
 MODEL_FOLDER_FILES = ("config.json", "model.safetensors")

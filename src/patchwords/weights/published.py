@@ -1,7 +1,7 @@
 """Published weights that load by name: size, licence, accuracy, and whether they are here.
 
 Nothing is guessed: what no source says is left out. Sources: the READMEs of vision_transformer,
-deit, dino and mae; AugReg (arXiv 2106.10270, Table 3); arXiv 2205.01580; timm's results tables.
+deit, dino, dinov2 and mae; AugReg (arXiv 2106.10270, Table 3); arXiv 2205.01580; timm's results tables.
 Sizes are those that the authors print.
 """
 
@@ -33,7 +33,9 @@ BASELINE = "top-1, ImageNet (arXiv 2205.01580)"
 TIMM = "top-1, ImageNet (timm)"
 DEIT = "top-1, ImageNet (DeiT README)"
 KNN = "k-NN, ImageNet (DINO README)"
+KNN_DINOV2 = "k-NN, ImageNet (DINOv2 README)"
 LINEAR = "linear probe, ImageNet (MAE README)"
+FINE_TUNED_MAE = "top-1, ImageNet, fine-tuned (MAE FINETUNE.md)"
 
 
 @dataclass(frozen=True)
@@ -164,18 +166,18 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("deit_small_patch16_224.fb_in1k", "ViT-S/16", 224, 21_665_664, APACHE, 79.9, DEIT, None),
     ("deit_base_patch16_224.fb_in1k", "ViT-B/16", 224, 85_798_656, APACHE, 81.8, DEIT, None),
     ("deit_base_patch16_384.fb_in1k", "ViT-B/16", 384, 86_090_496, APACHE, 82.9, DEIT, None),
-    ("deit3_small_patch16_224.fb_in1k", "ViT-S/16", 224, 21_665_664, APACHE, 81.4, DEIT, None),
-    ("deit3_small_patch16_224.fb_in22k_ft_in1k", "ViT-S/16", 224, 21_665_664, APACHE, 83.1, DEIT, None),
-    ("deit3_medium_patch16_224.fb_in1k", "ViT-M/16", 224, 38_324_736, APACHE, 83.0, DEIT, None),
-    ("deit3_base_patch16_224.fb_in1k", "ViT-B/16", 224, 85_798_656, APACHE, 83.8, DEIT, None),
-    ("deit3_base_patch16_224.fb_in22k_ft_in1k", "ViT-B/16", 224, 85_798_656, APACHE, 85.7, DEIT, None),
-    ("deit3_large_patch16_224.fb_in1k", "ViT-L/16", 224, 303_301_632, APACHE, 84.9, DEIT, None),
-    ("deit3_large_patch16_224.fb_in22k_ft_in1k", "ViT-L/16", 224, 303_301_632, APACHE, 87.0, DEIT, None),
-    ("deit3_huge_patch14_224.fb_in1k", "ViT-H/14", 224, 630_764_800, APACHE, 85.2, DEIT, None),
-    ("deit3_huge_patch14_224.fb_in22k_ft_in1k", "ViT-H/14", 224, 630_764_800, APACHE, 87.2, DEIT, None),
-    ("deit3_small_patch16_384.fb_in1k", "ViT-S/16", 384, 21_811_584, APACHE, 83.4, DEIT, None),
-    ("deit3_base_patch16_384.fb_in1k", "ViT-B/16", 384, 86_090_496, APACHE, 85.0, DEIT, None),
-    ("deit3_large_patch16_384.fb_in1k", "ViT-L/16", 384, 303_690_752, APACHE, 85.8, DEIT, None),
+    ("deit3_small_patch16_224.fb_in1k", "ViT-S/16", 224, 21_674_496, APACHE, 81.4, DEIT, None),
+    ("deit3_small_patch16_224.fb_in22k_ft_in1k", "ViT-S/16", 224, 21_674_496, APACHE, 83.1, DEIT, None),
+    ("deit3_medium_patch16_224.fb_in1k", "ViT-M/16", 224, 38_336_512, APACHE, 83.0, DEIT, None),
+    ("deit3_base_patch16_224.fb_in1k", "ViT-B/16", 224, 85_816_320, APACHE, 83.8, DEIT, None),
+    ("deit3_base_patch16_224.fb_in22k_ft_in1k", "ViT-B/16", 224, 85_816_320, APACHE, 85.7, DEIT, None),
+    ("deit3_large_patch16_224.fb_in1k", "ViT-L/16", 224, 303_349_760, APACHE, 84.9, DEIT, None),
+    ("deit3_large_patch16_224.fb_in22k_ft_in1k", "ViT-L/16", 224, 303_349_760, APACHE, 87.0, DEIT, None),
+    ("deit3_huge_patch14_224.fb_in1k", "ViT-H/14", 224, 630_845_440, APACHE, 85.2, DEIT, None),
+    ("deit3_huge_patch14_224.fb_in22k_ft_in1k", "ViT-H/14", 224, 630_845_440, APACHE, 87.2, DEIT, None),
+    ("deit3_small_patch16_384.fb_in1k", "ViT-S/16", 384, 21_820_416, APACHE, 83.4, DEIT, None),
+    ("deit3_base_patch16_384.fb_in1k", "ViT-B/16", 384, 86_108_160, APACHE, 85.0, DEIT, None),
+    ("deit3_large_patch16_384.fb_in1k", "ViT-L/16", 384, 303_738_880, APACHE, 85.8, DEIT, None),
     ("vit_small_patch8_224.dino", "ViT-S/8", 224, 21_670_272, APACHE, 78.3, KNN, None),
     ("vit_small_patch16_224.dino", "ViT-S/16", 224, 21_665_664, APACHE, 74.5, KNN, None),
     ("vit_base_patch8_224.dino", "ViT-B/8", 224, 85_807_872, APACHE, 77.4, KNN, None),
@@ -183,6 +185,35 @@ _ROWS: tuple[tuple[Any, ...], ...] = (
     ("vit_base_patch16_224.mae", "ViT-B/16", 224, 85_798_656, NON_COMMERCIAL, 67.8, LINEAR, None),
     ("vit_large_patch16_224.mae", "ViT-L/16", 224, 303_301_632, NON_COMMERCIAL, 76.0, LINEAR, None),
     ("vit_huge_patch14_224.mae", "ViT-H/14", 224, 630_764_800, NON_COMMERCIAL, 77.2, LINEAR, None),
+    ("deit_tiny_distilled_patch16_224.fb_in1k", "ViT-Ti/16", 224, 5_524_800, APACHE, 74.5, DEIT, None),
+    ("deit_small_distilled_patch16_224.fb_in1k", "ViT-S/16", 224, 21_666_432, APACHE, 81.2, DEIT, None),
+    ("deit_base_distilled_patch16_224.fb_in1k", "ViT-B/16", 224, 85_800_192, APACHE, 83.4, DEIT, None),
+    ("deit_base_distilled_patch16_384.fb_in1k", "ViT-B/16", 384, 86_092_032, APACHE, 85.2, DEIT, None),
+    ("vit_small_patch14_dinov2.lvd142m", "ViT-S/14", 518, 22_056_192, APACHE, 79.0, KNN_DINOV2, None),
+    ("vit_small_patch14_reg4_dinov2.lvd142m", "ViT-S/14", 518, 22_057_728, APACHE, 79.1, KNN_DINOV2, None),
+    ("vit_base_patch14_dinov2.lvd142m", "ViT-B/14", 518, 86_579_712, APACHE, 82.1, KNN_DINOV2, None),
+    ("vit_base_patch14_reg4_dinov2.lvd142m", "ViT-B/14", 518, 86_582_784, APACHE, 82.0, KNN_DINOV2, None),
+    ("vit_large_patch14_dinov2.lvd142m", "ViT-L/14", 518, 304_367_616, APACHE, 83.5, KNN_DINOV2, None),
+    ("vit_large_patch14_reg4_dinov2.lvd142m", "ViT-L/14", 518, 304_371_712, APACHE, 83.8, KNN_DINOV2, None),
+    ("dino_deitsmall8_pretrain", "ViT-S/8", 224, 21_670_272, APACHE, 78.3, KNN, None),
+    ("dino_deitsmall16_pretrain", "ViT-S/16", 224, 21_665_664, APACHE, 74.5, KNN, None),
+    ("dino_vitbase8_pretrain", "ViT-B/8", 224, 85_807_872, APACHE, 77.4, KNN, None),
+    ("dino_vitbase16_pretrain", "ViT-B/16", 224, 85_798_656, APACHE, 76.1, KNN, None),
+    ("dinov2_vits14_pretrain", "ViT-S/14", 518, 22_056_192, APACHE, 79.0, KNN_DINOV2, None),
+    ("dinov2_vits14_reg4_pretrain", "ViT-S/14", 518, 22_057_728, APACHE, 79.1, KNN_DINOV2, None),
+    ("dinov2_vitb14_pretrain", "ViT-B/14", 518, 86_579_712, APACHE, 82.1, KNN_DINOV2, None),
+    ("dinov2_vitb14_reg4_pretrain", "ViT-B/14", 518, 86_582_784, APACHE, 82.0, KNN_DINOV2, None),
+    ("dinov2_vitl14_pretrain", "ViT-L/14", 518, 304_367_616, APACHE, 83.5, KNN_DINOV2, None),
+    ("dinov2_vitl14_reg4_pretrain", "ViT-L/14", 518, 304_371_712, APACHE, 83.8, KNN_DINOV2, None),
+    ("mae_pretrain_vit_base", "ViT-B/16", 224, 85_798_656, NON_COMMERCIAL, 67.8, LINEAR, None),
+    ("mae_finetuned_vit_base", "ViT-B/16", 224, 85_798_656, NON_COMMERCIAL, 83.66, FINE_TUNED_MAE, None),
+    ("mae_pretrain_vit_large", "ViT-L/16", 224, 303_301_632, NON_COMMERCIAL, 76.0, LINEAR, None),
+    ("mae_finetuned_vit_large", "ViT-L/16", 224, 303_301_632, NON_COMMERCIAL, 85.95, FINE_TUNED_MAE, None),
+    ("mae_pretrain_vit_huge", "ViT-H/14", 224, 630_764_800, NON_COMMERCIAL, 77.2, LINEAR, None),
+    ("mae_finetuned_vit_huge", "ViT-H/14", 224, 630_764_800, NON_COMMERCIAL, 86.93, FINE_TUNED_MAE, None),
+    ("google/siglip-base-patch16-224", "ViT-B/16", 224, 92_884_224, APACHE, None, "", None),
+    ("openai/clip-vit-base-patch32", "ViT-B/32", 224, 87_456_000, None, None, "", None),
+    ("openai/clip-vit-large-patch14", "ViT-L/14", 224, 303_179_776, None, None, "", None),
 )
 # fmt: on
 PUBLISHED_WEIGHTS = tuple(PublishedWeights(*row) for row in _ROWS)

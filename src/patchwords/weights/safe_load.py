@@ -241,8 +241,9 @@ __all__ = ["read_npz", "read_safetensors", "read_torch"]
 MAX_INDEX_BYTES = (
     64 * 2**20
 )  # bytes of an index; those of the largest models have less than one MiB
-# Where trainers keep a model's tensors; averaged ones first, as timm takes them.
-STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model")
+# Where trainers keep a model's tensors; averaged ones first, as timm takes them. DINO's teacher is an
+# average of its student.
+STATE_DICT_KEYS = ("state_dict_ema", "model_ema", "state_dict", "model", "teacher", "student")
 WRAPPER_PREFIXES = (
     "module.",
     "_orig_mod.",

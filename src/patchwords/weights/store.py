@@ -21,6 +21,7 @@ from patchwords.weights.formats import WeightsFormat
 from patchwords.weights.google import read_google, write_google
 from patchwords.weights.huggingface import read_huggingface, write_huggingface
 from patchwords.weights.locate import WeightsLocation, locate_weights
+from patchwords.weights.meta import read_state_dict
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.safe_load import read_npz, save_npz
 from patchwords.weights.timm import read_timm, write_timm
@@ -80,8 +81,10 @@ def read_weights(
         loaded = read_huggingface(place.path)
     elif place.kind == "google":
         loaded = read_google(read_npz(place.path), place.name)
-    else:  # only a file by itself needs to be told
-        loaded = read_timm(place.path, (architecture or place.name) if place.alone else None)
+    elif place.alone:  # a file by itself needs to be told
+        loaded = read_state_dict(place.path, place.name, architecture)
+    else:
+        loaded = read_timm(place.path)
     stored = loaded.architecture
     if architecture is None or stored is None or architecture == stored:
         return loaded

@@ -59,12 +59,13 @@ def list_part_memory(config: ModelConfig) -> Iterator[PartMemory]:
     values = config.tokens * config.width
     pixels = config.channels * grid_area(config.image_size)
     # The features of a trunk are kept by its end.
-    yield PartMemory("embedding", float32=0 if config.trunk else pixels)
+    before_norm = values if config.pre_norm else 0
+    yield PartMemory("embedding", float32=before_norm + (0 if config.trunk else pixels))
     yield PartMemory("positions")
     for layer in range(config.layers):
         branches = _branch(config, _mixer(config, layer)), _branch(config, _mlp(config))
         yield from branches if layer < config.layers - 1 else _drop_unread(config, *branches)
-    yield PartMemory("last norm", float32=2 * values)
+    yield PartMemory("last norm", float32=0 if config.pool_norm else 2 * values)
     if config.classifier == "map":
         yield PartMemory("attention pooling", kept=2 * values)  # keys and values
     yield PartMemory("head")
@@ -200,18 +201,25 @@ def _branch(config: ViTConfig, inner: PartMemory) -> PartMemory:
     values = config.tokens * config.width
     return replace(
         inner,
-        kept=inner.kept + (values if config.dropout else 0),
+        # LayerScale keeps what it multiplies.
+        kept=inner.kept
+        + (values if config.dropout else 0)
+        + (values if config.layer_scale is not None else 0),
         float32=inner.float32 + values,  # the residual stream is not cut to 16 bits
     )
 
 
 def _mlp(config: ViTConfig) -> PartMemory:
-    """Two dense layers: what they take, and the hidden layer before and after GELU."""
+    """Two dense layers: what they take, and the hidden layer before and after GELU.
+
+    A gated MLP keeps both halves of fc1, the gate after silu, and their product.
+    """
     width, hidden = config.width, config.mlp_width
     masks = hidden if config.dropout else 0
+    inside = 4 * hidden if config.swiglu else 2 * hidden
     return PartMemory(
         "MLP",
-        kept=config.tokens * (width + 2 * hidden + masks),
+        kept=config.tokens * (width + inside + masks),
         at_work=config.tokens * 2 * (width + hidden),
     )
 
@@ -266,9 +274,13 @@ def _axial_attention(config: ViTConfig, layer: int) -> PartMemory:
 
 
 def _dense_attention(config: ViTConfig) -> PartMemory:
-    """The input, q, k, v, and what goes into `proj`; a fused kernel keeps no weights."""
+    """The input, q, k, v, and what goes into `proj`; a fused kernel keeps no weights.
+
+    Norms of q and k keep what they take.
+    """
     values = config.tokens * config.width
-    return PartMemory("attention", kept=5 * values, at_work=2 * values)
+    kept = (7 if config.qk_norm else 5) * values
+    return PartMemory("attention", kept=kept, at_work=2 * values)
 
 
 def _relative(config: ViTConfig, part: PartMemory, keys: int) -> PartMemory:

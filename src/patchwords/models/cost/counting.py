@@ -8,7 +8,7 @@ norms, softmax, GELU, pooling and sums are left out, as is usual: they are below
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, cast
@@ -127,18 +127,26 @@ def list_part_modules(model: Model) -> Iterator[PartModules]:
         norm = () if model.norm is None else (model.norm,)
         yield PartModules("head", (*norm, model.head))
         return
-    class_token = () if model.class_token is None else (model.class_token,)
-    yield PartModules("embedding", (model.patch_embed,), class_token)
+    tokens = (model.class_token, model.distillation_token, model.registers)
+    pre_norm = () if model.pre_norm is None else (model.pre_norm,)
+    yield PartModules("embedding", (model.patch_embed, *pre_norm), drop_absent(tokens))
     yield PartModules("positions", (model.positions,))
     for block in cast(list[Block], model.encoder.blocks):
-        yield PartModules(model.config.mixer_traits.label, (block.norm1, block.mixer))
-        yield PartModules("MLP", (block.norm2, block.mlp))
+        scales = (drop_absent((scale,)) for scale in (block.layer_scale1, block.layer_scale2))
+        label = model.config.mixer_traits.label
+        yield PartModules(label, (block.norm1, block.mixer), next(scales))
+        yield PartModules("MLP", (block.norm2, block.mlp), next(scales))
     yield PartModules("last norm", (model.encoder.norm,))
     head = model.head
     if head.pool is not None:
         yield PartModules("attention pooling", (head.pool,))
-    tanh = () if head.representation is None else (head.representation,)
-    yield PartModules("head", (*tanh, head.linear))
+    parts = (head.norm, head.representation, head.linear, head.distillation)
+    yield PartModules("head", tuple(part for part in parts if part is not None))
+
+
+def drop_absent(values: Iterable[Tensor | None]) -> tuple[Tensor, ...]:
+    """Keep the values that are there."""
+    return tuple(value for value in values if value is not None)
 
 
 def count_saved_values(config: ViTConfig, layer: int) -> int:

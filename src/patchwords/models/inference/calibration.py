@@ -10,11 +10,14 @@ from typing import cast
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from patchwords.errors import ConfigError
 from patchwords.models.attention import Attention, attend
 from patchwords.models.build import Model
-from patchwords.models.inference.packed import is_plain_block
+from patchwords.models.config import ViTConfig
+from patchwords.models.inference.packed import fold_layer_scale, is_plain_block
+from patchwords.models.layers import MLP
 from patchwords.models.vit import Block, ViT
 
 # "blocks.{i}.{name}" -> [D], the largest magnitude of each channel of norm1 and norm2 and of the
@@ -34,10 +37,17 @@ def check_quantisable(model: Model) -> ViT:
     ):
         config = model.config
         raise ConfigError(
-            f"int8 is for blocks of plain attention; this model has mixer {config.mixer!r} and "
-            f"position {config.position!r}: compute in bf16 or fp32"
+            f"int8 is for blocks of plain attention and GELU; this model has mixer {config.mixer!r} "
+            f"and position {config.position!r}{describe_unusual_parts(config)}: compute in bf16 or fp32"
         )
     return model
+
+
+def describe_unusual_parts(config: ViTConfig) -> str:
+    """Name the parts of a block that have no kernels in int8."""
+    parts = [name for name in ("qk_norm", "swiglu") if getattr(config, name)]
+    parts += ["QuickGELU"] if config.gelu == "quick" else []
+    return f", and {' and '.join(parts)}" if parts else ""
 
 
 @torch.inference_mode()
@@ -70,13 +80,13 @@ def collect_activation_ranges(model: Model, batches: Iterable[Tensor]) -> Activa
 
 def observe_block(block: Block, x: Tensor) -> tuple[Tensor, ActivationRanges]:
     """Compute a block's output for [B, T, D], and the tensors inside it (Eqs. 2-3)."""
-    attention, mlp = cast(Attention, block.mixer), block.mlp
+    attention, mlp = cast(Attention, block.mixer), cast(MLP, block.mlp)
     normed1 = block.norm1(x)
     gathered = attend(*attention.project(normed1)).transpose(1, 2).flatten(2)  # [B, T, D]
-    x = x + attention.proj(gathered)
+    x = x + linear(gathered, *fold_layer_scale(attention.proj, block.layer_scale1))
     normed2 = block.norm2(x)
     bent = mlp.gelu(mlp.fc1(normed2))  # [B, T, M]
-    return x + mlp.fc2(bent), {
+    return x + linear(bent, *fold_layer_scale(mlp.fc2, block.layer_scale2)), {
         "norm1": channel_magnitudes(normed1),
         "gathered": channel_magnitudes(gathered),
         "norm2": channel_magnitudes(normed2),

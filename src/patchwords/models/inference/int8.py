@@ -29,7 +29,12 @@ from patchwords.errors import ConfigError
 from patchwords.models.attention import Attention, attend
 from patchwords.models.build import Model
 from patchwords.models.inference.calibration import ActivationRanges, check_quantisable
-from patchwords.models.inference.packed import pack_for_inference, supports_packed_linear
+from patchwords.models.inference.packed import (
+    fold_layer_scale,
+    pack_for_inference,
+    supports_packed_linear,
+)
+from patchwords.models.layers import MLP
 from patchwords.models.vit import Block, ViT
 
 ZERO_POINT = 128  # of signed activations
@@ -87,23 +92,25 @@ class QuantisedBlock(nn.Module):
 
     def __init__(self, block: Block, ranges: ActivationRanges, dtype: torch.dtype) -> None:
         super().__init__()
-        attention, mlp = cast(Attention, block.mixer), block.mlp
+        attention, mlp = cast(Attention, block.mixer), cast(MLP, block.mlp)
         self.dtype, self.gives = dtype, dtype
-        self.heads, self.gelu = attention.heads, mlp.gelu.approximate
-        qkv, proj = attention.qkv, attention.proj
+        self.heads, self.gelu = attention.heads, cast(nn.GELU, mlp.gelu).approximate
+        qkv = attention.qkv
+        proj, proj_bias = fold_layer_scale(attention.proj, block.layer_scale1)
+        fc2, fc2_bias = fold_layer_scale(mlp.fc2, block.layer_scale2)
         smooth1, scale1 = smooth_scales(ranges["norm1"], qkv.weight)
         smooth2, scale2 = smooth_scales(ranges["norm2"], mlp.fc1.weight)
-        smooth, scale = smooth_scales(ranges["gathered"], proj.weight)
+        smooth, scale = smooth_scales(ranges["gathered"], proj)
         self.norm1 = ScaledLayerNorm(block.norm1, smooth1 * scale1)
         self.norm2 = ScaledLayerNorm(block.norm2, smooth2 * scale2)
         ones = torch.ones_like(smooth)
         rows = torch.cat([ones, ones, 1 / (smooth * scale)])  # [3 D]: those of v in units of `proj`
         self.qkv = Int8Linear(qkv.weight * smooth1 * rows[:, None], qkv.bias * rows, scale1)
-        self.proj = Int8Linear(proj.weight * smooth, proj.bias, scale)
+        self.proj = Int8Linear(proj * smooth, proj_bias, scale)
         least, greatest = ranges["gelu"].tolist()
         unit = max(greatest - least, MIN_MAGNITUDE) / 255  # of what GELU gives to fc2
         self.fc1 = Int8Linear(mlp.fc1.weight * smooth2, mlp.fc1.bias, scale2)
-        self.fc2 = Int8Linear(mlp.fc2.weight, mlp.fc2.bias, unit, round(-least / unit))
+        self.fc2 = Int8Linear(fc2, fc2_bias, unit, round(-least / unit))
 
     def forward(self, x: Tensor, grid: tuple[int, int], num_queries: int | None = None) -> Tensor:
         """Compute the block's output for [B, T, D]: [B, T, D], or [B, F, D] with `num_queries`."""

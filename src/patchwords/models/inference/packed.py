@@ -1,8 +1,8 @@
 """Trained models with faster kernels on a CPU, and the same answers.
 
 `pack_for_inference` gives a copy whose weights lie as oneDNN wants them, packed once and not at every
-call; the dense layers take in what follows them (GELU, the sum with the residual stream), and
-convolutions have their weights standardised once. models/vit.py, models/attention.py and
+call; the dense layers take in what follows them (GELU, LayerScale, the sum with the residual
+stream), and convolutions have their weights standardised once. models/vit.py, models/attention.py and
 models/resnet/trunk.py compute the same and remain what is trained.
 
 Sizes: B batch, T tokens, F first tokens, D width, K heads, Dh head width, M MLP width.
@@ -19,6 +19,7 @@ from torch.nn.functional import layer_norm
 
 from patchwords.models.attention import Attention, attend
 from patchwords.models.build import Model
+from patchwords.models.layers import MLP
 from patchwords.models.resnet.trunk import StdConv, standardise_weight
 from patchwords.models.vit import Block, Encoder, ViT
 
@@ -71,10 +72,19 @@ def is_cpu_float32(parameter: Tensor) -> bool:
 
 
 def is_plain_block(module: nn.Module) -> bool:
-    """Return whether a module is a block with plain attention."""
+    """Return whether a module is a block with plain attention and a plain MLP."""
     if not isinstance(module, Block) or type(module.attention) is not Attention:
         return False
-    return module.attention.relative is None
+    if not isinstance(module.mlp, MLP) or not isinstance(module.mlp.gelu, nn.GELU):
+        return False
+    return module.attention.relative is None and module.attention.q_norm is None
+
+
+def fold_layer_scale(linear: nn.Linear, scale: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Fold a factor of each output into the weight and the bias of a dense layer."""
+    if scale is None:
+        return linear.weight, linear.bias
+    return linear.weight * scale[:, None], linear.bias * scale
 
 
 def standardises_weight(module: nn.Module) -> bool:
@@ -136,11 +146,13 @@ class PackedBlock(nn.Module):
         super().__init__()
         attention, mlp = block.mixer, block.mlp
         assert isinstance(attention, Attention)
+        assert isinstance(mlp, MLP)
+        assert isinstance(mlp.gelu, nn.GELU)
         self.dtype, self.heads = dtype, attention.heads
         self.qkv = PackedLinear(attention.qkv.weight, attention.qkv.bias, dtype)
-        self.proj = PackedLinear(attention.proj.weight, attention.proj.bias, dtype)
+        self.proj = PackedLinear(*fold_layer_scale(attention.proj, block.layer_scale1), dtype)
         self.fc1 = PackedLinear(mlp.fc1.weight, mlp.fc1.bias, dtype)
-        self.fc2 = PackedLinear(mlp.fc2.weight, mlp.fc2.bias, dtype)
+        self.fc2 = PackedLinear(*fold_layer_scale(mlp.fc2, block.layer_scale2), dtype)
         self.gelu = mlp.gelu.approximate
         self.norm1, self.norm2 = block.norm1, block.norm2
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from patchwords.errors import ConfigError
 from patchwords.models.config import ViTConfig
-from patchwords.models.layers import GELU_APPROXIMATE, Dropout
+from patchwords.models.layers import Dropout, make_gelu
 from patchwords.models.mixers import MIXERS
 from patchwords.models.mixers.mixer import Mixer
 
@@ -30,7 +30,7 @@ class TokenMLP(Mixer):
         self.config = config
         hidden = config.width // 2
         self.fc1 = nn.Linear(config.patches, hidden)
-        self.gelu = nn.GELU(GELU_APPROXIMATE[config.gelu])
+        self.gelu = make_gelu(config.gelu)
         self.dropout1 = Dropout(config.dropout)
         self.fc2 = nn.Linear(hidden, config.patches)
 

@@ -31,10 +31,11 @@ WEIGHT_DECAY_RULES = {  # pattern of full parameter names -> whether weight deca
     r"trunk\.(.+\.)?(shortcut_)?norm\d?\.(weight|bias)": False,
     r"trunk\.(.+\.)?(rows|columns)\.qkv\.weight": True,
     r"trunk\.(.+\.)?(rows|columns)\.(qkv\.bias|relative)": False,
-    r"norm\.(weight|bias)": False,  # a ResNet's last
+    r"(pre_)?norm\.(weight|bias)": False,  # a ResNet's last; CLIP's first
     r"embed\.weight": True,
     r"embed\.bias": False,
-    r"class_token|positions\.\w+": False,
+    r"class_token|distillation_token|registers|positions\.\w+": False,
+    r"encoder\.blocks\.\d+\.layer_scale[12]": False,
     r"encoder\.(.+[._])?norm\d?\.(weight|bias)": False,
     r"encoder\.blocks\.\d+\.mlp\.\w+\.weight": True,
     r"encoder\.blocks\.\d+\.mlp\.\w+\.bias": False,
@@ -45,8 +46,9 @@ WEIGHT_DECAY_RULES = {  # pattern of full parameter names -> whether weight deca
     r"head\.pool\.norm\.(weight|bias)": False,
     r"head\.pool\.(?!norm)(\w+\.)*\w+\.weight": True,
     r"head\.pool\.(?!norm)(\w+\.)*\w+\.bias": False,
-    r"head\.(representation|linear)\.weight": True,
-    r"head\.(representation|linear)\.bias": False,
+    r"head\.norm\.(weight|bias)": False,
+    r"head\.(representation|linear|distillation)\.weight": True,
+    r"head\.(representation|linear|distillation)\.bias": False,
     r"mask_token": False,
     r"prediction\.weight": True,
     r"prediction\.bias": False,
@@ -78,7 +80,10 @@ def find_layer_index(name: str, config: ModelConfig) -> int:
     if unit and isinstance(config, ResNetConfig):
         stage, position = int(unit.group(1)), int(unit.group(2))
         return sum(config.trunk.units[:stage]) + position + 1
-    before = ("trunk.", "embed.", "class_token", "positions.", "mask_token")
+    before = (
+        *("trunk.", "embed.", "class_token", "distillation_token", "registers"),
+        *("positions.", "pre_norm.", "mask_token"),
+    )
     return 0 if name.startswith(before) else config.layers + 1
 
 

@@ -187,6 +187,8 @@ def list_vit_obstacles(config: ViTConfig) -> list[tuple[bool, str]]:
             f"position {config.position!r} at {config.position_at!r}, it has '1d' at the stem "
             "(and big_vision 'sincos2d')",
         ),
+        (config.classifier == "token+gap", "classifier 'token+gap', it has one pooling"),
+        (bool(config.later_parts), f"{' and '.join(config.later_parts)}, it has none such"),
         (config.gelu != "tanh", f"gelu {config.gelu!r}, its GELU is the tanh approximation"),
         (config.norm_eps != 1e-6, f"norm_eps {config.norm_eps:g}, its LayerNorm has 1e-06"),
         (

@@ -1,4 +1,4 @@
-"""Hugging Face's transformers, read and written: folders of ViT and BiT.
+"""Hugging Face's transformers, read and written: folders of ViTs (families.py) and BiT.
 
     folder/
       config.json                sizes, numerics, labels
@@ -10,10 +10,11 @@ Only what gives the same logits is read or written; all else is refused by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from patchwords.errors import ConfigError, WeightsError
@@ -41,6 +42,7 @@ from patchwords.weights.convert import (
 from patchwords.weights.huggingface import names
 from patchwords.weights.huggingface.config import (
     PROCESSOR_FILE,
+    VIT_CONFIG_FIELDS,
     bit_config_from_huggingface,
     bit_config_to_huggingface,
     parse_processor_size,
@@ -49,14 +51,22 @@ from patchwords.weights.huggingface.config import (
     vit_config_from_huggingface,
     vit_config_to_huggingface,
 )
+from patchwords.weights.huggingface.families import (
+    ARCHITECTURES,
+    FAMILIES,
+    Family,
+    choose_family,
+    make_family_config,
+    make_tower_shapes,
+    read_family_config,
+    refuse_task_model,
+    restore_tower_shapes,
+)
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.safe_load import format_first_line
 
+MAX_NAMES_SHOWN = 4
 REFUSED_MODEL_TYPES = {
-    "deit": (
-        "its distillation token takes part in attention, and ours have none; the DeiT trained "
-        "without it (facebook/deit-base-patch16-224) is a ViT and can be read"
-    ),
     "vit-hybrid": (
         "transformers dropped it in version 5; timm has the same weights: "
         "vit_base_r50_s16_384.orig_in21k_ft_in1k"
@@ -67,14 +77,20 @@ REFUSED_MODEL_TYPES = {
 def read_huggingface(folder: Path) -> LoadedWeights:
     """Read a ViT or BiT that transformers saved. Raises WeightsError in one line."""
     table = read_json_table(folder / CONFIG_FILE)
-    kind = table.get("model_type")
-    if kind not in ("vit", "bit"):
-        why = REFUSED_MODEL_TYPES.get(str(kind), "only vit and bit are the paper's models")
-        raise WeightsError(f"{folder / CONFIG_FILE}: model_type {kind!r} cannot be read: {why}")
+    kind = str(table.get("model_type"))
+    if kind not in ("vit", "bit", *FAMILIES):
+        known = ", ".join(("vit", "bit", *FAMILIES))
+        why = REFUSED_MODEL_TYPES.get(kind, f"known are {known}")
+        raise WeightsError(
+            f"{folder / CONFIG_FILE}: model_type {table.get('model_type')!r} cannot be read: {why}"
+        )
     processor = folder / PROCESSOR_FILE
     images = read_json_table(processor) if processor.is_file() else None
-    tensors = names.restore_published_names(read_tensors(folder), kind)
+    tensors = read_tensors(folder)
     try:
+        if kind in FAMILIES:
+            return read_huggingface_family(kind, table, images, tensors, folder)
+        tensors = names.restore_published_names(tensors, (f"{kind}.",), names.NEWER_NAMES)
         read = read_huggingface_vit if kind == "vit" else read_huggingface_bit
         return read(table, images, tensors, folder)
     except ConfigError as error:
@@ -109,6 +125,68 @@ def read_huggingface_vit(
     if "head.linear.weight" not in weights:
         more.append(add_missing_classifier(weights, len(labels)))
     return assemble_loaded_weights(config, weights, labels, images, [*notes, *more], source)
+
+
+def read_huggingface_family(
+    kind: str,
+    table: Mapping[str, Any],
+    images: Mapping[str, Any] | None,
+    tensors: Mapping[str, Tensor],
+    source: Path,
+) -> LoadedWeights:
+    """Read one of FAMILIES, with its own classifier or without."""
+    family = FAMILIES[kind]
+    pairs, newer = family.names, choose_newer_names(family)
+    if pairs is names.DINOV2_NAMES:
+        pairs = (*pairs, *names.SWIGLU_NAMES)
+    tensors = names.restore_published_names(tensors, family.prefixes, newer)
+    refuse_task_model(kind, tensors)
+    weights, notes = rename_huggingface_tensors(restore_tower_shapes(tensors), pairs, source)
+    weights, unbiased = names.join_qkv(weights)
+    if unbiased:
+        notes.append("query, key and value had no biases: they start from zero")
+    for parameter in ("weight", "bias"):
+        if weights.pop(f"head.representation.{parameter}", None) is not None and (
+            parameter == "weight"
+        ):
+            notes.append("the pooler is left out: features are those before it")
+    labels = read_huggingface_labels(table, weights)
+    if "head.linear.weight" not in weights:
+        notes.append(add_missing_classifier(weights, len(labels)))
+    if kind == "deit" and "head.distillation.weight" not in weights:
+        for parameter in ("weight", "bias"):
+            like = weights[f"head.linear.{parameter}"]
+            weights[f"head.distillation.{parameter}"] = torch.zeros_like(like)
+    config = read_family_config(kind, table, weights, len(labels))
+    if images is None and family.processor:
+        notes.append(f"{source} has no {PROCESSOR_FILE}: images are made as is usual for {kind}")
+        images = make_usual_processor(family.processor, config.image_size)
+    return assemble_loaded_weights(config, weights, labels, images, notes, source)
+
+
+def choose_newer_names(family: Family) -> Sequence[tuple[str, str]]:
+    """Choose the names that transformers 5 has for a family in memory."""
+    if family.names is names.DINOV2_NAMES:
+        return names.NEWER_DINOV2_NAMES
+    return names.NEWER_NAMES if family.fields is VIT_CONFIG_FIELDS else ()
+
+
+def make_usual_processor(
+    processor: Mapping[str, Any], image_size: tuple[int, int]
+) -> dict[str, Any]:
+    """Make the image processor of a family for this image size.
+
+    A processor that crops takes 224 of 256 pixels (7/8), but CLIP's takes the whole short side.
+    """
+    kind = str(processor.get("image_processor_type", ""))
+    height, width = image_size
+    if kind.startswith("Siglip") or height != width:
+        return {**processor, "size": [height, width]}
+    side = height if kind.startswith("CLIP") else round(height * 8 / 7)
+    crop: dict[str, Any] = {"do_center_crop": True, "resample": 3, "crop_size": height}
+    if not kind:
+        crop["image_processor_type"] = "BitImageProcessor"
+    return {**processor, **crop, "size": {"shortest_edge": side}}
 
 
 def read_huggingface_bit(
@@ -146,7 +224,14 @@ def rename_huggingface_tensors(
             f"{source}: {strange[0]} ({len(strange)} in all such) is no part of the model that "
             f"{CONFIG_FILE} describes"
         )
-    return weights, [f"left out: {', '.join(unknown)}"] if unknown else []
+    return weights, [f"left out: {format_names(unknown)}"] if unknown else []
+
+
+def format_names(unknown: list[str]) -> str:
+    """List the first names, and say how many more there are."""
+    more = len(unknown) - MAX_NAMES_SHOWN
+    first = ", ".join(unknown[:MAX_NAMES_SHOWN])
+    return f"{first} and {more} more" if more > 0 else first
 
 
 def read_huggingface_labels(
@@ -188,6 +273,17 @@ def assemble_loaded_weights(
     )
 
 
+def rename_to_family(
+    kind: str, weights: Mapping[str, Tensor], config: ViTConfig
+) -> dict[str, Tensor]:
+    """Rename tensors to those of a family's files; a head that it has not is left out."""
+    pairs = FAMILIES[kind].names
+    if config.swiglu:
+        pairs = (*names.SWIGLU_NAMES, *pairs)
+    tensors, _ = rename_tensors(names.split_qkv(weights), pairs)
+    return make_tower_shapes(tensors)
+
+
 def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a folder for transformers' Auto classes and pipeline; return notes for the user.
 
@@ -197,7 +293,16 @@ def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
     config = model.config
     weights: dict[str, Tensor] = dict(model.state_dict())
     notes: list[str] = []
-    if isinstance(config, ViTConfig):
+    if isinstance(config, ViTConfig) and (kind := choose_family(config)) is not None:
+        check_preprocess_size(preprocess, config)
+        headed = bool(weights["head.linear.weight"].any())
+        table, prefix = make_family_config(kind, config, headed), FAMILIES[kind].prefixes[0]
+        tensors = rename_to_family(kind, weights, config)
+        if table["architectures"][0] == ARCHITECTURES[kind][1]:
+            tensors = {key: value for key, value in tensors.items() if "classifier" not in key}
+            prefix = "" if prefix != "vision_model." else prefix
+            notes.append("the head is all zero and is left out")
+    elif isinstance(config, ViTConfig):
         table, prefix = vit_config_to_huggingface(config), "vit."
         check_preprocess_size(preprocess, config)
         tensors, _ = rename_tensors(names.split_qkv(weights), names.VIT_NAMES)
@@ -211,8 +316,7 @@ def write_huggingface(pretrained: Pretrained, folder: Path) -> list[str]:
         "dtype": str(weights["head.linear.weight"].dtype).removeprefix("torch."),
     }
     inside = {
-        name if name.startswith("classifier") else prefix + name: value
-        for name, value in tensors.items()
+        name if "classifier" in name else prefix + name: value for name, value in tensors.items()
     }
     write_tensors(
         folder, inside, {CONFIG_FILE: table, PROCESSOR_FILE: preprocess_to_huggingface(preprocess)}

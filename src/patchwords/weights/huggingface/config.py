@@ -1,4 +1,4 @@
-"""Configs of transformers' ViT and BiT, converted from and to ours.
+"""Configs of transformers' ViT and BiT, converted from and to ours; later ViTs: families.py.
 
 What a file leaves out is what transformers takes then (models/vit/configuration_vit.py and
 models/bit/configuration_bit.py, version 5.23).
@@ -29,6 +29,7 @@ GELU_BY_HIDDEN_ACT = {
     "gelu_pytorch_tanh": "tanh",
     "gelu_new": "tanh",
     "gelu_fast": "tanh",
+    "quick_gelu": "quick",
 }
 VIT_CONFIG_FIELDS = {  # theirs -> ours
     "hidden_size": "width",
@@ -123,6 +124,7 @@ def vit_config_to_huggingface(config: ViTConfig) -> dict[str, Any]:
                 config.representation_size is not None,
                 "its classifier has no tanh layer below; fine-tuning drops it (Sec. 3.2)",
             ),
+            (bool(config.later_parts), f"it has no {' and no '.join(config.later_parts)}"),
         ),
     )
     return {
@@ -255,7 +257,8 @@ def format_image_size(sides: Sequence[int]) -> int | list[int]:
 #
 # ViTImageProcessor squashes the image to a size; BitImageProcessor resizes the short side and cuts
 # the centre out. Pixels are rescaled, then normalised: (x * factor - mean) / std.
-# Source: image_processing_backends.py and models/{vit,bit,deit}/image_processing_*.py, version 5.23.
+# Source: image_processing_backends.py and models/{vit,bit,deit,clip,siglip}/image_processing_*.py,
+# version 5.23.
 
 
 PROCESSOR_FILE = "preprocessor_config.json"
@@ -264,6 +267,10 @@ INTERPOLATION_BY_RESAMPLE: dict[int, Interpolation] = {
     3: "bicubic",
 }  # Pillow's numbers
 HALF_RGB = [0.5, 0.5, 0.5]
+CLIP_STATISTICS = {
+    "image_mean": [0.48145466, 0.4578275, 0.40821073],
+    "image_std": [0.26862954, 0.26130258, 0.27577711],
+}
 # What each class does where its file is silent.
 PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {
     "ViT": {"size": 224, "resample": 2, "image_mean": HALF_RGB, "image_std": HALF_RGB},
@@ -280,9 +287,16 @@ PROCESSOR_DEFAULTS: dict[str, dict[str, Any]] = {
         "crop_size": 224,
         "do_center_crop": True,
         "resample": 3,
-        "image_mean": [0.48145466, 0.4578275, 0.40821073],  # CLIP's
-        "image_std": [0.26862954, 0.26130258, 0.27577711],
+        **CLIP_STATISTICS,
     },
+    "CLIP": {
+        "size": {"shortest_edge": 224},
+        "crop_size": 224,
+        "do_center_crop": True,
+        "resample": 3,
+        **CLIP_STATISTICS,
+    },
+    "Siglip": {"size": 224, "resample": 3, "image_mean": HALF_RGB, "image_std": HALF_RGB},
 }
 
 
@@ -299,7 +313,9 @@ def preprocess_from_huggingface(
     if kind not in PROCESSOR_DEFAULTS:
         notes.append(f"preprocessing by {kind} is read as if it were that of ViT")
     told = {**PROCESSOR_DEFAULTS.get(kind, PROCESSOR_DEFAULTS["ViT"]), **table}
-    if kind == "Bit" and isinstance(told["size"], int):  # a single number of old was the short side
+    if kind in ("Bit", "CLIP") and isinstance(
+        told["size"], int
+    ):  # a single number of old was the short side
         told["size"] = {"shortest_edge": told["size"]}
     mean, std = read_mean_std(told, channels)
     resample = told["resample"]

@@ -10,7 +10,6 @@ Sizes: T tokens, D width.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from patchwords.weights.convert import (
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.safe_load import format_first_line
 from patchwords.weights.timm import names
+from patchwords.weights.timm.architectures import get_architecture_args, resolve_timm_architecture
 from patchwords.weights.timm.config import (
     has_half_pixel_margin,
     infer_timm_image_size,
@@ -51,13 +51,9 @@ from patchwords.weights.timm.config import (
     preprocess_from_timm,
     preprocess_to_timm,
     resnet_config_from_timm,
-    resolve_timm_architecture,
     vit_config_from_timm,
 )
 from patchwords.weights.timm.defaults import default_pretrained_cfg
-
-LAYER_SCALE_PATTERN = re.compile(r"blocks\.(\d+)\.(?:ls([12])\.gamma|gamma_([12]))")
-LAYER_SCALE_PROJECTIONS = {"1": "attn.proj", "2": "mlp.fc2"}  # the last projection of each branch
 
 
 def read_timm(path: Path, architecture: str | None = None) -> LoadedWeights:
@@ -87,12 +83,12 @@ def read_timm_state_dict(
     """Convert a state dict; `table` is config.json, and may be empty."""
     pretrained = table.get("pretrained_cfg") or table
     cfg = {**default_pretrained_cfg(name), **pretrained}
-    args = {**{"global_pool": table.get("global_pool")}, **(table.get("model_args") or {})}
+    args = {"global_pool": table.get("global_pool"), **(table.get("model_args") or {})}
     heads, size = resolve_timm_architecture(name)
     size = infer_timm_image_size(args, cfg, size)
-    unscaled, notes = fold_layer_scale(tensors)
-    pairs = names.RESNET_NAMES if heads is None else choose_vit_names(unscaled)
-    weights, unknown = rename_tensors(unscaled, reverse_pairs(pairs))
+    notes: list[str] = []
+    pairs = names.RESNET_NAMES if heads is None else choose_vit_names(tensors)
+    weights, unknown = rename_tensors(tensors, reverse_pairs((*pairs, *names.OLDER_NAMES)))
     if unknown:
         raise WeightsError(
             f"{source} cannot be read: {unknown[0]} is {names.describe_unsupported_part(unknown[0])}"
@@ -100,20 +96,17 @@ def read_timm_state_dict(
     labels = read_timm_labels(table, cfg)
     if "head.linear.weight" not in weights:
         notes.append(add_missing_classifier(weights, len(labels) or DEFAULT_NUM_CLASSES))
+    if "distillation_token" in weights and "head.distillation.weight" not in weights:
+        for parameter in ("weight", "bias"):
+            like = weights[f"head.linear.{parameter}"]
+            weights[f"head.distillation.{parameter}"] = torch.zeros_like(like)
     weights["head.linear.weight"] = weights["head.linear.weight"].flatten(1)  # BiT's is 1x1
     config: ModelConfig
     if heads is None:
         config = resnet_config_from_timm(weights, size)
     else:
-        config = vit_config_from_timm(weights, heads, size, args)
+        config = vit_config_from_timm(weights, heads, size, get_architecture_args(name) | args)
         notes += add_missing_qkv_biases(weights, config)
-        table_rows = weights.get("positions.table")  # [1, T or N, D]
-        if (
-            table_rows is not None
-            and config.num_prefix_tokens
-            and table_rows.shape[1] == config.patches
-        ):
-            weights["positions.table"] = prepend_class_token_row(table_rows)
     preprocess, more = preprocess_from_timm(cfg, config.image_size, config.channels)
     if len(labels) != config.num_classes:
         if labels:
@@ -150,22 +143,6 @@ def choose_vit_names(tensors: Mapping[str, Tensor]) -> NamePairs:
     )
 
 
-def fold_layer_scale(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
-    """Fold LayerScale into the projection before it: its rows times the factor."""
-    folded = {
-        name: value for name, value in tensors.items() if not LAYER_SCALE_PATTERN.fullmatch(name)
-    }
-    if len(folded) == len(tensors):
-        return folded, []
-    for name, gamma in tensors.items():
-        if match := LAYER_SCALE_PATTERN.fullmatch(name):
-            block, new, old = match.groups()
-            projection = f"blocks.{block}.{LAYER_SCALE_PROJECTIONS[new or old]}"
-            folded[f"{projection}.weight"] = folded[f"{projection}.weight"] * gamma[:, None]
-            folded[f"{projection}.bias"] = folded[f"{projection}.bias"] * gamma
-    return folded, ["LayerScale is folded into the projections before it: the same function"]
-
-
 def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> list[str]:
     """Add zero biases of query, key and value where they are absent: the same function."""
     absent = False
@@ -175,11 +152,6 @@ def add_missing_qkv_biases(weights: dict[str, Tensor], config: ViTConfig) -> lis
             weights[f"{name}.bias"] = weights[f"{name}.weight"].new_zeros(3 * config.width)
             absent = True
     return ["query, key and value had no biases: they start from zero"] if absent else []
-
-
-def prepend_class_token_row(table: Tensor) -> Tensor:
-    """Add a zero position for the class token: [1, N, D] -> [1, T, D] (no_embed_class)."""
-    return torch.cat([table.new_zeros(1, 1, table.shape[2]), table], dim=1)
 
 
 def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[str, ...]:
@@ -195,6 +167,24 @@ def read_timm_labels(table: Mapping[str, Any], cfg: Mapping[str, Any]) -> tuple[
     return tuple(str(key) for key in keys)
 
 
+def fold_class_position(
+    weights: dict[str, Tensor], config: ViTConfig
+) -> tuple[ViTConfig, list[str]]:
+    """Add the class token's position to the token where timm has a place for neither.
+
+    timm gives all prefix tokens positions, or none; next to registers, which have none, the class
+    token has none either.
+    """
+    positioned = config.has_class_token and config.class_position
+    table = weights.get("positions.table")  # [1, 1 + N, D]
+    if not config.registers or not positioned or table is None or config.distillation:
+        return config, []
+    weights["class_token"] = weights["class_token"] + table[:, :1]
+    weights["positions.table"] = table[:, 1:]
+    note = "the class token's position is added to the token: with registers timm has none for it"
+    return config.with_settings(class_position=False), [note]
+
+
 def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
     """Write a folder for timm.create_model("local-dir:FOLDER", pretrained=True), or for the hub.
 
@@ -208,6 +198,8 @@ def write_timm(pretrained: Pretrained, folder: Path) -> list[str]:
         weights, trunk, notes = rescale_to_epsilon_1e8(weights, config.trunk)
         config = config.with_settings(trunk=trunk)
     if isinstance(config, ViTConfig):
+        config, more = fold_class_position(weights, config)
+        notes += more
         name, args = make_vit_model_args(config)
         check_preprocess_size(preprocess, config)
         root_alone = isinstance(config.trunk, TrunkConfig) and not config.trunk.units

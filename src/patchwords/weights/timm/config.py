@@ -1,8 +1,7 @@
 """Configs of timm's models, converted from and to ours.
 
 The tensors tell most sizes; the name of the architecture tells the heads, which no shape shows,
-and by its place in a table that the model computes what ours does. Sources: the functions with
-@register_model in vision_transformer.py, deit.py, vision_transformer_hybrid.py and resnetv2.py.
+and by its place in a table that the model computes what ours does (architectures.py).
 """
 
 from __future__ import annotations
@@ -15,41 +14,15 @@ from typing import Any, Literal
 from torch import Tensor
 
 from patchwords.data.preprocess import Preprocess
-from patchwords.errors import ConfigError, WeightsError
 from patchwords.models.checks import to_height_width
 from patchwords.models.config import ViTConfig
 from patchwords.models.resnet.config import ROOT_WIDTH, ConvStemConfig, ResNetConfig, TrunkConfig
-from patchwords.models.zoo import resolve_model
 from patchwords.weights.convert import refuse_unsupported
+from patchwords.weights.timm.architectures import CLIP_NORM_EPS
 from patchwords.weights.timm.defaults import IMAGENET_MEAN, IMAGENET_STD
 
-# Architectures of the same arithmetic whose names are none of ours -> heads.
-HEADS_BY_ARCHITECTURE = {
-    "vit_medium_patch16_gap_240": 8,
-    "vit_medium_patch16_gap_256": 8,
-    "vit_medium_patch16_gap_384": 8,
-    "vit_betwixt_patch16_gap_256": 10,
-    "vit_base_patch16_gap_224": 16,
-    "vit_huge_patch14_gap_224": 16,
-    "vit_huge_patch16_gap_448": 16,
-    "vit_giant_patch16_gap_224": 16,
-    "vit_base_patch16_224_miil": 12,
-    "vit_base_patch32_plus_256": 14,
-    "vit_base_patch16_plus_240": 14,
-    "deit_tiny_patch16_224": 3,
-    "deit_small_patch16_224": 6,
-    "deit_base_patch16_224": 12,
-    "deit_base_patch16_384": 12,
-    "deit3_small_patch16_224": 6,
-    "deit3_small_patch16_384": 6,
-    "deit3_medium_patch16_224": 8,
-    "deit3_base_patch16_224": 12,
-    "deit3_base_patch16_384": 12,
-    "deit3_large_patch16_224": 16,
-    "deit3_large_patch16_384": 16,
-    "deit3_huge_patch14_224": 16,
-}
-GELU_BY_ACT_LAYER = {None: "erf", "gelu": "erf", "gelu_tanh": "tanh"}  # act_layer -> our gelu
+# act_layer -> our gelu
+GELU_BY_ACT_LAYER = {None: "erf", "gelu": "erf", "gelu_tanh": "tanh", "quick_gelu": "quick"}
 LAYER_NORM_NAMES = (None, "layernorm", "LayerNorm")  # norm_layer; its epsilon is 1e-6
 UNSUPPORTED_MODEL_ARGS = (
     "block_fn",
@@ -59,32 +32,20 @@ UNSUPPORTED_MODEL_ARGS = (
     "pool_include_prefix",
 )
 NORM_EPS = 1e-6  # of timm's own LayerNorm
+SWIGLU_ACT_LAYER = "silu"
+LAYER_SCALE = 1e-5  # initial value, where neither file nor name say it
 STANDARDISE: Literal["var+1e-8"] = "var+1e-8"  # of its hybrids and of its BiT
 GROUP_NORM_EPS = 1e-5
 
 
-def resolve_timm_architecture(architecture: str) -> tuple[int | None, tuple[int, int]]:
-    """Return heads (None: a ResNet) and image size of an architecture. Raises WeightsError."""
-    plain = architecture.rpartition("/")[2].partition(".")[0]
-    if plain in HEADS_BY_ARCHITECTURE:
-        size = int(plain.removesuffix("_miil").rsplit("_", 1)[1])
-        return HEADS_BY_ARCHITECTURE[plain], (size, size)
-    try:
-        config = resolve_model(architecture).config
-    except ConfigError as error:
-        raise WeightsError(
-            f"timm's {architecture!r} is not known to compute what ours does ({error})"
-        ) from error
-    return (config.heads if isinstance(config, ViTConfig) else None), config.image_size
-
-
-def check_model_args(args: Mapping[str, Any]) -> None:
+def check_model_args(args: Mapping[str, Any], swiglu: bool) -> None:
     """Refuse model_args that the tensors do not show and our models cannot follow."""
+    known = (None, SWIGLU_ACT_LAYER) if swiglu else GELU_BY_ACT_LAYER
     refuse_unsupported(
         "patchwords",
         (
             (
-                args.get("act_layer") not in GELU_BY_ACT_LAYER,
+                args.get("act_layer") not in known,
                 f"act_layer is {args.get('act_layer')!r}",
             ),
             (
@@ -106,7 +67,9 @@ def vit_config_from_timm(
     args: Mapping[str, Any],
 ) -> ViTConfig:
     """Infer the config of renamed tensors. Raises ConfigError or WeightsError."""
-    check_model_args(args)
+    hidden = weights["encoder.blocks.0.mlp.fc2.weight"].shape[1]  # M
+    swiglu = len(weights["encoder.blocks.0.mlp.fc1.weight"]) == 2 * hidden
+    check_model_args(args, swiglu)
     kernel = weights["embed.weight"]  # [D, C, P, P]
     trunk = None
     if "trunk.root.conv.weight" in weights:
@@ -118,40 +81,58 @@ def vit_config_from_timm(
         )
     first = weights["trunk.root.conv.weight" if trunk else "embed.weight"]
     layer = weights.get("head.representation.weight")  # [R, D]
-    return ViTConfig(
+    registers = weights.get("registers")  # [1, R, D]
+    scaled = "encoder.blocks.0.layer_scale1" in weights
+    config = ViTConfig(
         patch_size=kernel.shape[-1],
         width=len(kernel),
         depth=len(
             {parse_name_index(name, 2) for name in weights if name.startswith("encoder.blocks.")}
         ),
         heads=args.get("num_heads") or heads,
-        mlp_width=len(weights["encoder.blocks.0.mlp.fc1.weight"]),
+        mlp_width=hidden,
         image_size=image_size,
         channels=first.shape[1],
         num_classes=len(weights["head.linear.weight"]),
-        classifier=infer_timm_classifier(weights, args.get("global_pool")),  # type: ignore[arg-type]
+        classifier=infer_timm_classifier(weights, args),  # type: ignore[arg-type]
         representation_size=None if layer is None else len(layer),
-        gelu=GELU_BY_ACT_LAYER[args.get("act_layer")],  # type: ignore[arg-type]
-        norm_eps=NORM_EPS,
+        gelu="erf" if swiglu else GELU_BY_ACT_LAYER[args.get("act_layer")],  # type: ignore[arg-type]
+        norm_eps=args.get("norm_eps") or NORM_EPS,
         dropout=args.get("proj_drop_rate") or 0.0,
         drop_path=args.get("drop_path_rate") or 0.0,
         position="1d" if "positions.table" in weights else "none",
         resize="bicubic-antialias",
         trunk=trunk,
+        class_token="class_token" in weights,
+        registers=0 if registers is None else registers.shape[1],
+        distillation="distillation_token" in weights,
+        layer_scale=(args.get("init_values") or LAYER_SCALE) if scaled else None,
+        pool_norm="head.norm.weight" in weights,
+        pre_norm="pre_norm.weight" in weights,
+        patch_bias="embed.bias" in weights,
+        qk_norm="encoder.blocks.0.attention.q_norm.weight" in weights,
+        swiglu=swiglu,
     )
+    table = weights.get("positions.table")  # [1, rows, D]
+    if table is not None and table.shape[1] == config.patches:  # no_embed_class
+        return replace(config, class_position=False)
+    return config
 
 
-def infer_timm_classifier(weights: Mapping[str, Tensor], pool: str | None) -> str:
+def infer_timm_classifier(weights: Mapping[str, Tensor], args: Mapping[str, Any]) -> str:
     """Return our classifier. Raises WeightsError for a pooling that we lack."""
+    pool = args.get("global_pool")
     with_token, with_map = "class_token" in weights, "head.pool.probe" in weights
-    pooling = "token" if with_token else "map" if with_map else "gap"
+    normed = "head.norm.weight" in weights
+    pooling = "map" if with_map else "token" if with_token and not normed else "gap"
     means = {"avg": "gap"}.get(pool or pooling, pool or pooling)
+    if means == "gap" and pooling == "token" and args.get("fc_norm") is False:
+        return "gap"  # of patches that were normalised before, the class token left out
+    if means == "token" and with_token and normed:
+        return "token"
     refuse_unsupported(
         "patchwords",
-        (
-            (with_token and with_map, "attention pooling leaves out a class token that is there"),
-            (means != pooling, f"global_pool is {pool!r}, and the tensors are for {pooling!r}"),
-        ),
+        ((means != pooling, f"global_pool is {pool!r}, and the tensors are for {pooling!r}"),),
     )
     return pooling
 
@@ -219,36 +200,56 @@ RESNET_ARCHITECTURES: dict[tuple[tuple[int, ...], int], str] = {
 PLAIN_ARCHITECTURE = "vit_base_patch16_224"  # any size of a plain ViT, by model_args
 
 
+def list_vit_obstacles(config: ViTConfig) -> tuple[tuple[bool, str], ...]:
+    """List (whether a fault applies, why the model then cannot be written)."""
+    trunk = config.trunk
+    return (
+        (
+            config.position not in ("1d", "none") or config.position_at != "stem",
+            f"positions are learned by index and added once, not {config.position!r} at "
+            f"{config.position_at!r}",
+        ),
+        (
+            config.mixer != "attention",
+            f"tokens see one another by attention, not {config.mixer!r}",
+        ),
+        (
+            config.representation_size is not None,
+            "timm dropped the tanh layer under the classifier; so does fine-tuning (Sec. 3.2)",
+        ),
+        (
+            config.norm_eps != NORM_EPS
+            and (config.norm_eps != CLIP_NORM_EPS or config.swiglu or config.distillation),
+            f"its LayerNorm has an epsilon of 1e-6, not {config.norm_eps}",
+        ),
+        (
+            config.classifier == "token+gap",
+            "it pools the class token or the patches, not both",
+        ),
+        (
+            config.patch_bias == config.pre_norm,
+            "its patch embedding has a bias exactly where no norm is before the blocks",
+        ),
+        (
+            config.distillation and (config.registers > 0 or not config.class_position),
+            "its models with a distillation token have no registers, and a position for each token",
+        ),
+        (
+            config.registers > 0 and config.has_class_token and config.class_position,
+            "with registers the class token has no position there",
+        ),
+        (
+            trunk is not None and not is_timm_hybrid_trunk(trunk),
+            "its hybrids standardise weights by var+1e-8, with a GroupNorm epsilon of 1e-5 and "
+            f"padding 'same', and have units {', '.join(map(str, HYBRID_ARCHITECTURES))}, not {trunk}",
+        ),
+    )
+
+
 def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
     """Make architecture and model_args of a ViT or hybrid. Raises WeightsError."""
     trunk = config.trunk
-    refuse_unsupported(
-        "timm's VisionTransformer",
-        (
-            (
-                config.position not in ("1d", "none") or config.position_at != "stem",
-                f"positions are learned by index and added once, not {config.position!r} at "
-                f"{config.position_at!r}",
-            ),
-            (
-                config.mixer != "attention",
-                f"tokens see one another by attention, not {config.mixer!r}",
-            ),
-            (
-                config.representation_size is not None,
-                "timm dropped the tanh layer under the classifier; so does fine-tuning (Sec. 3.2)",
-            ),
-            (
-                config.norm_eps != NORM_EPS,
-                f"its LayerNorm has an epsilon of 1e-6, not {config.norm_eps}",
-            ),
-            (
-                trunk is not None and not is_timm_hybrid_trunk(trunk),
-                "its hybrids standardise weights by var+1e-8, with a GroupNorm epsilon of 1e-5 and "
-                f"padding 'same', and have units {', '.join(map(str, HYBRID_ARCHITECTURES))}, not {trunk}",
-            ),
-        ),
-    )
+    refuse_unsupported("timm's VisionTransformer", list_vit_obstacles(config))
     args: dict[str, Any] = {
         "img_size": list(config.image_size),
         "patch_size": config.patch_size,
@@ -257,20 +258,49 @@ def make_vit_model_args(config: ViTConfig) -> tuple[str, dict[str, Any]]:
         "depth": config.depth,
         "num_heads": config.heads,
         "mlp_ratio": compute_mlp_ratio(config.width, config.mlp_width),
-        "class_token": config.classifier == "token",
+        "class_token": config.has_class_token,
         "global_pool": {"gap": "avg"}.get(config.classifier, config.classifier),
-        "fc_norm": False,
-        "act_layer": {"erf": "gelu", "tanh": "gelu_tanh"}[config.gelu],
+        "fc_norm": config.pool_norm,
+        "act_layer": {"erf": "gelu", "tanh": "gelu_tanh", "quick": "quick_gelu"}[config.gelu],
     }
+    args |= make_later_part_args(config)
     if config.position == "none":
         args["pos_embed"] = "none"
     if config.dropout:
         args |= {"pos_drop_rate": config.dropout, "proj_drop_rate": config.dropout}
     if config.drop_path:
         args["drop_path_rate"] = config.drop_path
-    return (
-        HYBRID_ARCHITECTURES[trunk.units] if isinstance(trunk, TrunkConfig) else PLAIN_ARCHITECTURE
-    ), args
+    if isinstance(trunk, TrunkConfig):
+        return HYBRID_ARCHITECTURES[trunk.units], args
+    return choose_architecture(config), args
+
+
+def make_later_part_args(config: ViTConfig) -> dict[str, Any]:
+    """Make the model_args of parts that are off in timm by default."""
+    args: dict[str, Any] = {}
+    if config.layer_scale is not None or config.swiglu:
+        args["init_values"] = config.layer_scale
+    if config.registers or not config.class_position:
+        args |= {"reg_tokens": config.registers, "no_embed_class": True}
+    if config.pre_norm or config.norm_eps == CLIP_NORM_EPS:
+        args["pre_norm"] = config.pre_norm
+    if config.qk_norm:
+        args["qk_norm"] = True
+    if config.swiglu:  # both halves of fc1
+        args["mlp_ratio"] = compute_mlp_ratio(config.width, 2 * config.mlp_width)
+        args["act_layer"] = SWIGLU_ACT_LAYER
+    return args
+
+
+def choose_architecture(config: ViTConfig) -> str:
+    """Choose the name of an architecture that model_args can make this model of."""
+    if config.distillation:
+        return "deit_base_distilled_patch16_224"
+    if config.swiglu:
+        return "vit_giant_patch14_dinov2"
+    if config.norm_eps == CLIP_NORM_EPS:
+        return "vit_base_patch16_clip_224"
+    return PLAIN_ARCHITECTURE
 
 
 def is_timm_hybrid_trunk(trunk: TrunkConfig | ConvStemConfig) -> bool:

@@ -6,6 +6,7 @@ of timm 1.0.31. A name without a tag has the preprocessing of its first tag ther
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -106,6 +107,48 @@ EXCEPTIONS: tuple[tuple[Mapping[str, Any], tuple[str, ...]], ...] = (
     ),
     (BICUBIC_BIT_384, ("resnetv2_152x2_bit.goog_teacher_in21k_ft_in1k_384",)),
 )
+
+
+def bicubic(statistics: Mapping[str, Any], crop_pct: float, mode: str = "center") -> dict[str, Any]:
+    """Make a preprocessing with bicubic interpolation."""
+    return {**statistics, "crop_pct": crop_pct, "interpolation": "bicubic", "crop_mode": mode}
+
+
+# Families of names, tags included; the first that matches counts.
+FAMILIES: tuple[tuple[Mapping[str, Any], str], ...] = (
+    (
+        bicubic(CLIP, 1.0, "squash"),
+        r"vit_base_patch16_clip_384(\.(laion2b_ft_in12k_in1k|laion2b_ft_in1k|openai_ft_in1k))?"
+        r"|vit_huge_patch14_clip_336.*|vit_huge_patch14_clip_378\.metaclip2_worldwide"
+        r"|vit_gigantic_patch14_clip_378.*|vit_large_patch14_clip_336\.openai_ft_in12k_in1k",
+    ),
+    (bicubic(CLIP, 0.95, "squash"), r"vit_base_patch(16|32)_clip_384\.openai_ft_in12k_in1k"),
+    (
+        bicubic(HALF, 1.0, "squash"),
+        r"vit_large_patch14_clip_336(\.laion2b.*)?"
+        r"|vit_so400m_patch14_siglip_(gap_)?378\.webli_ft_in1k",
+    ),
+    (
+        bicubic(HALF, 1.0),
+        r"vit_large_patch14_clip_224(\.laion2b.*)?"
+        r"|vit_so400m_patch14_siglip_gap_(384.*|448.*|896.*|378\.webli)",
+    ),
+    (
+        bicubic(CLIP, 0.95),
+        r"vit_base_patch16_clip_224(\.(laion2b|openai)_ft_in12k_in1k)?",
+    ),
+    (
+        bicubic(CLIP, 0.9),
+        r"vit_(xsmall|medium|betwixt)_patch\d+_clip_224.*"
+        r"|vit_base_patch16_clip_(quickgelu_)?224\.openai(_ft_in12k|_ft_in1k)?"
+        r"|vit_base_patch16_clip_224\.laion2b_ft_in12k"
+        r"|vit_base_patch32_clip_(quickgelu_)?224(\.(laion|openai).*)?",
+    ),
+    (bicubic(CLIP, 1.0), r".*_clip_.*"),
+    (bicubic(HALF, 0.9), r".*_siglip_.*"),
+    (bicubic(IMAGENET, 1.0), r".*_dinov2.*"),
+    (bicubic(HALF, 0.95), r"flexivit_.*|vit_(?!base)\w+_reg\d_gap_256.*"),
+)
 CFG_BY_NAME = {name: cfg for cfg, names in EXCEPTIONS for name in names}
 
 
@@ -114,6 +157,9 @@ def default_pretrained_cfg(name: str) -> dict[str, Any]:
     plain = name.rpartition("/")[2]
     if plain in CFG_BY_NAME:
         return dict(CFG_BY_NAME[plain])
+    for cfg, pattern in FAMILIES:
+        if re.fullmatch(pattern, plain):
+            return dict(cfg)
     if plain.startswith("resnetv2"):
         return {**HALF, "crop_pct": 0.875, "interpolation": "bilinear"}
     statistics = IMAGENET if plain.startswith("deit") else HALF

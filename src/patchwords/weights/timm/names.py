@@ -10,14 +10,21 @@ from patchwords.weights.convert import NamePairs
 
 VIT_NAMES: NamePairs = (
     ("class_token", "cls_token"),
+    ("distillation_token", "dist_token"),
+    ("registers", "reg_token"),
     ("positions.table", "pos_embed"),
     ("embed", "patch_embed.proj"),
+    ("pre_norm", "norm_pre"),
     ("encoder.blocks.{}.norm1", "blocks.{}.norm1"),
     ("encoder.blocks.{}.attention.qkv", "blocks.{}.attn.qkv"),
+    ("encoder.blocks.{}.attention.q_norm", "blocks.{}.attn.q_norm"),
+    ("encoder.blocks.{}.attention.k_norm", "blocks.{}.attn.k_norm"),
     ("encoder.blocks.{}.attention.out", "blocks.{}.attn.proj"),
+    ("encoder.blocks.{}.layer_scale1", "blocks.{}.ls1.gamma"),
     ("encoder.blocks.{}.norm2", "blocks.{}.norm2"),
     ("encoder.blocks.{}.mlp.fc1", "blocks.{}.mlp.fc1"),
     ("encoder.blocks.{}.mlp.fc2", "blocks.{}.mlp.fc2"),
+    ("encoder.blocks.{}.layer_scale2", "blocks.{}.ls2.gamma"),
     ("encoder.norm", "norm"),
     ("head.pool.probe", "attn_pool.latent"),
     ("head.pool.attention.query", "attn_pool.q"),
@@ -27,7 +34,17 @@ VIT_NAMES: NamePairs = (
     ("head.pool.mlp.fc1", "attn_pool.mlp.fc1"),
     ("head.pool.mlp.fc2", "attn_pool.mlp.fc2"),
     ("head.representation", "pre_logits.fc"),  # until timm 0.6
+    ("head.norm", "fc_norm"),
     ("head.linear", "head"),
+    ("head.distillation", "head_dist"),
+)
+# Other names of the same tensors: LayerScale until timm 0.6 and in DeiT III, DINOv2's own.
+OLDER_NAMES: NamePairs = (
+    ("encoder.blocks.{}.layer_scale1", "blocks.{}.gamma_1"),
+    ("encoder.blocks.{}.layer_scale2", "blocks.{}.gamma_2"),
+    ("encoder.blocks.{}.mlp.fc1", "blocks.{}.mlp.w12"),
+    ("encoder.blocks.{}.mlp.fc2", "blocks.{}.mlp.w3"),
+    ("registers", "register_tokens"),
 )
 
 
@@ -73,19 +90,11 @@ FIRST_CONVS = (
 
 # Parts of other models: what a name in the file means, by a piece of it.
 UNSUPPORTED_PARTS = (
-    ("reg_token", "register tokens"),
-    ("dist_token", "a distillation token, which takes part in attention"),
-    ("head_dist", "a second classifier, on a distillation token"),
-    ("norm_pre", "a LayerNorm before the blocks (CLIP)"),
-    ("fc_norm", "a LayerNorm behind the pooling, where ours stands before it"),
     ("patch_embed.norm", "a LayerNorm of patches"),
-    (".q_norm", "normalised queries and keys"),
-    (".k_norm", "normalised queries and keys"),
     (".attn.norm", "a LayerNorm inside attention"),
     (".mlp.norm", "a LayerNorm inside the MLP"),
     (".attn.gate", "gated attention"),
-    (".fc1_g", "a gated MLP (SwiGLU)"),
-    (".w12", "a gated MLP (SwiGLU)"),
+    (".fc1_g", "a gated MLP (SwiGLU) in three layers"),
     ("rope", "rotary positions"),
     ("relative_position", "a bias of relative positions"),
 )
