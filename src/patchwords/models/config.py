@@ -324,8 +324,13 @@ class ViTConfig:
         return replace(self, **changes)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values that JSON can hold; `from_dict` takes them back."""
+        """Plain values that JSON can hold; `from_dict` takes them back.
+
+        Later parts that are off are left out: so an older patchwords reads the config, too.
+        """
         values = asdict(self) | {"image_size": list(self.image_size)}
+        for name in LATER_PARTS.keys() - set(self.later_parts):
+            del values[name]
         if isinstance(self.trunk, TrunkConfig):
             values["trunk"]["units"] = list(self.trunk.units)
         elif self.trunk:
