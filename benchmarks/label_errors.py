@@ -1,10 +1,11 @@
 """Precision of `patchwords doctor --labels`: labels flipped with known seeds, and found again.
 
-    python benchmarks/label_errors.py DATA [--source MODEL] [--seeds 0 1 2] [--flip 0.05]
+    python benchmarks/label_errors.py DATA [--source MODEL] [--seeds 3 4 5] [--flip 0.05]
 
 A share of the labels is replaced by another class, drawn evenly. Features are computed once; the
 ranking is that of the command. Precision at the top p % is the share of flipped labels among the
-first p % of the images. Labels that were wrong before count as right ones here.
+first p % of the images. Labels that were wrong before count as right ones here. Seeds 0 to 2 chose
+the ranking.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("data")
     parser.add_argument("--source", default="patchwords:cifar10-small")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[3, 4, 5])
     parser.add_argument("--flip", type=float, default=0.05)
     parser.add_argument("--split", help="of the data; default: all")
     args = parser.parse_args()
@@ -60,7 +61,7 @@ def flip_labels(
 
 def measure_precision(scores: LabelScores, flipped: np.ndarray) -> list[float]:
     """Precision at each of TOPS, of those called suspicious, and the share of all flips in those."""
-    order = np.argsort(-scores.score, kind="stable")
+    order = np.argsort(scores.score, kind="stable")
     tops = [float(flipped[order[: round(top * len(order))]].mean()) for top in TOPS]
     suspicious = scores.suspicious
     return [*tops, float(flipped[suspicious].mean()), float(suspicious[flipped].mean())]

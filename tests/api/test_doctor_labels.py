@@ -50,7 +50,7 @@ def test_a_photo_in_the_wrong_folder(
         *("1", "red/moved.png", "red", "true")
     ]
     scores = [float(row["score"]) for row in rows]
-    assert scores == sorted(scores, reverse=True)
+    assert scores == sorted(scores)
     page = (output / "labels.html").read_text()
     assert page.count("<figure") == 40
     assert "red/moved.png" in page

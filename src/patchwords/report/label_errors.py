@@ -45,10 +45,9 @@ def render_label_page(errors: LabelErrors, source: str) -> str:
     cards = [render_suspect(suspect, album) for suspect in shown]
     lede = tag(
         "p",
-        f"{pluralise(errors.suspicious, 'label')} of {pluralise(len(errors.suspects), 'image')} "
-        f"look wrong. Shown are the {len(shown)} that look most wrong, the worst first: the class "
-        "that the features suggest, and the label. A label that does not look wrong enough to count "
-        "has no mark.",
+        f"Of {pluralise(len(errors.suspects), 'label')} {errors.suspicious:,} look wrong: each is ten "
+        f"times less probable than usual in its class. Shown are the {len(shown)} that look most "
+        "wrong, the worst first: the class that the features suggest, and the label.",
         class_="lede",
     )
     how = note(
@@ -72,7 +71,6 @@ def render_suspect(suspect: LabelSuspect, album: RunImages) -> Markup:
     picture = album.picture(suspect.path, f"labelled {suspect.label}")
     if not isinstance(picture, Markup):
         picture = tag("span", f"No picture: {picture}", class_="gone")
-    mark = "looks wrong" if suspect.suspicious else None
     lines: list[Content] = [
         tag(
             "p",
@@ -88,6 +86,4 @@ def render_suspect(suspect: LabelSuspect, album: RunImages) -> Markup:
         tag("p", tag("small", suspect.path)),
     ]
     frame = tag("div", picture, class_="frame")
-    return tag(
-        "figure", frame, tag("figcaption", *lines), title=mark or suspect.path, class_="card"
-    )
+    return tag("figure", frame, tag("figcaption", *lines), title=suspect.path, class_="card")
