@@ -43,6 +43,11 @@ from patchwords.report.run_data import read_run_data
 from patchwords.report.run_insight import write_training_insight
 from patchwords.tasks.classification import Classification
 from patchwords.tasks.held_out_metrics import evaluate_by_objective
+from patchwords.tasks.segmentation import Segmentation
+from patchwords.tasks.segmentation.evaluate import RESULT_FILE as SEGMENTATION_FILE
+from patchwords.tasks.segmentation.evaluate import evaluate_segmentation_run
+from patchwords.tasks.segmentation.folder import open_segmenter
+from patchwords.tasks.segmentation.held_out import evaluate_segmenter
 from patchwords.training.config import FinetuneConfig, PretrainConfig, read_config_yaml
 from patchwords.training.logs.display import Display
 from patchwords.training.logs.metrics_log import read_metrics
@@ -206,6 +211,9 @@ def report_training(job: TrainingRun) -> None:
             (evaluate_mae_run if mae else evaluate_masked_run)(job)
             write_training_insight(job, choose_final_split(job.data)[1])
             write_report(job.folder.path)
+        elif isinstance(job.objective, Segmentation):
+            evaluate_segmentation_run(job)
+            write_report(job.folder.path)
         else:
             evaluate_by_objective(job)
     except KeyboardInterrupt as error:
@@ -217,7 +225,7 @@ def report_training(job: TrainingRun) -> None:
 # Runs.
 
 # What a run is judged by.
-RESULT_FILES = ("evaluation.json", "masked.json", "mae.json", "objective.json")
+RESULT_FILES = ("evaluation.json", "masked.json", "mae.json", SEGMENTATION_FILE, "objective.json")
 
 
 class Run:
@@ -254,7 +262,8 @@ class Run:
     @property
     def labels(self) -> tuple[str, ...]:
         """Names of the classes, in the order of the logits; none without classes."""
-        return self.pretrained.labels
+        task = self.pretrained.task
+        return self.pretrained.labels if task is None else tuple(task["classes"])
 
     @cached_property
     def settings(self) -> dict[str, Any]:
@@ -288,7 +297,14 @@ class Run:
         return self.folder / "report.html"
 
     def predict(self, images: Images, top_k: int = 5) -> list[Any]:
-        """Name the best `top_k` classes of an image, or of each of several, a folder, a pattern."""
+        """Name the best `top_k` classes of an image, or of each of several, a folder, a pattern.
+
+        A run of the task segmentation gives masks: `.mask`, `.shares`, `.overlay`, `.to_png()`.
+        """
+        if self.pretrained.task is not None:
+            return open_segmenter(self.pretrained, choose_device(self.device, "fp32")).predict(
+                images
+            )
         return self.pretrained.predict(images, top_k)
 
     def embed(self, images: Images, tokens: TokenChoice = "classifier") -> np.ndarray:
@@ -325,7 +341,7 @@ class Run:
             steps, seconds = (rows[-1]["step"], rows[-1]["seconds"]) if rows else (0, 0.0)
         results = {
             name: self.metrics[name]
-            for name in ("split", "images", "accuracy", "loss", "baseline")
+            for name in RESULT_NAMES
             if name in self.metrics and not (name == "baseline" and "per_class" in self.metrics)
         }
         if "primary_metric" in self.metrics:  # of an objective from outside: its own metrics
@@ -355,9 +371,18 @@ class Run:
         return format_html_table(repr(self), ("", ""), rows)
 
 
+RESULT_NAMES = ("split", "images", "accuracy", "miou", "pixel_accuracy", "loss", "baseline")
+
+
 def describe_result(found: Results) -> str:
     """The main metrics of a run on its held-out images, in a line."""
     images = f"{found['images']:,} held-out images"
+    if "miou" in found:
+        miou = found["miou"]
+        return (
+            f"mIoU {miou['value']:.1%} on {images} (95 % interval {miou['low']:.1%} to "
+            f"{miou['high']:.1%}), pixel accuracy {found['pixel_accuracy']['value']:.1%}"
+        )
     if "primary_metric" in found:
         metrics = {
             name: value
@@ -432,8 +457,17 @@ def evaluate(
         settings: image_column, label_column, max_bad, device, precision, workers.
     """
     options = apply_settings(EvaluationOptions(), settings)
+    subject = options.load_model(get_source(model))
+    if subject.source.task is not None:
+        if real is not None:
+            raise ConfigError("--real is for classes of images, and this model makes masks")
+        found = evaluate_segmenter(
+            subject, str(data), split, options.max_bad, Path(output) if output else None, overwrite
+        )
+        page = None if output is None else write_report(Path(output))
+        return Evaluation(found.values, found.selection, page)
     evaluation = evaluate_model(
-        options.load_model(get_source(model)),
+        subject,
         options.open_data(data, need_labels=False),
         split,
         real=None if real is None else Path(real),

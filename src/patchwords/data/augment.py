@@ -42,6 +42,9 @@ class AugmentSettings:
     """smallest and largest width / height of the random crop; default: 3/4 to 4/3"""
     random_crop: float | None = None
     """random crop of fixed size instead: this share of each side, such as 0.875; default: off"""
+    scale_range: tuple[float, float] = (0.5, 2.0)
+    """smallest and largest random scale of photo and mask, in segmentation; at 1 the photo covers
+    the image size"""
     flip: bool = True
     """mirror each training image left to right with probability 1/2"""
     randaugment: tuple[int, float] | None = None
@@ -65,6 +68,9 @@ class AugmentSettings:
         low, high = self.crop_ratio
         if not 0 < low <= high:
             raise ConfigError(f"crop_ratio is {self.crop_ratio}; give 0 < narrowest <= widest")
+        low, high = self.scale_range
+        if not 0 < low <= high:
+            raise ConfigError(f"scale_range is {self.scale_range}; give 0 < smallest <= largest")
         if self.random_crop is not None and not 0 < self.random_crop <= 1:
             raise ConfigError(f"random_crop is {self.random_crop}; it must be in (0, 1]")
         if self.randaugment is not None:

@@ -3,6 +3,7 @@
 | DATA | is |
 |---|---|
 | `photos/` | a folder per class, or train/ val/ test/ with a folder per class in each |
+| `photos/` with `images/` and `masks/` | photos with a mask each, perhaps in train/ val/ test/ |
 | `photos.csv` | `path,label` and, if wanted, `split` |
 | `x.parquet`, a folder of them | an image column and a label column |
 | `shards-{000..099}.tar` | WebDataset tars: `key.jpg` next to `key.cls` or `key.json` |
@@ -47,6 +48,7 @@ from patchwords.data.sources.folder import (
     open_folder,
     walk_folder,
 )
+from patchwords.data.sources.masks import is_mask_folder, open_masks
 from patchwords.data.sources.tables import (
     Columns,
     list_parquet_files,
@@ -76,6 +78,7 @@ DATA_SOURCES = {  # the first that matches; a folder named "digits" is ./digits
     "stream": DataSource(is_stream_spec, open_stream, has_columns=True, is_path=False),
     "shards": DataSource(is_tar_spec, lambda s, c: open_shards(s, c.need_labels), is_path=False),
     "csv": DataSource(lambda s: s.lower().endswith((".csv", ".tsv")), open_csv, has_columns=True),
+    "masks": DataSource(is_mask_folder, lambda s, c: open_masks(s)),
     "parquet": DataSource(lambda s: bool(list_parquet_files(s)), open_parquet, has_columns=True),
     "folder": DataSource(os.path.isdir, lambda s, c: open_folder(s, c.need_labels)),
 }

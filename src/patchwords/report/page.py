@@ -14,7 +14,7 @@ from patchwords.files import explain_write_error, write_atomically
 from patchwords.report.figures.plots import draw_run_figures
 from patchwords.report.html import Markup, html_document, join_markup, tag
 from patchwords.report.run_data import RunData, read_run_data
-from patchwords.report.sections import masked
+from patchwords.report.sections import masked, masks
 from patchwords.report.sections.appendix import render_reading_guide, render_settings
 from patchwords.report.sections.classes import (
     render_calibration,
@@ -71,14 +71,15 @@ def write_report(
 def render_report(run: RunData, album: RunImages, others: Sequence[RunData] = ()) -> str:
     """Render the page."""
     name = run.folder.resolve().name
-    contents, sections = (
-        (masked.MASKED_PAGE_CONTENTS, masked_sections(run))
-        if run.masked
-        else (PAGE_CONTENTS, classifier_sections(run, album, others))
-    )
+    if run.masked:
+        contents, sections = masked.MASKED_PAGE_CONTENTS, masked_sections(run)
+    elif run.masks:
+        contents, sections = masks.MASK_PAGE_CONTENTS, mask_sections(run)
+    else:
+        contents, sections = PAGE_CONTENTS, classifier_sections(run, album, others)
     if run.insight:
         contents = add_insight_link(contents)
-    if run.evaluation.get("of"):
+    if run.results.get("of"):
         contents = {place: word for place, word in contents.items() if place != "next"}
     if others:
         contents = {"results": contents["results"], "beside": "Comparison", **contents}
@@ -142,6 +143,21 @@ def masked_sections(run: RunData) -> list[Markup | None]:
     ]
 
 
+def mask_sections(run: RunData) -> list[Markup | None]:
+    """Render the sections of a segmentation run."""
+    return [
+        masks.render_mask_headline(run),
+        render_missing_files(run),
+        render_training_curves(run),
+        masks.render_mask_classes(run),
+        masks.render_mask_confusion(run),
+        masks.render_mask_pictures(run),
+        render_data(run),
+        render_settings(run),
+        masks.render_mask_reading_guide(run),
+    ]
+
+
 def read_stylesheet() -> str:
     return files("patchwords.report").joinpath("style.css").read_text(encoding="utf-8")
 
@@ -157,7 +173,7 @@ def draw_logo() -> Markup:
 
 
 def report_subtitle(run: RunData) -> str:
-    model = (run.evaluation or run.masked).get("model") or run.config.get("model")
+    model = run.results.get("model") or run.config.get("model")
     source = run.data.get("source")
     started = str(run.environment.get("started") or "")[:10]
     trained = " on ".join(str(word) for word in (model, source) if word)

@@ -28,6 +28,7 @@ RUN_FILES = {  # file -> the part of the report that needs it
 }
 # Instead of the last two, where a run learned from hidden patches.
 MASKED_RUN_FILES = {"masked.json": "the held-out results", "mae.json": "the held-out results"}
+MASK_RUN_FILES = {"segmentation.json": "the held-out results"}  # instead of the last two
 INSIGHT_FILES = {  # optional
     "insight.json": "what the model learned",
     "insight.npz": "the pictures of what it learned",
@@ -43,6 +44,10 @@ REQUIRED_KEYS = {
     ),
     "mae.json": (
         *("images", "explained", "loss", "baseline", "patches", "hidden", "decoder", "pictures"),
+    ),
+    "segmentation.json": (
+        *("images", "miou", "pixel_accuracy", "baseline", "per_class", "confusion", "classes"),
+        "palette",
     ),
 }
 
@@ -71,6 +76,7 @@ class RunData:
     evaluation: dict[str, Any] = field(default_factory=dict)
     predictions: list[PredictionRow] = field(default_factory=list)
     masked: dict[str, Any] = field(default_factory=dict)  # results of a run without classes
+    masks: dict[str, Any] = field(default_factory=dict)  # results of a segmentation run
     insight: dict[str, Any] = field(default_factory=dict)  # written by evaluation.model_insight
     arrays: dict[str, np.ndarray] = field(default_factory=dict)  # of the insight
     missing: list[str] = field(default_factory=list)  # one sentence per missing or damaged file
@@ -85,6 +91,11 @@ class RunData:
         }
         return sorted(latest.values(), key=lambda row: row["step"])
 
+    @property
+    def results(self) -> dict[str, Any]:
+        """Return the held-out results of whatever the run has learned."""
+        return self.evaluation or self.masked or self.masks
+
 
 def read_run_data(folder: Path) -> RunData:
     """Read a run folder; raise DataError only if there is nothing to report on."""
@@ -95,7 +106,7 @@ def read_run_data(folder: Path) -> RunData:
             f"{str(folder)!r} is not a run folder: it has none of {', '.join(RUN_FILES)}"
         )
     missing: list[str] = []
-    contents = RUN_FILES | MASKED_RUN_FILES | INSIGHT_FILES
+    contents = RUN_FILES | MASKED_RUN_FILES | MASK_RUN_FILES | INSIGHT_FILES
 
     def read(name: str, parse: Callable[[Path], Any], nothing: Any) -> Any:
         path = folder / name
@@ -112,12 +123,14 @@ def read_run_data(folder: Path) -> RunData:
             return nothing
 
     # A masked pre-training run has no classes, so no results or predictions of them.
+    has_masks = (folder / "segmentation.json").is_file()
+    masks = read("segmentation.json", read_json_object, {}) if has_masks else {}
     results = next((name for name in MASKED_RUN_FILES if (folder / name).is_file()), None)
-    without_classes = results is not None
+    without_classes = has_masks or results is not None
     masked = read(results, read_json_object, {}) if results is not None else {}
     evaluation = {} if without_classes else read("evaluation.json", read_json_object, {})
     has_insight = (folder / "insight.json").is_file()
-    has_training = not evaluation.get("of")  # else another folder has it
+    has_training = not (evaluation or masks).get("of")  # else another folder has it
     return RunData(
         folder=folder,
         config=read("config.yaml", read_yaml_mapping, {}) if has_training else {},
@@ -131,6 +144,7 @@ def read_run_data(folder: Path) -> RunData:
         evaluation=evaluation,
         predictions=[] if without_classes else read("predictions.csv", read_predictions_csv, []),
         masked=masked,
+        masks=masks,
         insight=read("insight.json", read_json_object, {}) if has_insight else {},
         arrays=read("insight.npz", read_npz_arrays, {}) if has_insight else {},
         missing=missing,

@@ -231,8 +231,12 @@ class FinetuneConfig:
     a CPU where the data choose the model, else no limit"""
     explain: bool = False
     """print every setting with its reason and stop; nothing is written"""
-    task: str = "classification"
-    """what to learn: classification, or package.module:Name for an objective of your own"""
+    task: str = "auto"
+    """what to learn: classification, segmentation (a class for every pixel), or package.module:Name
+    for an objective of your own; auto: segmentation if DATA has images/ and masks/"""
+    decoder: str | None = None
+    """what makes masks of a segmentation model's features: linear, mla, pup (SETR) or mask
+    (Segmenter); default: linear on a ViT, mla on a CNN"""
     output: str | None = None
     """run folder to write; default: runs/DATA-MODEL"""
     resume: bool = False
@@ -445,7 +449,7 @@ class PretrainConfig(FinetuneConfig):
                 "--head linear has no layer before the classifier, and --representation-size "
                 f"{self.model_settings.representation_size} is the width of one; give one of them"
             )
-        if self.task != "classification":
+        if self.task not in {"auto", "classification"}:
             raise ConfigError(f"--task {self.task}: pre-training has --objective instead")
         decoder = {"--decoder-width": learn.decoder_width, "--decoder-depth": learn.decoder_depth}
         _require_positive(decoder)

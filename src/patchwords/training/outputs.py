@@ -69,4 +69,6 @@ def write_trained_model(run: TrainingRun) -> None:
         labels=run.objective.labels(run.data),
         preprocess=run.start.preprocess,
         architecture=run.start.name,
+        task=run.objective.describe_task(),
     )
+    run.objective.save_parts(run.state.model, run.folder.model)

@@ -49,10 +49,9 @@ from patchwords.training.model_setup import (
     build_initial_model,
     choose_model_family,
     choose_model_name,
-    choose_plain_settings,
     load_starting_weights,
 )
-from patchwords.training.objectives import Objective, find_objective
+from patchwords.training.objectives import Objective, choose_task, find_objective
 from patchwords.training.outputs import (
     gather_full_model,
     open_checkpoint_saver,
@@ -135,6 +134,7 @@ def resolve_training_run(
 ) -> tuple[TrainingRun, list[ResolvedSetting]]:
     """Decide everything about a run before its folder is touched; -> run and reasons."""
     requested.check()
+    requested = replace(requested, task=choose_task(requested))
     run_on_main_process(lambda: check_before_opening_data(requested))
     device = choose_device(requested.machine.device, requested.machine.precision)
     config, data, start, objective, choices = run_on_all_processes(
@@ -178,7 +178,7 @@ def resolve_data_and_model(
     def resolve(candidate: FinetuneConfig) -> ResolvedModel:
         return resolve_model_and_recipe(candidate, data, origin, objective_type)
 
-    candidates, of_data = choose_plain_settings(config, data, device)
+    candidates, of_data = objective_type.choose_settings(config, data, device)
     config, why_steps = candidates[0], None
     if config.budget is not None:
         config, why_steps = fit_to_budget(candidates, resolve, data, device)

@@ -31,6 +31,7 @@ from patchwords.training.logs.run_folder import (
 )
 from patchwords.training.recipes import apply_recipe
 from patchwords.training.recipes.plain import PLAIN, is_plain
+from patchwords.training.recipes.segmentation import name_segmentation_recipe
 
 ConfigT = TypeVar("ConfigT")
 SERIES_VERBS = ("sweep", "vtab")  # verbs that make several runs in a folder
@@ -63,7 +64,9 @@ def layer_settings(
         default = apply_recipe_defaults(default, {**in_file, **collect_recipe_flags(given)})
         below = parse_settings_file(file, blank, parse_table) if file is not None else blank
         merged: Any = parse(below)
-        if is_plain(merged):
+        if recipe := name_segmentation_recipe(merged):
+            default = apply_recipe_defaults(default, {"recipe": recipe, "weights": merged.weights})
+        elif is_plain(merged):
             default = apply_recipe_defaults(default, {"recipe": PLAIN})
             default = unflatten_config(default, {"balance": "auto"})
     if file is not None:

@@ -342,6 +342,7 @@ class LoadedWeights:
     architecture: str | None = None  # canonical name, where the sizes have one
     home: Path | None = None  # the model folder of ours, where it came from one
     notes: tuple[str, ...] = ()  # what a person should know: a head of zeros, keys left out
+    task: Mapping[str, Any] | None = None  # of a model folder: what it is a backbone for
 
 
 # The forms in which weights are written, whose programs open them, and where they go.

@@ -3,6 +3,7 @@
     model/
       model.safetensors   the tensors, under our names
       config.json         {"format", "version", "architecture", "model", "labels", "preprocess"}
+      decoder.safetensors of a backbone with a task, which config.json then has under "task"
 
 A run folder holds one as `model/`. A model that was pre-trained without classes has no labels, and
 a head of zeros for one class.
@@ -50,6 +51,8 @@ def write_model_folder(pretrained: Pretrained, folder: Path) -> list[str]:
         "labels": list(pretrained.labels),
         "preprocess": pretrained.preprocess.to_dict(),
     }
+    if pretrained.task is not None:
+        card["task"] = dict(pretrained.task)
     write_tensors(folder, pretrained.model.state_dict(), {CONFIG_FILE: card})
     return []
 
@@ -67,6 +70,7 @@ def read_model_folder(folder: Path) -> LoadedWeights:
         preprocess=card.preprocess,
         architecture=card.architecture,
         home=folder,
+        task=card.task,
     )
 
 
@@ -79,6 +83,7 @@ class ModelCard:
     config: ModelConfig
     labels: tuple[str, ...]
     preprocess: Preprocess
+    task: dict[str, Any] | None = None
 
 
 def _read_card(path: Path) -> ModelCard:
@@ -99,6 +104,7 @@ def _read_card(path: Path) -> ModelCard:
             config_from_dict(table["model"]),
             tuple(table["labels"]),
             Preprocess.from_dict(table["preprocess"]),
+            dict(table["task"]) if table.get("task") is not None else None,
         )
     except WeightsError:
         raise

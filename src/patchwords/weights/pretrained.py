@@ -119,6 +119,9 @@ class Pretrained:
     architecture: str | None = None  # the name that the model was created by
     changes: tuple[str, ...] = ()  # notes for the user: what loading reset or resized
     home: Path | None = None  # the model folder of ours that it was read from
+    task: Mapping[str, Any] | None = (
+        None  # what it is a backbone for: {"name": "segmentation", ...}
+    )
 
     def predict(
         self, images: ImageLike | Iterable[ImageLike], top_k: int = 5, workers: int = 0
@@ -141,6 +144,11 @@ class Pretrained:
 
     def require_classes(self, source: str) -> None:
         """Raise WeightsError if there are not two classes to tell apart."""
+        if self.task is not None:
+            raise WeightsError(
+                f"{source} is of the task {self.task.get('name')}, which this command does not know: "
+                "patchwords predict and patchwords evaluate do"
+            )
         if not self.labels:
             raise WeightsError(
                 f"{source} was pre-trained without classes, so it names none: fine-tune it first, "

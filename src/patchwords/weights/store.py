@@ -66,6 +66,7 @@ def from_pretrained(
         architecture=loaded.architecture,
         changes=tuple(changes),
         home=loaded.home,
+        task=loaded.task,
     )
 
 
@@ -104,6 +105,7 @@ def save_pretrained(
     preprocess: Preprocess | None = None,
     architecture: str | None = None,
     format: WeightsFormat = "patchwords",
+    task: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write the model for `from_pretrained`, or for another program.
 
@@ -114,6 +116,7 @@ def save_pretrained(
         preprocess: how images are made; a centre crop of the model's image size by default.
         architecture: the name that the model was created by.
         format: patchwords, huggingface, timm or google.
+        task: what the model is a backbone for, as segmentation; default: its own classes.
 
     Raises WeightsError for a model that the format cannot express.
     """
@@ -125,7 +128,7 @@ def save_pretrained(
         preprocess = Preprocess.from_dict(
             {"image_size": model.config.image_size, "channels": model.config.channels}
         )
-    pretrained = Pretrained(model, preprocess, names, architecture)
+    pretrained = Pretrained(model, preprocess, names, architecture, task=task)
     if format != "patchwords":  # whose config.json alone can say that there are no classes
         pretrained.require_classes("RUN")
     for note in FORMAT_WRITERS[format](pretrained, Path(path)):

@@ -34,6 +34,9 @@ class DoctorCommand:
     With --labels: images whose label looks wrong to a linear probe on the features of a model, each
     judged by a probe that has not seen it. This takes a pass of the model over all images.
 
+    Of photos with masks also: a photo without a mask, a mask of another size, values outside the
+    table of classes, masks saved as JPEG.
+
     Nothing is changed. Ten thousand photos take seconds.
 
     Exit code: 0 no errors (with --strict: no warnings either), 2 something to fix.
@@ -44,7 +47,8 @@ class DoctorCommand:
     """
 
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """images: a folder with one folder per class, CSV, parquet, tar shards, hf:NAME or digits"""
+    """images: a folder with one folder per class, or with images/ and masks/, CSV, parquet, tar
+    shards, hf:NAME or digits"""
     csv: Path | None = None
     """CSV file to write with every finding, a row per image; default: none"""
     overwrite: bool = False

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 class EvaluateCommand:
     """Measure a trained model: accuracy with its interval, and the results of each class.
 
+    A segmentation model is measured on a folder of images/ and masks/: mIoU with its interval.
+
     The labels of DATA are matched to the model's classes by name. Images that the run was trained
     on are left out, unless --split says otherwise: `held-out` is the test split and all images that
     the run never saw.
@@ -31,7 +33,8 @@ class EvaluateCommand:
     model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="MODEL")]
     """run folder or model folder"""
     data: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="DATA")]
-    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits"""
+    """labelled images: a folder, CSV, parquet, tar shards, hf:NAME or digits; for a segmentation
+    model a folder with images/ and masks/"""
     split: Literal["held-out", "test", "validation", "train", "all"] = "held-out"
     """which images to evaluate on, by the run's record of what it trained on"""
     output: Path | None = None
@@ -62,9 +65,46 @@ def run_evaluate(config: EvaluateCommand) -> int:
     )
     if config.json:
         print(jsonlib.dumps(evaluation.to_dict()))
+    elif "miou" in evaluation:
+        print_mask_evaluation(evaluation.to_dict(), evaluation.selection, evaluation.report)
     else:
         print_evaluation(evaluation.to_dict(), evaluation.selection, evaluation.report)
     return 0
+
+
+def print_mask_evaluation(
+    evaluation: dict[str, Any], selection: HeldOutSelection, page: Path | None
+) -> None:
+    """Print the results of a segmentation model: IoU of each class, mIoU with its interval."""
+    from rich.table import Table
+
+    from patchwords.cli.format import make_console
+    from patchwords.errors import escape_control_characters
+
+    def share(value: float | None) -> str:
+        return "-" if value is None else f"{value:.1%}"
+
+    console = make_console()
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("class", overflow="fold")
+    for name in ("IoU", "95 %", "precision", "recall", "pixels"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in evaluation["per_class"]:
+        ends = f"{share(row['iou_low'])} to {share(row['iou_high'])}"
+        cells = [share(row["iou"]), ends, share(row["precision"]), share(row["recall"])]
+        table.add_row(escape_control_characters(row["class"]), *cells, share(row["share"]))
+    console.print(table)
+    miou, accuracy = evaluation["miou"], evaluation["pixel_accuracy"]
+    lines = [
+        f"mIoU {miou['value']:.2%} on {evaluation['images']:,} images of {selection.split} (95 % "
+        f"interval {miou['low']:.2%} to {miou['high']:.2%}); always the most frequent class: "
+        f"{evaluation['baseline']:.2%}",
+        f"pixel accuracy {accuracy['value']:.2%} ({accuracy['low']:.2%} to {accuracy['high']:.2%})",
+    ]
+    if page is not None:
+        lines.append(f"report: {page}")
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def print_evaluation(

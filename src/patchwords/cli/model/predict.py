@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from patchwords.export.runtime import ExportedModel
+    from patchwords.tasks.segmentation.folder import Segmenter
     from patchwords.weights.pretrained import Pretrained
 
     Scores = Callable[[Tensor], np.ndarray]  # uint8 [B, C, H, W] -> probabilities [B, classes]
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class PredictCommand:
     """Classify images with a trained model, the most likely class first.
+
+    A segmentation model writes a mask and an overlay for each image instead, into --output, and
+    prints the share of each class.
 
     Images that cannot be read are named on stderr and left out.
 
@@ -42,6 +46,9 @@ class PredictCommand:
     """number of classes to print per image"""
     csv: Path | None = None
     """CSV file to write, a row per image and class; default: print a line per image"""
+    output: Path | None = None
+    """new folder for masks (index PNGs with a palette) and overlays of a segmentation model; default:
+    predictions"""
     json: bool = False
     """print a line of JSON per image"""
     overwrite: bool = False
@@ -81,9 +88,16 @@ def run_predict(config: PredictCommand) -> int:
         check_csv_writable(config.csv, config.overwrite)
     from patchwords.data.loader import choose_num_workers
     from patchwords.data.open import open_images
+    from patchwords.tasks.segmentation.folder import Segmenter
     from patchwords.weights.pretrained import stream_predictions
 
     source, scores = open_predictor(config)
+    if isinstance(source, Segmenter):
+        return write_masks(config, source)
+    if config.output is not None:
+        raise ConfigError(
+            f"--output {config.output} is for masks, and {config.model} names classes"
+        )
     examples = open_images(config.images)
     writer = choose_writer(config, len(examples))
     unreadable, whole = 0, False
@@ -108,7 +122,40 @@ def run_predict(config: PredictCommand) -> int:
     return 2 if unreadable else 0
 
 
-def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, Scores]:
+def write_masks(config: PredictCommand, segmenter: Segmenter) -> int:
+    """Write mask and overlay of every image, and print the share of each class; -> exit code."""
+    import sys
+
+    from patchwords.data.open import open_images
+    from patchwords.errors import ConfigError
+    from patchwords.tasks.segmentation.folder import MaskFolder
+
+    if config.precision == "int8":
+        raise ConfigError("--precision int8 is for classification; take fp32 or bf16")
+    examples = open_images(config.images)
+    folder = MaskFolder(config.output or Path("predictions"), config.overwrite)
+    writer = choose_writer(config, len(examples))
+    unreadable, whole = 0, False
+    try:
+        for path, answer, reason in segmenter.stream(examples):
+            if answer is None:
+                unreadable += 1
+                line = escape_control_characters(f"patchwords: {path}: {reason}")
+                print(line, file=sys.stderr)
+                continue
+            folder.write(answer)
+            shares = list(answer.shares.items())[: config.top_k]
+            writer.add(path, [{"label": label, "score": share} for label, share in shares])
+        whole = True
+    finally:
+        writer.close(whole)
+    print(f"{folder.written:,} masks and overlays: {folder.path}", file=sys.stderr)
+    return 2 if unreadable else 0
+
+
+def open_predictor(
+    config: PredictCommand,
+) -> tuple[Pretrained | ExportedModel | Segmenter, Scores | None]:
     """Open the model or exported file, with the function that computes its scores."""
     from functools import partial
 
@@ -121,6 +168,10 @@ def open_predictor(config: PredictCommand) -> tuple[Pretrained | ExportedModel, 
 
         device = choose_device(config.device, config.precision)
         source = from_pretrained(config.model)
+        if source.task is not None:
+            from patchwords.tasks.segmentation.folder import open_segmenter
+
+            return open_segmenter(source, device), None
         source.require_classes(config.model)
         source = source.for_inference(device)
         return source, partial(source.scores, device=device)

@@ -18,10 +18,12 @@ import numpy as np
 from patchwords.data.dataset import ALL, SPLIT_ALIASES, TEST, TRAIN, VALIDATION, DatasetSplits
 from patchwords.data.doctor.checks import CHECKS, DoctorReport, Finding, FindingLocation
 from patchwords.data.doctor.fingerprints import group_equal_values, group_near_duplicates
+from patchwords.data.doctor.masks import check_masks
 from patchwords.data.doctor.names import find_twin_classes, find_wrapped_classes
 from patchwords.data.doctor.survey import SurveyedImage, SurveyProgress, survey_splits
 from patchwords.data.open import check_trainable
 from patchwords.data.sources.folder import list_folder, walk_folder
+from patchwords.data.sources.masks import KIND as MASK_KIND
 from patchwords.data.splits import split_dataset
 from patchwords.errors import ConfigError, DataError
 
@@ -66,7 +68,7 @@ def diagnose_dataset(
     findings = [
         *_check_images(subjects, _min_side(np.minimum(width, height), smallest)),
         *_check_copies(subjects, near),
-        *_check_labels(data, subjects),
+        *(check_masks(data) if data.kind == MASK_KIND else _check_labels(data, subjects)),
         *_check_names(data),
     ]
     if all(CHECKS[finding.kind].severity != "error" for finding in findings):
@@ -239,7 +241,8 @@ def _check_names(data: DatasetSplits) -> Iterator[Finding]:
 def _check_trainable(data: DatasetSplits) -> Iterator[Finding]:
     """Find what `finetune` would refuse, by its own words."""
     try:
-        check_trainable(data)
+        if data.kind != MASK_KIND:
+            check_trainable(data)
         divided = split_dataset(data, seed=0)
         if any(len(part) for name, part in divided.splits.items() if name != TRAIN):
             return

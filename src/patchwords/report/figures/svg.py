@@ -99,7 +99,13 @@ def collect_training_charts(run: RunData) -> list[tuple[str, list[ChartSeries]]]
     """Collect (title, lines) of each training chart that the run has numbers for."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     charts = []
-    for title, key in (("Loss", "loss"), ("Accuracy", "accuracy"), ("Learning rate", "lr")):
+    for title, key in (
+        ("Loss", "loss"),
+        ("Accuracy", "accuracy"),
+        ("mIoU", "miou"),
+        ("Pixel accuracy", "pixel_accuracy"),
+        ("Learning rate", "lr"),
+    ):
         lines = [make_series(train, key, "training")]
         for split, look in (("validation", "second"), ("test", "third")):
             rows = [row for row in evaluations if row.get("split", "validation") == split]

@@ -29,7 +29,7 @@ def render_data(run: RunData) -> Markup:
             "data",
             title,
             unknown,
-            render_skipped_images(run) if run.evaluation or run.masked else None,
+            render_skipped_images(run) if run.results else None,
         )
     splits = run.data.get("splits", {})
     splits = {name: splits[name] for name in sorted(splits, key=split_rank)}
@@ -90,7 +90,7 @@ def render_skipped_images(run: RunData) -> Markup:
     seen = {}
     for row in run.data.get("skipped", []):
         seen[row["path"]] = row
-    results = run.evaluation or run.masked
+    results = run.results
     for row in results.get("skipped", []):
         seen.setdefault(row["path"], {"split": results.get("split"), **row})
     rows = list(seen.values())

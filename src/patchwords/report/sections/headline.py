@@ -129,7 +129,7 @@ def format_share_with_interval(numbers: dict[str, Any], name: str) -> str | None
 
 def render_key_facts(run: RunData) -> Markup:
     """Render the key facts: model, cost, size, time and device."""
-    results, environment = run.evaluation or run.masked, run.environment
+    results, environment = run.results, run.environment
     device, size = environment.get("device") or {}, results.get("image_size")
     train = run.rows("train")
     seconds = next((row["seconds"] for row in reversed(train) if "seconds" in row), 0)

@@ -18,11 +18,14 @@ from patchwords.report.html import Content, Markup, html_table, note, number_cel
 from patchwords.report.run_data import RunData
 
 MAX_NAMED_SPIKES = 8  # others are only counted
+CHART_OF_SCORE = {"accuracy": "Accuracy", "miou": "mIoU"}  # key of an evaluation -> chart
 
 # chart -> format of a value, and the largest possible value
 CHART_FORMATS: dict[str, tuple[Callable[[float], str], float | None]] = {
     "Loss": (lambda y: f"{y:.3g}", None),
     "Accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
+    "mIoU": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
+    "Pixel accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
     "Learning rate": (format_learning_rate, None),
     "Few-shot accuracy": (lambda y: f"{100 * y:.3g}{NO_BREAK_SPACE}%", 1.0),
 }
@@ -32,8 +35,8 @@ def render_training_curves(run: RunData) -> Markup:
     """Render the training curves, with notes on few-shot accuracy and loss spikes."""
     train, evaluations = run.rows("train"), run.rows("evaluation")
     title = "Training"
-    if run.evaluation.get("of"):
-        evaluated = ("This page evaluates ", tag("code", run.evaluation["of"]))
+    if run.results.get("of"):
+        evaluated = ("This page evaluates ", tag("code", run.results["of"]))
         return section(
             "curves", title, note(*evaluated, "; its own report has the training curves.")
         )
@@ -63,13 +66,14 @@ def describe_training(
     last = max([*train, *evaluations], key=lambda row: row["step"])
     epochs = f" ({last['epoch']:.3g} epochs)" if last.get("epoch") else ""
     sentences: list[Content] = [f"{pluralise(last['step'], 'step')}{epochs}. "]
-    scored = [row for row in evaluations if row.get("accuracy") is not None]
-    if scored:
-        best = max(scored, key=lambda row: row["accuracy"])
-        sentences.append(
-            f"Best {best.get('split', 'validation')} accuracy {format_percent(best['accuracy'])} at step "
-            f"{format_count(best['step'])}. "
-        )
+    for key, name in (("accuracy", "accuracy"), ("miou", "mIoU")):
+        scored = [row for row in evaluations if row.get(key) is not None]
+        if scored:
+            best = max(scored, key=lambda row: row[key])
+            sentences.append(
+                f"Best {best.get('split', 'validation')} {name} {format_percent(best[key])} at step "
+                f"{format_count(best['step'])}. "
+            )
     speeds = [row["images_per_second"] for row in train if row.get("images_per_second")]
     waits = [row["data_wait"] for row in train if row.get("data_wait") is not None]
     if speeds:
@@ -123,6 +127,7 @@ def render_evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
     """Render the evaluations as a table."""
     if not evaluations:
         return None
+    score = "miou" if "miou" in evaluations[0] else "accuracy"
     rows = [
         tag(
             "tr",
@@ -130,12 +135,12 @@ def render_evaluation_table(evaluations: list[dict[str, Any]]) -> Markup | None:
             number_cell(format_optional(row.get("epoch"), ".2f")),
             tag("td", row.get("split", "validation")),
             number_cell(format_optional(row.get("loss"), ".4f")),
-            number_cell(format_percent(row.get("accuracy"))),
+            number_cell(format_percent(row.get(score))),
             number_cell(format_optional(row.get("images"), ",d")),
         )
         for row in evaluations
     ]
-    head = ("Step", "Epoch", "Split", "Loss", "Accuracy", "Images")
+    head = ("Step", "Epoch", "Split", "Loss", CHART_OF_SCORE[score], "Images")
     return tag("details", tag("summary", "Evaluations as a table"), html_table(head, rows))
 
 

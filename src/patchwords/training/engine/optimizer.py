@@ -99,7 +99,7 @@ def freeze_layers(model: nn.Module, train: str, config: ModelConfig) -> None:
         raise ConfigError(f"--train {train}: the model has {layers} {unit}")
     for name, parameter in iterate_named_parameters(model):
         layer = find_layer_index(name, config)
-        after = name.startswith("head.") or (trained != 0 and layer == layers + 1)
+        after = name.startswith(("head.", "decoder.")) or (trained != 0 and layer == layers + 1)
         if trained is None:
             learns = chosen is None or after or id(parameter) in chosen
         else:

@@ -13,13 +13,14 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from patchwords.data.augment import TrainTransform
+from patchwords.data.augment import AugmentSettings, TrainTransform
 from patchwords.data.batch_augment import augment_images
 from patchwords.data.dataset import DatasetSplits, ImageDataset
 from patchwords.data.loader import (
@@ -31,16 +32,18 @@ from patchwords.data.loader import (
     load_batches,
 )
 from patchwords.data.preprocess import Preprocess
+from patchwords.data.sources.masks import is_mask_folder
 from patchwords.device import Device
 from patchwords.distributed import all_gather_objects, get_world, run_on_all_processes
 from patchwords.errors import ConfigError, DataError, did_you_mean
 from patchwords.training.config import FinetuneConfig, PretrainConfig
-from patchwords.training.model_setup import InitialModel
+from patchwords.training.model_setup import InitialModel, choose_plain_settings
 from patchwords.training.plan import ResolvedSetting
 from patchwords.weights.pretrained import Pretrained
 
 TASKS = {  # --task of `patchwords finetune`
     "classification": "patchwords.tasks.classification:Classification",
+    "segmentation": "patchwords.tasks.segmentation:Segmentation",
 }
 OBJECTIVES = {  # --objective of `patchwords pretrain`
     "supervised": "patchwords.tasks.classification.pretraining:SupervisedPretraining",
@@ -86,6 +89,14 @@ class Objective(ABC):
         self.config, self.preprocess = config, preprocess
 
     @classmethod
+    def choose_settings(
+        cls, config: FinetuneConfig, data: DatasetSplits, device: Device
+    ) -> tuple[list[FinetuneConfig], list[ResolvedSetting]]:
+        """Choose what the data decide; -> the settings, cheaper ones for a short budget, and why."""
+        refuse_mask_settings(config)
+        return choose_plain_settings(config, data, device)
+
+    @classmethod
     def resolve(
         cls, config: FinetuneConfig, data: DatasetSplits, origin: Pretrained | None
     ) -> tuple[FinetuneConfig, list[ResolvedSetting]]:
@@ -107,6 +118,14 @@ class Objective(ABC):
     def labels(self, data: DatasetSplits) -> tuple[str, ...]:
         """List the class names that the trained model is saved with."""
         return self.head_classes(self.config, data)
+
+    def describe_task(self) -> dict[str, Any] | None:
+        """Describe what the learner answers, for config.json; None: the model's own classes."""
+        return None
+
+    def save_parts(self, learner: nn.Module, folder: Path) -> None:
+        """Write what the learner has next to the backbone into the model folder."""
+        return
 
     def is_better(self, value: float, best: float) -> bool:
         """Return whether a value of the primary metric is better than the best before."""
@@ -228,7 +247,30 @@ def find_objective(config: FinetuneConfig) -> type[Objective]:
         return load_objective(config.learn.objective, OBJECTIVES, "--objective")
     if config.recipe.teacher is not None:
         return load_objective(DISTILLATION, TASKS, "--teacher")
-    return load_objective(config.task, TASKS, "--task")
+    return load_objective(choose_task(config), TASKS, "--task")
+
+
+def choose_task(config: FinetuneConfig) -> str:
+    """Choose --task by DATA, where it is auto."""
+    if config.task != "auto":
+        return config.task
+    masks = config.verb == "finetune" and is_mask_folder(config.data)
+    return "segmentation" if masks else "classification"
+
+
+def refuse_mask_settings(config: FinetuneConfig) -> None:
+    """Raise ConfigError for settings that only segmentation has a use for."""
+    given = {
+        "--decoder": config.decoder,
+        "--scale-range": None
+        if config.augment.scale_range == AugmentSettings.scale_range
+        else " ".join(f"{scale:g}" for scale in config.augment.scale_range),
+    }
+    for flag, value in given.items():
+        if value is not None:
+            raise ConfigError(
+                f"{flag} {value} has a meaning with --task segmentation only; leave it out"
+            )
 
 
 def check_teacher_settings(config: FinetuneConfig) -> None:
@@ -254,7 +296,7 @@ def check_teacher_settings(config: FinetuneConfig) -> None:
         )
     if learn is not None and weight not in {None, 1.0}:
         raise ConfigError(f"--teacher-weight {weight:g}: --objective distill reads no labels")
-    if learn is None and config.task != "classification":
+    if learn is None and choose_task(config) != "classification":
         raise ConfigError(f"--teacher {teacher} teaches classes, and --task {config.task} has none")
     if weight is not None and not 0 < weight <= 1:
         raise ConfigError(f"--teacher-weight {weight:g} is not a share: above 0, and at most 1")

@@ -47,6 +47,7 @@ from patchwords.training.recipes.scaling import (
     size_by_default,
     size_by_scale,
 )
+from patchwords.training.recipes.segmentation import SEGMENTATION_RECIPES, size_segmentation
 
 RecipeConfigT = TypeVar("RecipeConfigT", bound=FinetuneConfig)
 
@@ -67,7 +68,8 @@ SHOWN_ELSEWHERE = {  # with the model, the data and the objective
 
 def find_recipe(name: str) -> Recipe:
     """Look up a recipe by name; raises ConfigError if there is none."""
-    row = PLAIN_RECIPE if name.lower() == PLAIN else RECIPES.get(name.lower())
+    unlisted = {PLAIN: PLAIN_RECIPE, **SEGMENTATION_RECIPES}
+    row = unlisted.get(name.lower()) or RECIPES.get(name.lower())
     if row is None:
         near = did_you_mean(name, RECIPES)
         raise ConfigError(
@@ -162,6 +164,9 @@ def _use_named(row: Recipe, config: FinetuneConfig, images: int, from_weights: b
     _check_optimizer(requested, settings["optimizer"], row.name)
     if row.name == PLAIN:
         size = size_plain(requested, images)
+        return _RecipeUse(row, settings, scale_training(row, requested, images, size))
+    if row.name in SEGMENTATION_RECIPES:
+        size = size_segmentation(row, requested, images)
         return _RecipeUse(row, settings, scale_training(row, requested, images, size))
     if requested.scale is None:
         return _RecipeUse(row, settings, follow_exactly(row, requested, images))

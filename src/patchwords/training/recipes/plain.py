@@ -54,7 +54,7 @@ def is_plain(config: FinetuneConfig) -> bool:
     named = [name for name in shape if getattr(config.model_settings, name) is not None]
     return (
         config.verb == "finetune"
-        and config.task == "classification"
+        and config.task in {"auto", "classification"}
         and not named
         and config.weights in {None, "none"}
         and not (config.model or config.recipe.recipe)
