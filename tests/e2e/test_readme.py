@@ -16,13 +16,16 @@ from patchwords.cli import COMMANDS
 from patchwords.cli.flags import parse_command
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [
+    *(ROOT / name for name in ("README.md", "README.zh-CN.md", "CONTRIBUTING.md")),
+    *sorted([*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "zh").glob("*.md")]),
+]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def commands(page: Path) -> list[str]:
     """The lines that call patchwords: in blocks of shell, and in `code` within the text."""
-    text = page.read_text()
+    text = page.read_text("utf-8")
     lines = []
     for language, block in BLOCK.findall(text):
         if language in {"", "sh", "bash", "console", "text"}:
@@ -59,7 +62,9 @@ def test_the_python_in_the_readme_runs(
 ) -> None:
     """With a run and a photo where the text says that they are."""
     blocks = [
-        block for language, block in BLOCK.findall(PAGES[0].read_text()) if language == "python"
+        block
+        for language, block in BLOCK.findall(PAGES[0].read_text("utf-8"))
+        if language == "python"
     ]
     assert blocks
     monkeypatch.chdir(tmp_path)
