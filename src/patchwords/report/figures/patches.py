@@ -27,7 +27,7 @@ def draw_patch_components(
     """Draw photos, and their patches coloured by components: patches.png and patches.svg."""
     colours = np.where(np.isnan(components.colours), BACKGROUND_GREY, components.colours)
     photos = [
-        GridTile(picture, truncate_name(name, 20))
+        GridTile(picture, truncate_name(name, 16))
         for name, picture in zip(names, pictures, strict=True)
     ]
     coloured = [
@@ -63,7 +63,7 @@ def draw_patch_similarity(
     for index, (name, picture, patch) in enumerate(zip(names, pictures, marked, strict=True)):
         framed = frame_query_patch(picture.copy(), similarity.shape[1:], patch)
         title = "the patch" if index == 0 else f"nearest {similarity[index][patch]:.2f}"
-        photos.append(GridTile(framed, f"{truncate_name(name, 20)}\n{title}"))
+        photos.append(GridTile(framed, f"{truncate_name(name, 16)}\n{title}"))
         maps.append(GridTile(apply_colour_map(similarity[index], low), ""))
     chance = (
         ""
