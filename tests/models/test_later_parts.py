@@ -10,6 +10,7 @@ import torch
 
 from drawn import drawn
 from patchwords.errors import ConfigError
+from patchwords.interpret.attention import attention_maps, token_similarity
 from patchwords.models.config import LATER_PARTS, ViTConfig
 from patchwords.models.cost import list_part_costs
 from patchwords.models.cost.counting import count_model
@@ -224,3 +225,12 @@ def test_another_pooling_on_the_same_encoder() -> None:
 def test_contradictions_are_refused(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         TINY.with_settings(**settings)
+
+
+def test_registers_are_no_query_of_an_attention_map() -> None:
+    """Without a class token a map is the mean over the patches, not a register's."""
+    model = build({"registers": 2, "classifier": "gap"})
+    [(_, weights)] = model.attention(images(), [1])  # [B, K, T, T]
+    wanted = weights[:, :, 2:, 2:].mean(dim=-2).unflatten(-1, (3, 5))
+    assert torch.allclose(attention_maps(model, images(), [1])[:, 0], wanted, atol=1e-6)
+    assert token_similarity(model, images()).shape == (2, 2, 3, 5)

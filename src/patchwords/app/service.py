@@ -122,7 +122,8 @@ class PredictionService:
         """Compute Attention Rollout of one image [1, C, H, W] -> [h, w]."""
         vit = require_attention(self.loaded.model)
         rollout = attention_rollout(vit, images)
-        grid_map = extract_query_map(rollout, vit.grid(images), vit.config.num_prefix_tokens)
+        prefix, class_token = vit.config.num_prefix_tokens, vit.config.has_class_token
+        grid_map = extract_query_map(rollout, vit.grid(images), prefix, class_token=class_token)
         return grid_map[0].float().cpu().numpy()
 
     def decode(self, image: bytes, size: ImageSize) -> np.ndarray:

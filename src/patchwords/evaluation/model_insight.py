@@ -287,14 +287,17 @@ def analyse_attention_rollout(
             images = source.preprocess.normalise(pixels.to(model.patch_embed.weight.device))
             rollout = attention_rollout(model, images)
             grid_map = extract_query_map(
-                rollout, model.grid(images), model.config.num_prefix_tokens
+                rollout,
+                model.grid(images),
+                model.config.num_prefix_tokens,
+                class_token=model.config.has_class_token,
             )
             maps.append(grid_map[0].cpu().numpy())
             photos.append(shrink_photo(pixels[0]))
             paths.append(key)
     if not paths:
         return insight.leave_out("maps", "none of the images that were to be shown can be read")
-    insight.results["maps"] = {"paths": paths, "class_token": model.config.num_prefix_tokens > 0}
+    insight.results["maps"] = {"paths": paths, "class_token": model.config.has_class_token}
     insight.arrays["maps"] = np.stack(maps).astype(np.float32)
     insight.arrays["photos"] = np.stack(photos)
     return None

@@ -83,7 +83,11 @@ def attention_maps(
         grid = vit.grid(chunk)
         maps = [
             extract_query_map(
-                promote_to_float32(attention), grid, vit.config.num_prefix_tokens, query
+                promote_to_float32(attention),
+                grid,
+                vit.config.num_prefix_tokens,
+                query,
+                vit.config.has_class_token,
             )
             for _, attention in vit.attention(chunk, layers)
         ]
@@ -92,15 +96,22 @@ def attention_maps(
 
 
 def extract_query_map(
-    matrix: Tensor, grid: tuple[int, int], prefix: int, query: QueryPatch = None
+    matrix: Tensor,
+    grid: tuple[int, int],
+    prefix: int,
+    query: QueryPatch = None,
+    class_token: bool = True,
 ) -> Tensor:
-    """Select the query's weights of the patches: [..., T, T] -> [..., h, w]; see `attention_maps`."""
+    """Select the query's weights of the patches: [..., T, T] -> [..., h, w]; see `attention_maps`.
+
+    `class_token` says whether the first of the prefix tokens is one; registers are no queries.
+    """
     if query is not None:
         row = matrix[..., prefix + find_patch_index(query, grid), :]
-    elif prefix:
+    elif prefix and class_token:
         row = matrix[..., 0, :]
     else:
-        row = matrix.mean(dim=-2)
+        row = matrix[..., prefix:, :].mean(dim=-2)
     return row[..., prefix:].unflatten(-1, grid)
 
 
@@ -152,16 +163,20 @@ def token_similarity(model: Model, images: Tensor) -> Tensor:
     for chunk in images.split(size):
         outputs = vit.forward_intermediates(chunk)
         maps = [
-            patch_to_class_similarity(outputs[layer], config.num_prefix_tokens)
+            patch_to_class_similarity(
+                outputs[layer], config.num_prefix_tokens, config.has_class_token
+            )
             for layer in range(config.layers)
         ]
         chunks.append(torch.stack(maps, dim=1).unflatten(-1, grid))  # [b, L, h, w]
     return torch.cat(chunks)
 
 
-def patch_to_class_similarity(x: Tensor, prefix: int) -> Tensor:
+def patch_to_class_similarity(x: Tensor, prefix: int, class_token: bool = True) -> Tensor:
     """Compare patch tokens with the class token, or with their mean: [B, T, D] -> [B, N]."""
     x = x.to(torch.promote_types(x.dtype, torch.float32))
     patches = x[:, prefix:]
-    reference = x[:, :1] if prefix else patches.mean(dim=1, keepdim=True)  # [B, 1, D]
+    reference = (
+        x[:, :1] if prefix and class_token else patches.mean(dim=1, keepdim=True)
+    )  # [B, 1, D]
     return cosine_similarity(patches, reference, dim=-1)

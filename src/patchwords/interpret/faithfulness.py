@@ -172,13 +172,18 @@ def compute_saliency_maps(
     """
     vit = require_attention(model)
     grid, prefix = vit.grid(images), vit.config.num_prefix_tokens
+    class_token = vit.config.has_class_token
     maps = {
         "last layer": attention_maps(vit, images, [-1])[:, 0].mean(dim=1),
-        "rollout": extract_query_map(attention_rollout(vit, images), grid, prefix),
+        "rollout": extract_query_map(
+            attention_rollout(vit, images), grid, prefix, class_token=class_token
+        ),
     }
     if classes is not None:
         relevance = gradient_rollout(vit, images, classes)
-        maps["gradient rollout"] = extract_query_map(relevance, grid, prefix)
+        maps["gradient rollout"] = extract_query_map(
+            relevance, grid, prefix, class_token=class_token
+        )
     return maps
 
 

@@ -260,9 +260,7 @@ def inspect_photos(
         tiles.append(PhotoAttention(Path(name).name, pixels_to_rgb(pixels[i]), title, photo_maps))
     arrays = {format_array_key(kind): values for kind, values in maps.items()}
     arrays = {"photos": pixels.permute(0, 2, 3, 1).numpy()} | arrays
-    inspection.add(
-        "photos", rows, arrays, draw_attention_maps(tiles, model.config.num_prefix_tokens)
-    )
+    inspection.add("photos", rows, arrays, draw_attention_maps(tiles, model.config.has_class_token))
 
 
 @torch.no_grad()
@@ -286,7 +284,7 @@ def inspect_heads(
     maps = attention_maps(model, photos.normalise(pixels[None]), layers, query)[0]  # [L, K, h, w]
     attention = maps[:, list(heads)].float().cpu().numpy()
     photo = PhotoAttention(Path(name).name, pixels_to_rgb(pixels), None, {})
-    figures = draw_head_maps(photo, attention, layers, heads, model.config.num_prefix_tokens, query)
+    figures = draw_head_maps(photo, attention, layers, heads, model.config.has_class_token, query)
     results = {"path": name, "layers": list(layers), "heads": list(heads), "query": query}
     inspection.add("heads", results, {"heads": attention}, figures)
 
@@ -341,10 +339,10 @@ def inspect_tokens(inspection: Inspection, model: ViT, batches: Iterable[Tensor]
     similarity = torch.cat(parts).numpy()  # [n, L, h, w]
     results = {
         "images": len(similarity),
-        "to": "class token" if model.config.num_prefix_tokens else "mean of the patches",
+        "to": "class token" if model.config.has_class_token else "mean of the patches",
         "mean": similarity.mean(axis=(0, 2, 3)).tolist(),
     }
-    figures = draw_token_similarity(similarity, model.config.num_prefix_tokens)
+    figures = draw_token_similarity(similarity, model.config.has_class_token)
     inspection.add("tokens", results, {"token_similarity": similarity}, figures)
 
 

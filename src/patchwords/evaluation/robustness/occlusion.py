@@ -70,8 +70,8 @@ def last_layer_attention(model: ViT, images: Tensor) -> Tensor:
     [(_, weights)] = model.attention(images, [model.config.layers - 1])  # [B, K, T, T]
     prefix = model.config.num_prefix_tokens
     mean = weights.mean(1)  # [B, T, T]
-    received = mean[:, 0, prefix:] if prefix else mean.mean(1)  # [B, N]
-    return received.unflatten(1, grid)
+    received = mean[:, 0] if model.config.has_class_token else mean[:, prefix:].mean(1)  # [B, T]
+    return received[:, prefix:].unflatten(1, grid)
 
 
 def gradient_times_input(images: Tensor, loaded: LoadedModel) -> Tensor:
