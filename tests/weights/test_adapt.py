@@ -10,6 +10,8 @@ import torch
 
 from patchwords.errors import ConfigError
 from patchwords.models.position import resize_positions
+from patchwords.models.resnet.config import ResNetConfig, TrunkConfig
+from patchwords.models.resnet.resnet import ResNet
 from patchwords.models.vit import ViT
 from patchwords.weights.adapt import adapt_model
 
@@ -122,7 +124,6 @@ def test_free_settings_change_and_fixed_ones_are_refused(tiny: Build) -> None:
     assert (new.config.dropout, new.config.gelu, changes) == (0.3, "erf", [])
     assert new.encoder.blocks[1].drop_path.rate == 0.2
     other: dict[str, Any] = {
-        "patch_size": 2,
         "width": 12,
         "depth": 3,
         "heads": 5,
@@ -138,3 +139,40 @@ def test_free_settings_change_and_fixed_ones_are_refused(tiny: Build) -> None:
             adapt_model(model, **{name: value})
     with pytest.raises(ConfigError, match="did you mean 'dropout'"):
         adapt_model(model, dropuot=0.3)
+
+
+@pytest.mark.parametrize("size", [2, 6, 8])
+def test_another_patch_size_resizes_kernel_and_positions(tiny: Build, size: int) -> None:
+    """Patches of 4 on 12 x 20 pixels; larger ones see a larger photo as the old ones saw it."""
+    model = tiny().double()
+    pixels = (12, 20) if size == 2 else (3 * size, 5 * size)
+    new, changes = adapt_model(model, patch_size=size, image_size=pixels)
+    assert (new.config.patch_size, new.config.image_size) == (size, pixels)
+    assert "pseudo-inverse" in changes[0]
+    patches = torch.randn(6, 3, 4, 4, dtype=torch.float64)
+    larger = torch.nn.functional.interpolate(patches, size=(size, size), mode="bilinear")
+    with torch.no_grad():
+        found, wanted = new.patch_embed(larger), model.patch_embed(patches)
+    assert new(torch.randn(2, 3, *pixels, dtype=torch.float64)).shape == (2, 7)
+    if size > 4:
+        assert (found - wanted).abs().max() < 1e-9
+        assert torch.equal(new.positions.table, model.positions.table)
+    else:
+        assert any("positions resized from 3x5 to 6x10" in change for change in changes)
+        kernel = model.patch_embed.weight
+        constant = torch.ones(1, 3, 4, 4, dtype=torch.float64)
+        assert new.patch_embed.weight.shape == (*kernel.shape[:2], 2, 2)
+        sums = new.patch_embed(constant[:, :, :2, :2]), model.patch_embed(constant)
+        assert (sums[0] - sums[1]).abs().max() < 1e-6  # a plain patch is seen as before
+
+
+def test_patches_of_other_models_are_refused(tiny: Build) -> None:
+    with pytest.raises(ConfigError, match="does not divide into patches of 7"):
+        adapt_model(tiny(), patch_size=7)
+    trunk = TrunkConfig(units=(1,))
+    hybrid = tiny(patch_size=1, trunk=trunk, image_size=(32, 32))
+    with pytest.raises(ConfigError, match="the weights are of a hybrid"):
+        adapt_model(hybrid, patch_size=2)
+    bit = ResNet(ResNetConfig(trunk, (32, 32), num_classes=3))
+    with pytest.raises(ConfigError, match="patch_size"):
+        adapt_model(bit, patch_size=2)

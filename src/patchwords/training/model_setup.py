@@ -34,7 +34,7 @@ from patchwords.training.recipes.plain import (
     list_plain_models,
 )
 from patchwords.weights.adapt import adapt_model
-from patchwords.weights.architecture import VIT_SHAPE_FIELDS
+from patchwords.weights.architecture import VIT_SHAPE_FIELDS, find_architecture_name
 from patchwords.weights.convert import make_numbered_labels
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
@@ -171,6 +171,8 @@ def build_initial_model(
         seed=config.seed,
         **settings,
     )
+    if asked.patch_size not in (None, getattr(origin.model.config, "patch_size", None)):
+        name = find_architecture_name(model.config) or f"{name} with patch_size {asked.patch_size}"
     preprocess, choices = choose_preprocess(
         config, data, model.config.image_size, origin.preprocess
     )

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import interpolate
 
 from patchwords.errors import ConfigError
 from patchwords.models.build import Model, ModelConfig, build_model
@@ -114,7 +115,7 @@ def drop_parameters(weights: dict[str, Tensor], prefix: str) -> None:
 
 # Settings that the weights themselves fix, and all of a trunk: another value needs other weights.
 FIXED_SETTINGS = (
-    *("patch_size", "width", "depth", "heads", "mlp_width", "channels", "trunk"),
+    *("width", "depth", "heads", "mlp_width", "channels", "trunk"),
     *("mixer", "window", "position", "position_at"),
     *(name for name in LATER_PARTS if name != "class_token"),
 )
@@ -125,6 +126,7 @@ def adapt_model(
     *,
     num_classes: int | None = None,
     image_size: tuple[int, int] | None = None,
+    patch_size: int | None = None,
     head_rows: Sequence[int] | None = None,
     seed: int = 0,
     **settings: Any,
@@ -135,6 +137,7 @@ def adapt_model(
         num_classes: another number replaces the head (and the pre-training head's tanh layer, if
             `representation_size` does not ask for it) by zeros, as Sec. 3.2 has it; None keeps it.
         image_size: (H, W); positions are resized to its grid by the config's own method.
+        patch_size: P; the patch embedding is resized to it (`resize_patch_kernel`).
         head_rows: keep the head, and take these rows of it in this order (classes by name).
         seed: of the initial weights, where a pooling or a tanh layer is new.
         settings: other fields of the config, such as dropout or the classifier.
@@ -143,6 +146,7 @@ def adapt_model(
     """
     old = model.config
     refuse_fixed_settings(old, settings)
+    grid_settings = get_grid_settings(old, image_size, patch_size)
     weights = {name: value.detach().clone() for name, value in model.state_dict().items()}
     if head_rows is not None:
         settings["num_classes"] = len(head_rows)
@@ -159,12 +163,56 @@ def adapt_model(
         changes = [] if head_rows is None else keep_classifier_rows(weights, head_rows)
     changes += change_pooling(weights, old, refitted)
     add_missing_weights(weights, refitted, seed)
-    if image_size is None:
+    if not grid_settings:
         return build_with_weights(refitted, weights), changes
-    new = refitted.with_settings(image_size=image_size)
+    new = refitted.with_settings(**grid_settings)
+    changes += resize_patches(weights, refitted, new)
     changes += resize_trunk_tables(weights, refitted, new)
     changes += resize_encoder_positions(weights, refitted, new)
     return build_with_weights(new, weights), changes
+
+
+def get_grid_settings(
+    config: ModelConfig, image_size: tuple[int, int] | None, patch_size: int | None
+) -> dict[str, Any]:
+    """Return the settings that change the grid. Raises ConfigError for patches of a hybrid."""
+    settings: dict[str, Any] = {} if image_size is None else {"image_size": image_size}
+    if patch_size is None or patch_size == getattr(config, "patch_size", None):
+        return settings
+    if isinstance(config, ViTConfig) and config.trunk is not None:
+        raise ConfigError(
+            f"patch_size {patch_size} was asked for, but the weights are of a hybrid, whose patches are "
+            "cut from feature maps: leave it out, or train from scratch"
+        )
+    return settings | {"patch_size": patch_size}
+
+
+def resize_patches(weights: dict[str, Tensor], old: ModelConfig, new: ModelConfig) -> list[str]:
+    """Resize the patch embedding to another patch size; return notes for the user."""
+    if not isinstance(old, ViTConfig) or not isinstance(new, ViTConfig):
+        return []
+    if old.patch_size == new.patch_size:
+        return []
+    weights["embed.weight"] = resize_patch_kernel(weights["embed.weight"], new.patch_size)
+    return [
+        f"the patch embedding is resized from patches of {old.patch_size} to {new.patch_size} "
+        "(pseudo-inverse, as FlexiViT)"
+    ]
+
+
+def resize_patch_kernel(kernel: Tensor, size: int) -> Tensor:
+    """Resize [D, C, P, P] to [D, C, P', P'] by the pseudo-inverse (arXiv 2212.08013, Eq. 4).
+
+    B is the bilinear resize of a patch; the new kernel gives B x what the old one gives x, exactly
+    for P' above P, and as nearly as it can be below.
+    """
+    old = kernel.shape[-1]
+    basis = torch.eye(old * old, dtype=torch.float64, device=kernel.device)
+    patches = basis.unflatten(1, (1, old, old))  # [P*P, 1, P, P]
+    resized = interpolate(patches, size=(size, size), mode="bilinear", align_corners=False)
+    inverse = torch.linalg.pinv(resized.flatten(1))  # of [P*P, P'*P']: [P'*P', P*P]
+    flat = kernel.double().flatten(2) @ inverse.mT  # [D, C, P'*P']
+    return flat.unflatten(-1, (size, size)).to(kernel.dtype)
 
 
 def refuse_fixed_settings(config: ModelConfig, settings: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from patchwords.models.build import Model
 from patchwords.models.checks import to_height_width
 from patchwords.models.zoo import resolve_model
 from patchwords.weights.adapt import adapt_model, build_with_weights
-from patchwords.weights.architecture import has_same_shape
+from patchwords.weights.architecture import find_architecture_name, has_same_shape
 from patchwords.weights.convert import LoadedWeights, make_numbered_labels
 from patchwords.weights.folder import read_model_folder, write_model_folder
 from patchwords.weights.formats import WeightsFormat
@@ -44,7 +44,8 @@ def from_pretrained(
             of it, with `settings` where these make another model of a name.
         num_classes: the head is replaced by zeros, for this many classes.
         image_size: one number or (height, width); positions are resized to it.
-        settings: other fields of the config that weights do not fix, as classifier or dropout.
+        settings: other fields of the config that weights do not fix, as classifier or dropout;
+            another patch_size resizes the patch embedding by the pseudo-inverse.
 
     `changes` of the result says what was reset, resized or left out. Raises WeightsError.
     """
@@ -55,6 +56,9 @@ def from_pretrained(
     if num_classes is not None or size is not None or settings:
         model, changed = adapt_model(model, num_classes=num_classes, image_size=size, **settings)
         changes += changed
+    name = loaded.architecture
+    if getattr(model.config, "patch_size", None) != getattr(loaded.config, "patch_size", None):
+        name = find_architecture_name(model.config)
     if num_classes is not None:
         labels = make_numbered_labels(num_classes)
     if size is not None:
@@ -63,7 +67,7 @@ def from_pretrained(
         model=model.eval(),
         preprocess=preprocess,
         labels=labels,
-        architecture=loaded.architecture,
+        architecture=name,
         changes=tuple(changes),
         home=loaded.home,
         task=loaded.task,

@@ -43,6 +43,9 @@ class ConvertCommand:
     image_size: tuple[int, ...] | None = None
     """image size in pixels: one number, or height and width; positions are resized to it; default:
     that of SRC"""
+    patch_size: int | None = None
+    """patch size in pixels; the patch embedding is resized to it by the pseudo-inverse, positions to
+    the new grid; default: that of SRC"""
     half: bool = False
     """store float16: half the size, three to four digits; not for google"""
     overwrite: bool = False
@@ -64,6 +67,7 @@ def run_convert(config: ConvertCommand) -> int:
         config.source,
         architecture=config.model,
         image_size=size * 2 if size is not None and len(size) == 1 else size,
+        **({} if config.patch_size is None else {"patch_size": config.patch_size}),
     )
     if (
         config.to != "patchwords"
