@@ -6,7 +6,7 @@ READY := $(VENV)/ready
 # What `make test-fast` runs, except tests that are marked slow.
 FAST := tests/models tests/data tests/weights tests/interpret tests/training tests/test_*.py
 
-.PHONY: help demo test test-fast lint types check bench format clean
+.PHONY: help demo test test-fast lint types check bench dist format clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -42,6 +42,13 @@ types: $(READY) ## check the types
 	$(BIN)/mypy
 
 check: lint types test ## all that CI checks
+
+dist: $(READY) ## build wheel and sdist in dist/, and use the wheel from an empty folder
+	$(BIN)/pip install --quiet --disable-pip-version-check build twine
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python .ci/check_wheel.py dist/*.whl
 
 bench: $(READY) ## measure speed next to timm and others; DATA=FOLDER of photos, ONLY='training memory'
 	$(BIN)/python -m benchmarks $(ONLY) $(if $(DATA),--data $(DATA))

@@ -27,7 +27,7 @@ SLOW_FILES = {
     *("training/test_live.py", "training/test_masked_prediction.py", "training/test_parallel.py"),
     *("training/test_pretrain.py", "training/test_shares.py"),
     *("weights/test_boxed.py", "weights/test_damaged.py"),
-    *("test_benchmarks.py", "test_distributed.py", "portable/test_other_systems.py"),
+    *("test_benchmarks.py", "test_distributed.py"),
 }
 
 

@@ -55,6 +55,8 @@ def make_photos(root: Path) -> Path:
     return root
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="takes away what Linux has")
 def test_a_stopped_run_goes_on_without_posix_and_ends_the_same(tmp_path: Path) -> None:
     """Two spawned workers, a stop in the middle, no /dev/shm: the weights of an undisturbed run."""
     photos = make_photos(tmp_path / "photos")
@@ -70,6 +72,7 @@ def test_a_stopped_run_goes_on_without_posix_and_ends_the_same(tmp_path: Path) -
 
 def test_the_start_method_is_the_systems(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(START_METHOD_VARIABLE, raising=False)
+    monkeypatch.setattr(os, "fork", getattr(os, "fork", None), raising=False)
     monkeypatch.setattr(sys, "platform", "darwin")
     assert choose_start_method() == "spawn"
     monkeypatch.setattr(sys, "platform", "linux")
