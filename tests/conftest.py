@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +16,14 @@ settings.register_profile("tests", derandomize=True, deadline=None, database=Non
 settings.load_profile("tests")
 
 TESTS = Path(__file__).parent
+
+# What a developer has in the caches changes no test, and no test asks the network. Set before
+# the hub's library reads it; the commands that tests start inherit it.
+EMPTY_CACHE = tempfile.TemporaryDirectory(prefix="empty-cache-")
+os.environ |= {"HF_HUB_OFFLINE": "1", "HF_HOME": EMPTY_CACHE.name}
+os.environ |= {"PATCHWORDS_CACHE": str(Path(EMPTY_CACHE.name) / "patchwords")}
+for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):
+    os.environ.pop(variable, None)
 
 
 # What `make test-fast` leaves out of the folders that it runs: several processes, compilers, memory

@@ -18,6 +18,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -40,6 +41,24 @@ REINDEX_HINT = "put the former file back, or index it again by `patchwords index
 RETRY_STATUS_CODES = {408, 425, 429}  # besides all from 500 on
 
 Progress = Callable[[int, int], None]  # (bytes so far, bytes of the whole file)
+
+
+_forbidden: ContextVar[bool] = ContextVar("downloads_forbidden", default=False)
+
+
+@contextmanager
+def forbid_downloads(forbidden: bool = True) -> Iterator[None]:
+    """Inside, weights come from this machine or are refused: `--offline`."""
+    token = _forbidden.set(forbidden)
+    try:
+        yield
+    finally:
+        _forbidden.reset(token)
+
+
+def are_downloads_forbidden() -> bool:
+    """Return whether weights may only come from this machine."""
+    return _forbidden.get()
 
 
 class _TransientError(Exception):
@@ -71,6 +90,10 @@ def fetch_cached(url: str) -> Path:
     path = get_web_cache_path(url)
     if path.is_file():
         return path
+    if are_downloads_forbidden():
+        raise WeightsError(
+            f"{url} is not on this machine, and --offline forbids the download; put it at {path}"
+        )
     part = path.with_name(f".{path.name}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -215,11 +215,20 @@ def test_a_budget_trims_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert note in render_markdown_page("Tiny", build_page_blocks(study, first, (), "command"))
 
 
+def test_a_hopeless_budget_is_refused_before_anything_is_timed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(running, "measure_trial_timing", None)  # a call would fail
+    with pytest.raises(ConfigError, match=r"--budget 0.01: .* at the very least"):
+        go(tmp_path, TINY, budget=0.01)
+
+
 def test_trimmed_steps_reach_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         running, "measure_trial_timing", lambda *_: TrialTiming(step=0.1, overhead=0)
     )
     monkeypatch.setattr("patchwords.studies.budget.MIN_STEPS", 6)
+    monkeypatch.setattr("patchwords.studies.budget.MIN_OVERHEAD", 0.1)
     results = go(tmp_path, TINY, budget=2 * 0.6 / 60 + 1e-9)
     assert results["settings"]["steps"] == 6
     assert [cell["steps"] for cell in results["cells"]] == [6, 6]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import itertools
 import os
 from dataclasses import replace
@@ -12,16 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
+from plain_data import CPU, GPU, make_data, stand_still, tick
 from rich.console import Console
 from tiny_run import quiet
 
 import patchwords as pw
 from patchwords.cli import main
 from patchwords.cli.train.finetune import FinetuneCommand, parse_finetune
-from patchwords.data.dataset import TRAIN, DatasetSplits, Listing, build_dataset_splits
-from patchwords.data.sources.digits import MemoryReader
-from patchwords.device import Device, choose_device
+from patchwords.data.dataset import TRAIN, DatasetSplits
+from patchwords.device import Device
 from patchwords.errors import ConfigError, Interrupted
 from patchwords.training import budget
 from patchwords.training.budget import BudgetWorkload, parse_budget
@@ -30,25 +28,6 @@ from patchwords.training.model_setup import choose_model_family, choose_plain_se
 from patchwords.training.recipes import fill_recipe_settings
 from patchwords.training.recipes.plain import PLAIN
 from patchwords.training.run import explain_training, resolve_data_and_model, train_model
-
-CPU = choose_device("cpu", "fp32")
-MEASURE = budget.measure_step_seconds
-GPU = replace(CPU, torch_device=torch.device("cuda"))
-
-
-def encode_image(size: tuple[int, int], mode: str = "RGB") -> bytes:
-    file = io.BytesIO()
-    Image.new(mode, size).save(file, format="PNG")
-    return file.getvalue()
-
-
-def make_data(counts: list[int], size: tuple[int, int] = (100, 80), mode: str = "RGB") -> Any:
-    """Splits whose images are all the same."""
-    listing, image = Listing(), encode_image(size, mode)
-    for label, count in enumerate(counts):
-        for number in range(count):
-            listing.add(f"{label}/{number}", f"class {label:03}", len(image), 0)
-    return build_dataset_splits("photos", "folder", {TRAIN: listing}, MemoryReader((image,)))
 
 
 def plan(data: DatasetSplits, *words: str, device: Device = CPU) -> FinetuneConfig:
@@ -186,14 +165,6 @@ WORDS = ("digits", "--train-images", "64", "--device", "cpu", "--precision", "fp
 QUIET = ("--workers", "0", "--grad-accum", "1")
 
 
-def tick(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
-    """A clock that moves on by as much at every look: once or twice a step."""
-    times = itertools.count(step=seconds)
-    monkeypatch.setattr(
-        budget, "measure_step_seconds", lambda *args: MEASURE(*args, clock=lambda: next(times))
-    )
-
-
 def test_a_clock_decides_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     config = parse_finetune([*WORDS, *QUIET, "--budget", "2m"])
     found = {}
@@ -215,7 +186,7 @@ def test_a_slow_machine_takes_the_smaller_model(monkeypatch: pytest.MonkeyPatch)
     seconds = iter([60.0, 1.0])
     works = (BudgetWorkload(next(seconds), 5, 1.0, 1.0, 500) for _ in candidates)
     monkeypatch.setattr(budget, "measure_workload", lambda *_: next(works))
-    chosen, why = budget.fit_to_budget(candidates, lambda c: c, photos, CPU)  # type: ignore[arg-type, return-value]
+    chosen, why, _ = budget.fit_to_budget(candidates, lambda c: c, photos, CPU)  # type: ignore[arg-type, return-value]
     assert size_of(chosen) == ("CNN-4x1", 32)
     assert "all that the recipe has" in why
 
@@ -245,6 +216,7 @@ def test_a_budgeted_run_goes_on_to_the_same_bits(
 ) -> None:
     """The steps are stored: the resumed run measures nothing."""
     tick(monkeypatch, 2.0)
+    stand_still(monkeypatch)
     more = ("--budget", "40s", "--eval-every", "3", "--save-every", "3")
 
     def train(folder: str, *words: str) -> dict[str, torch.Tensor]:
@@ -293,6 +265,14 @@ def test_explain_shows_the_plan_and_writes_nothing(
     settings = pw.finetune("digits", train_images=64, epochs=2, workers=0, explain=True)
     assert settings["model"]["value"] == "CNN-4x1"
     assert settings["recipe"]["value"] == PLAIN
+    assert not os.listdir()
+
+
+def test_pretraining_is_explained_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    shape = {"model": "ViT-Ti/4", "image_size": 8, "depth": 1, "width": 12, "heads": 2}
+    settings = pw.pretrain("digits", train_images=64, workers=0, explain=True, **shape)
+    assert settings["image_size"]["value"] == "8x8"
     assert not os.listdir()
 
 

@@ -30,6 +30,7 @@ ALL_SET = FinetuneConfig(
     model="ViT-S/8",
     weights="1e3",
     budget="15m",
+    offline=True,
     explain=True,
     task="my_package.tasks:Mine",
     decoder="mask",

@@ -89,14 +89,14 @@ def finetune(
     model: str | None = None,
     output: str | Path | None = None,
     config: str | Path | None = None,
-    explain: bool = False,
     **settings: Any,
 ) -> Run | dict[str, Any]:
     """Fine-tune a model on images with classes, evaluate it, and write a report.
 
     Args:
         data: a folder, CSV, parquet, tar shards, hf:NAME or digits.
-        weights: what to start from: a run, a folder or a published name; from scratch by default.
+        weights: what to start from: a run, a folder, a published name, "none" or "auto"; default:
+            auto where the data choose the model, else none.
         model: the architecture; default: that of the weights, else chosen by the data.
         output: run folder to write; default: runs/DATA-MODEL.
         config: YAML file with settings, which those given here override.
@@ -107,12 +107,22 @@ def finetune(
     checkpoint that `Run.resume` continues from.
     """
     named = {"data": data, "weights": weights, "model": model, "output": output}
-    given = {**settings, "explain": explain}
-    if explain:
-        return explain_settings(layer_named(FinetuneConfig(), named, given, config), make_display())
-    return start_training(FinetuneConfig(), named, given, config)
+    return start_training(FinetuneConfig(), named, settings, config)
 
 
+@overload
+def pretrain(
+    data: str | Path,
+    *,
+    weights: str | Path | Run | None = None,
+    model: str | None = None,
+    output: str | Path | None = None,
+    config: str | Path | None = None,
+    explain: Literal[False] = False,
+    **settings: Any,
+) -> Run: ...
+@overload
+def pretrain(data: str | Path, *, explain: Literal[True], **settings: Any) -> dict[str, Any]: ...
 def pretrain(
     data: str | Path,
     *,
@@ -121,7 +131,7 @@ def pretrain(
     output: str | Path | None = None,
     config: str | Path | None = None,
     **settings: Any,
-) -> Run:
+) -> Run | dict[str, Any]:
     """Train a model for others to start from, as `patchwords pretrain`; see `finetune`."""
     named = {"data": data, "weights": weights, "model": model, "output": output}
     return start_training(PretrainConfig(), named, settings, config)
@@ -132,28 +142,18 @@ def start_training(
     named: Mapping[str, Any],
     settings: Mapping[str, Any],
     file: str | Path | None,
-) -> Run:
-    """Train by named arguments, as far as they are given, and settings, over those of a file."""
+) -> Run | dict[str, Any]:
+    """Train, or explain, by named arguments, as far as they are given, and settings over a file."""
     check_main_guard()
-    config = layer_named(blank, named, settings, file)
-    if config.explain:
-        raise ConfigError("explain is for finetune; patchwords pretrain --explain shows the plan")
-    return train(config, make_display())
-
-
-def layer_named(
-    blank: FinetuneConfig,
-    named: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    file: str | Path | None,
-) -> FinetuneConfig:
-    """Lay named arguments, as far as they are given, and settings over those of a file."""
     given = {
         name: value.folder if isinstance(value, Run) else value
         for name, value in named.items()
         if value is not None
     }
-    return layer_arguments(blank, {**given, **settings}, file)
+    config = layer_arguments(blank, {**given, **settings}, file)
+    if config.explain:
+        return explain_settings(config, make_display())
+    return train(config, make_display())
 
 
 def layer_arguments(

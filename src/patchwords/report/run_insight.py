@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from patchwords.download import forbid_downloads
 from patchwords.errors import DataError
 from patchwords.report.page import write_report
 from patchwords.report.run_data import PredictionRow, RunData, read_run_data
@@ -67,7 +68,8 @@ def write_training_insight(job: TrainingRun, examples: ImageDataset) -> None:
         start = job.start
         labels = tuple(job.objective.classes(job.data))
         source = Pretrained(start.model, start.preprocess, labels, start.name)
-        begun = load_initial_weights(start.model.config, flatten_config(job.config))
+        with forbid_downloads():  # the run had them
+            begun = load_initial_weights(start.model.config, flatten_config(job.config))
         shown = choose_insight_examples(read_run_data(job.folder.path).predictions)
         return analyse_model(source, begun, examples, shown)
 

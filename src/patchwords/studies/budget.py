@@ -11,7 +11,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial
 from pathlib import Path
@@ -41,6 +41,7 @@ from patchwords.training.model_setup import (
 from patchwords.training.plan import require_setting
 from patchwords.training.recipes import fill_recipe_settings, find_recipe
 
+MIN_OVERHEAD = 1.0  # seconds: no training opens its data and evaluates in less
 MIN_STEPS = 100  # per trial: with fewer, models learn too little to compare
 
 
@@ -107,6 +108,26 @@ def trim_workload(work: StudyWorkload, speed: TrialTiming, minutes: float) -> Tr
             "or more"
         )
     return TrimmedWorkload(1, share, (_format_trim_note(minutes, work, kept, share, speed),))
+
+
+def refuse_hopeless_budget(
+    work: StudyWorkload, flops: Sequence[float], peak: float, minutes: float
+) -> None:
+    """Refuse a budget that not even a machine at its peak can keep, before anything is timed.
+
+    Args:
+        flops: of one step of each training.
+        peak: FLOP/s of the machine's fastest matrix product.
+    """
+    share = min(1.0, MIN_STEPS / min(work.steps))
+    computing = share * sum(s * f for s, f in zip(work.steps, flops, strict=True)) / peak
+    needed = max(computing, math.ceil(len(work.steps) / work.jobs) * MIN_OVERHEAD)
+    if needed > 60 * minutes:
+        raise ConfigError(
+            f"--budget {minutes:g}: one seed of {len(work.steps)} trainings with {MIN_STEPS} "
+            f"steps or more takes {format_duration(needed)} at the very least; --plan says what "
+            "each costs"
+        )
 
 
 def _format_trim_note(

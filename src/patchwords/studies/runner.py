@@ -16,12 +16,14 @@ from patchwords.device import DeviceName, PrecisionName, choose_device
 from patchwords.distributed import get_world
 from patchwords.errors import ConfigError, DataError, Interrupted
 from patchwords.files import explain_write_error, file_lock
+from patchwords.planning.matmul_peak import measure_matmul_peak
 from patchwords.processes import count_usable_cores
 from patchwords.studies.budget import (
     SCRATCH_PREFIX,
     StudyWorkload,
     estimate_trial_cost,
     measure_trial_timing,
+    refuse_hopeless_budget,
     trim_workload,
 )
 from patchwords.studies.grid import (
@@ -248,14 +250,16 @@ def trim_manifest(
     for left in request.output.glob(f"{SCRATCH_PREFIX}*"):
         shutil.rmtree(left, ignore_errors=True)
     jobs, threads = request.processes
-    report("timing the most expensive trial")
     trials = list_training_trials(request.scale_spec)
     costs = [estimate_trial_cost(trial, context) for trial in trials]
+    steps = tuple(trial.settings["steps"] for trial in trials)
+    work = StudyWorkload(steps, record.seeds, jobs, tuple(cost.share for cost in costs))
+    peak = measure_matmul_peak(choose_device(request.device, request.precision))
+    refuse_hopeless_budget(work, [cost.step_flops for cost in costs], peak, request.budget)
+    report("timing the most expensive trial")
     costliest, _ = max(zip(trials, costs, strict=True), key=lambda item: item[1].step_flops)
     speed = measure_trial_timing(costliest, context, jobs, threads)
-    steps = tuple(trial.settings["steps"] for trial in trials)
-    shares = tuple(cost.share for cost in costs)
-    trimmed = trim_workload(StudyWorkload(steps, record.seeds, jobs, shares), speed, request.budget)
+    trimmed = trim_workload(work, speed, request.budget)
     return replace(record, seeds=trimmed.seeds, share=trimmed.share, notes=trimmed.notes)
 
 

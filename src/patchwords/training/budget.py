@@ -2,7 +2,7 @@
 
 A few steps are taken and timed, with the loader and on a copy of everything, and thrown away: the
 run itself starts as if they had never been. What is decided is written down as steps, so that a
-resumed run measures nothing.
+resumed run measures nothing; engine/countdown.py cuts them where the machine turns out slower.
 """
 
 from __future__ import annotations
@@ -24,10 +24,16 @@ from patchwords.distributed import get_world
 from patchwords.errors import ConfigError
 from patchwords.files import format_duration
 from patchwords.training.config import FinetuneConfig
+from patchwords.training.engine.countdown import TimeBudget
 from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.state import build_train_state
 from patchwords.training.engine.step import train_step
 from patchwords.training.inputs.batches import build_batch_preparer, iterate_training_batches
+from patchwords.training.inputs.frozen import (
+    build_frozen_backbone,
+    count_augmented_views,
+    explain_changing_activations,
+)
 from patchwords.training.logs.run_folder import RunFolder
 from patchwords.training.model_setup import InitialModel
 from patchwords.training.objectives import Objective
@@ -37,12 +43,14 @@ from patchwords.training.plan import (
     build_training_plan,
     require_setting,
 )
+from patchwords.training.recipes.defaults import choose_eval_interval
 from patchwords.training.training_run import TrainingRun
 
 FORWARD_SHARE = 1 / 3  # of a training step: the backward pass costs twice the forward pass
 WARM_UP_STEPS, MIN_TIMED_STEPS, TIMED_SECONDS = 3, 5, 4.0
 REPORT_SECONDS = 15.0  # start, the end's own evaluation and the report, without their images
 USED_SHARE = 0.9  # of the budget: the rest is for a machine that turns out slower
+HEAD_STEP_SECONDS = 0.005  # a step of the head alone on stored features, 64 images: at most
 MIN_EPOCHS = 8  # fewer, and a cheaper model is taken where there is one
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
@@ -55,6 +63,8 @@ class ResolvedModel(NamedTuple):
     start: InitialModel
     objective: Objective
     choices: list[ResolvedSetting]
+    eval_every: int | None = None  # what the user says
+    budget: TimeBudget | None = None
 
 
 Resolve = Callable[[FinetuneConfig], ResolvedModel]
@@ -83,13 +93,22 @@ class BudgetWorkload:
     validation: float  # in steps: one evaluation on the validation images
     test: float  # in steps: the evaluation at the end
     max_steps: int  # the recipe's
+    before: float = 0.0  # seconds before the first step: frozen layers that are computed once
+    eval_every: int | None = None  # steps, where the user says so
+
+    def loop_seconds(self, steps: int) -> float:
+        """Estimate the time of the steps, with the evaluations between them."""
+        every = self.eval_every or choose_eval_interval(max(steps, 1), self.steps_per_epoch)
+        return self.step * (steps + max(1, steps // every) * self.validation)
+
+    @property
+    def end_seconds(self) -> float:
+        """Estimate the time after the last step: the evaluation and the report."""
+        return REPORT_SECONDS + self.step * self.test
 
     def seconds(self, steps: int) -> float:
         """Estimate the time of a training with everything around it."""
-        # The default of --eval-every: once an epoch, or 30 times in all.
-        evaluations = min(30, max(1, steps // self.steps_per_epoch))
-        held_out = evaluations * self.validation + self.test
-        return REPORT_SECONDS + self.step * (steps + held_out)
+        return self.before + self.loop_seconds(steps) + self.end_seconds
 
     def fit(self, seconds: float) -> int:
         """Return the most steps, in whole epochs, that fit into a time; 0: not one epoch."""
@@ -108,8 +127,8 @@ class BudgetWorkload:
 
 def fit_to_budget(
     candidates: list[FinetuneConfig], resolve: Resolve, data: DatasetSplits, device: Device
-) -> tuple[FinetuneConfig, str]:
-    """Choose the first candidate that fits, and its steps; -> config and the reason of the steps.
+) -> tuple[FinetuneConfig, str, TimeBudget]:
+    """Choose the first candidate that fits, and its steps; -> config, reason of the steps, time.
 
     A candidate fits with MIN_EPOCHS or with all steps of its recipe; the last one, with an epoch.
     Raises ConfigError where not even that fits, with the least time.
@@ -120,7 +139,8 @@ def fit_to_budget(
             f"--budget {budget} is measured in one process, and there are {get_world().size}; "
             "give --steps or --epochs"
         )
-    usable = USED_SHARE * parse_budget(budget)
+    seconds = parse_budget(budget)
+    usable = USED_SHARE * seconds
     for candidate in candidates:
         resolved = resolve(candidate)
         work = measure_workload(resolved, data, device)
@@ -129,7 +149,10 @@ def fit_to_budget(
         if steps >= enough or (candidate is candidates[-1] and steps):
             why = explain_steps(work, steps, budget)
             recipe = replace(candidate.recipe, steps=steps)
-            return replace(candidate, recipe=recipe, budget=None), why
+            time_budget = TimeBudget(
+                seconds, work.loop_seconds(steps), work.end_seconds, measured=not work.before
+            )
+            return replace(candidate, recipe=recipe, budget=None), why, time_budget
     least = work.seconds(min(work.steps_per_epoch, work.max_steps)) / USED_SHARE
     raise ConfigError(
         f"--budget {budget}: one epoch of {len(data.splits[TRAIN]):,} images with the evaluation "
@@ -142,7 +165,9 @@ def explain_steps(work: BudgetWorkload, steps: int, budget: str) -> str:
     epochs = steps / work.steps_per_epoch
     whole = format_duration(work.seconds(steps))
     limit = "all that the recipe has" if steps == work.max_steps else f"what fits into {budget}"
-    return f"{epochs:.3g} epochs, {limit}: about {whole} in all, {1000 * work.step:.3g} ms a step"
+    first = f", {format_duration(work.before)} of it for features" if work.before else ""
+    pace = f"{1000 * work.step:.3g} ms a step"
+    return f"{epochs:.3g} epochs, {limit}: about {whole} in all{first}, {pace}"
 
 
 def measure_workload(
@@ -152,17 +177,38 @@ def measure_workload(
     config, images = resolved.config, len(data.splits[TRAIN])
     plan = build_training_plan(config, images)
     seconds = measure_step_seconds(resolved, data, device, plan)
-
-    def count_forward_steps(split: str) -> float:
-        return FORWARD_SHARE * len(data.splits.get(split, ())) / plan.batch_size
-
-    return BudgetWorkload(
+    steps_per_epoch = max(1, -(-images // plan.batch_size))
+    validation = len(data.splits.get(VALIDATION, ())) / plan.batch_size
+    test = len(data.splits.get(TEST, ())) / plan.batch_size or validation
+    work = BudgetWorkload(
         seconds,
-        max(1, -(-images // plan.batch_size)),
-        count_forward_steps(VALIDATION),
-        count_forward_steps(TEST if TEST in data.splits else VALIDATION),
+        steps_per_epoch,
+        FORWARD_SHARE * validation,
+        FORWARD_SHARE * test,
         plan.steps,
+        eval_every=resolved.eval_every,
     )
+    if not keeps_features(resolved, plan):
+        return work
+    # A step on the whole model is as good as a forward pass: it goes back through the head alone.
+    views = count_augmented_views(config, plan)
+    return replace(
+        work,
+        step=HEAD_STEP_SECONDS,
+        validation=validation,
+        test=test * seconds / HEAD_STEP_SECONDS,
+        before=seconds * (views * steps_per_epoch + validation),
+    )
+
+
+def keeps_features(resolved: ResolvedModel, plan: TrainingPlan) -> bool:
+    """Whether the head learns from features that are computed before the first step."""
+    config, start = resolved.config, resolved.start
+    front = build_frozen_backbone(start.model, config.recipe.train)
+    if front is None or config.recipe.train != "head" or config.machine.frozen == "compute":
+        return False
+    kept = resolved.objective.caches_frozen
+    return kept and not explain_changing_activations(config, plan, front, start.preprocess)
 
 
 def measure_step_seconds(
@@ -173,8 +219,9 @@ def measure_step_seconds(
     clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Train a copy for a few steps; -> mean seconds of a step, waiting for its images included."""
-    config, start, objective, _ = resolved
-    objective.config = config = replace(config, machine=replace(config.machine, compile="no"))
+    config, start, objective, *_ = resolved
+    machine = replace(config.machine, compile="no", frozen="compute")
+    objective.config = config = replace(config, machine=machine)
     gpus = [torch.cuda.current_device()] if device.type == "cuda" else []
     with torch.random.fork_rng(gpus):
         state = build_train_state(config, plan, start, data, objective, device)

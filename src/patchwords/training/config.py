@@ -224,8 +224,11 @@ class FinetuneConfig:
     chosen by the data in finetune, ViT-B/16 in pretrain"""
     weights: str | None = None
     """start from these weights: a run, a model folder, a file, a hub id or a published name;
-    patchwords:cifar10-small comes with the package; default: none, which are random
-    weights"""
+    patchwords:cifar10-small comes with the package; none: random ones; auto: published ones that
+    suit the data and the time; default: auto in finetune where the data choose the model, else
+    none"""
+    offline: bool = False
+    """download no weights: use those on this machine"""
     budget: str | None = None
     """time for training and evaluation, such as 15m or 1h30m, instead of --epochs; default: 15m on
     a CPU where the data choose the model, else no limit"""
@@ -266,6 +269,8 @@ class FinetuneConfig:
                 "folder of images per class, a CSV, a parquet file, tar shards, hf:NAME or digits"
             )
         check_duration(self)
+        if self.weights == "auto" and self.verb != "finetune":
+            raise ConfigError(f"--weights auto is for finetune; {self.verb} needs their name")
         if self.resume and self.overwrite:
             raise ConfigError("--resume goes on with a run, --overwrite deletes it; give one")
         for flag, values in {
@@ -287,7 +292,6 @@ class FinetuneConfig:
                 "--examples": recipe.examples,
                 "--batch-size": recipe.batch_size,
                 "--lr": recipe.lr,
-                "--clip": recipe.clip,
                 "--layer-decay": recipe.layer_decay,
                 "--early-stop": recipe.early_stop,
                 "--grad-accum": None if machine.grad_accum == "auto" else machine.grad_accum,
@@ -302,6 +306,8 @@ class FinetuneConfig:
                 "--cache-size": self.data_settings.cache_size,
             }
         )
+        if not recipe.clip > 0:  # inf: no clipping
+            raise ConfigError(f"--clip {recipe.clip:g} must be greater than 0")
         _require_share(
             {
                 "--label-smoothing": recipe.label_smoothing,
@@ -404,7 +410,7 @@ def _require_positive(settings: Mapping[str, float | None]) -> None:
     for name, value in settings.items():
         if value is not None and not value > 0:
             raise ConfigError(f"{name} {value:g} must be greater than 0")
-        if value == math.inf and name != "--clip":  # an infinite norm: no clipping
+        if value == math.inf:
             raise ConfigError(f"{name} {value:g} must be a finite number")
 
 
@@ -495,7 +501,10 @@ class PretrainConfig(FinetuneConfig):
 ConfigT = TypeVar("ConfigT")
 
 # How a run is started and where it goes says nothing about what it computes: not in config.yaml.
-UNSAVED_SETTINGS = ("output", "resume", "overwrite", "config", "json", "explain")
+UNSAVED_SETTINGS = (
+    *("output", "resume", "overwrite", "config", "json", "explain", "offline"),
+    "named",  # of PlainRecipeSettings: it has done its work before the first step
+)
 # What may differ when a run goes on: it changes where and how fast, not what is computed.
 CHANGEABLE_ON_RESUME = {
     *UNSAVED_SETTINGS,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from patchwords.data.decode import read_image_size
 from patchwords.data.preprocess import Preprocess
 from patchwords.device import Device
 from patchwords.distributed import get_world
+from patchwords.download import forbid_downloads
 from patchwords.errors import DataError
 from patchwords.models.build import Model, get_model_family
 from patchwords.models.checks import to_height_width
@@ -22,15 +23,16 @@ from patchwords.training.config import (
     DURATION_FIELDS,
     FinetuneConfig,
     flatten_config,
-    unflatten_config,
 )
 from patchwords.training.plan import ResolvedSetting
 from patchwords.training.recipes.plain import (
     DEFAULT_CPU_BUDGET,
     LARGE_DATA_IMAGES,
     PLAIN,
-    PLAIN_RECIPE,
+    PlainRecipeSettings,
+    adopt_recipe,
     choose_balance,
+    end_choice,
     list_plain_models,
 )
 from patchwords.weights.adapt import adapt_model
@@ -38,6 +40,8 @@ from patchwords.weights.architecture import VIT_SHAPE_FIELDS, find_architecture_
 from patchwords.weights.convert import make_numbered_labels
 from patchwords.weights.pretrained import Pretrained
 from patchwords.weights.store import from_pretrained
+
+FindWeights = Callable[[FinetuneConfig, float], list[FinetuneConfig]]  # (config, short side) -> ...
 
 DEFAULT_MODEL = "ViT-B/16"
 SIZE_PROBE_IMAGES = 64  # enough to tell photos from thumbnails
@@ -62,7 +66,8 @@ def load_starting_weights(config: FinetuneConfig) -> Pretrained | None:
     if config.weights is None:
         return None
     shape = collect_architecture_overrides(config) if config.model else {}
-    return from_pretrained(config.weights, architecture=config.model, **shape)
+    with forbid_downloads(config.offline):
+        return from_pretrained(config.weights, architecture=config.model, **shape)
 
 
 def collect_architecture_overrides(config: FinetuneConfig) -> dict[str, Any]:
@@ -99,7 +104,10 @@ def choose_model_family(config: FinetuneConfig, origin: Pretrained | None) -> st
 
 
 def choose_plain_settings(
-    config: FinetuneConfig, data: DatasetSplits, device: Device
+    config: FinetuneConfig,
+    data: DatasetSplits,
+    device: Device,
+    find_weights: FindWeights = lambda config, short_side: [],
 ) -> tuple[list[FinetuneConfig], list[ResolvedSetting]]:
     """Choose what the data decide; -> the settings, cheaper ones for a short budget, and why."""
     train, choices = data.splits[TRAIN], []
@@ -109,28 +117,21 @@ def choose_plain_settings(
         choices.append(ResolvedSetting("balance", balance, why))
     if config.recipe.recipe != PLAIN or config.model is not None or config.weights is not None:
         return [config], choices
-    if len(train) >= LARGE_DATA_IMAGES:
-        return [forget_plain_recipe(config)], choices
+    open_choice = isinstance(config.recipe, PlainRecipeSettings)
+    if open_choice and len(train) >= LARGE_DATA_IMAGES:
+        return [end_choice(adopt_recipe(config, None))], choices  # for large data the paper has one
     flat, alone = flatten_config(config), get_world().size == 1
     if all(flat[name] is None for name in DURATION_FIELDS) and device.type == "cpu" and alone:
         config = replace(config, budget=DEFAULT_CPU_BUDGET)
         why = "time for training and evaluation, the default on a CPU; --budget 1h allows more"
         choices.append(ResolvedSetting("budget", DEFAULT_CPU_BUDGET, why))
-    rows = list_plain_models(len(train), estimate_short_side(train), device.type)
-    candidates = []
-    for row in rows:
+    short_side = estimate_short_side(train)
+    candidates = find_weights(config, short_side) if open_choice else []
+    for row in list_plain_models(len(train), short_side, device.type):
         size = config.model_settings.image_size or (row.image_size,)
         settings = replace(config.model_settings, image_size=size)
         candidates.append(replace(config, model=row.model, model_settings=settings))
-    return candidates, choices
-
-
-def forget_plain_recipe(config: FinetuneConfig) -> FinetuneConfig:
-    """Open the settings of the plain recipe again: for large data the paper has one."""
-    blank, flat = flatten_config(FinetuneConfig()), flatten_config(config)
-    chosen = PLAIN_RECIPE.settings.items()
-    again = {name: blank[name] for name, value in chosen if flat[name] == value}
-    return unflatten_config(config, {**again, "recipe": None})
+    return [end_choice(candidate) for candidate in candidates], choices
 
 
 def build_initial_model(

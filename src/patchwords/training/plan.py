@@ -17,7 +17,7 @@ LINEAR_END = 1e-5  # last rate of the linear schedule: vit_jax/utils.py
 
 
 def learning_rate(
-    step: int,
+    step: float,
     *,
     peak: float,
     steps: int,
@@ -54,6 +54,14 @@ Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
+class ScheduleCut:
+    """A schedule cut short, as the time did not suffice."""
+
+    step: int  # after this update
+    steps: int  # in all, from then on
+
+
+@dataclass(frozen=True)
 class TrainingPlan:
     """The resolved numbers of a training; fields as in RecipeSettings."""
 
@@ -70,11 +78,30 @@ class TrainingPlan:
     save_every: int
     fewshot_every: int | None = None  # None: never
     drops: tuple[float, ...] = STAIRCASE_DROPS
+    cuts: tuple[ScheduleCut, ...] = ()
+
+    @property
+    def last_step(self) -> int:
+        """Number of updates: all steps, or fewer where the schedule was cut."""
+        return self.cuts[-1].steps if self.cuts else self.steps
+
+    def place(self, step: int) -> float:
+        """Return the step of the whole schedule that an update stands for.
+
+        After a cut the rest of the schedule passes faster, so that it ends with the last update.
+        """
+        start, place, pace = 0, 0.0, 1.0
+        for cut in self.cuts:
+            if step < cut.step:
+                break
+            place, start = place + (cut.step - start) * pace, cut.step
+            pace = (self.steps - place) / (cut.steps - start)
+        return place + (step - start) * pace
 
     def rate(self, step: int) -> float:
         """Compute the learning rate of update number `step`, counted from 0."""
         return learning_rate(
-            step,
+            self.place(step),
             peak=self.lr,
             steps=self.steps,
             warmup_steps=self.warmup_steps,

@@ -25,6 +25,7 @@ def restore_latest_checkpoint(
     config: FinetuneConfig,
     data: DatasetSplits,
     display: Display,
+    steps: int,
 ) -> int | None:
     """Load the newest whole checkpoint of a run; -> its step, None without one."""
     saved = checkpoint.load_latest_checkpoint(
@@ -45,7 +46,7 @@ def restore_latest_checkpoint(
             "exactly; put the images back, or start a new run with --weights"
         )
     state.load_dict(saved)
-    display.say(f"going on after step {state.step:,} of {config.recipe.steps:,}")
+    display.say(f"going on after step {state.step:,} of {steps:,}")
     return state.step
 
 

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
+from collections.abc import Callable
 from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 
 import torch
@@ -17,7 +20,7 @@ from patchwords.distributed import (
     run_on_all_processes,
     run_on_main_process,
 )
-from patchwords.errors import Interrupted
+from patchwords.errors import Interrupted, WeightsError
 from patchwords.files import format_duration
 from patchwords.training.budget import ResolvedModel, fit_to_budget
 from patchwords.training.config import FinetuneConfig
@@ -26,8 +29,14 @@ from patchwords.training.data_setup import (
     load_dataset_splits,
     select_fewshot_images,
 )
+from patchwords.training.engine.countdown import (
+    Countdown,
+    TimeBudget,
+    read_time_budget,
+    write_time_budget,
+)
 from patchwords.training.engine.gradients import StepSettings
-from patchwords.training.engine.loop import LoopCallbacks, train_loop
+from patchwords.training.engine.loop import LoopCallbacks, MetricsWriter, train_loop
 from patchwords.training.engine.optimizer import describe_trained_share
 from patchwords.training.engine.signals import catch_stop_signals
 from patchwords.training.engine.state import build_train_state, load_final_weights
@@ -49,9 +58,15 @@ from patchwords.training.model_setup import (
     build_initial_model,
     choose_model_family,
     choose_model_name,
+    choose_plain_settings,
     load_starting_weights,
 )
-from patchwords.training.objectives import Objective, choose_task, find_objective
+from patchwords.training.objectives import (
+    Objective,
+    choose_task,
+    find_objective,
+    refuse_mask_settings,
+)
 from patchwords.training.outputs import (
     gather_full_model,
     open_checkpoint_saver,
@@ -60,11 +75,13 @@ from patchwords.training.outputs import (
 )
 from patchwords.training.plan import (
     ResolvedSetting,
+    TrainingPlan,
     build_training_plan,
     require_setting,
     resolve_machine_settings,
 )
 from patchwords.training.recipes import fill_recipe_settings
+from patchwords.training.recipes.auto_weights import AUTO, NONE, WeightsSearch
 from patchwords.training.restore import restore_latest_checkpoint
 from patchwords.training.settings import (
     check_before_opening_data,
@@ -86,7 +103,7 @@ def train_model(
     """
     with share_config_across_processes(config) as settings:
         run = prepare_training_run(settings, display)
-        if run.state.step < run.plan.steps and not run.state.stopped:
+        if run.state.step < run.plan.last_step and not run.state.stopped:
             train_to_end(run, display, fewshot)
         kept = load_final_weights(run.state)
         run = gather_full_model(run)
@@ -101,7 +118,7 @@ def prepare_training_run(config: FinetuneConfig, display: Display) -> TrainingRu
 
     All processes come to the same decisions; the main one claims the folder and writes.
     """
-    run, choices = resolve_training_run(config)
+    run, choices = resolve_training_run(config, display.say)
     folder, resumed_at = run.folder, None
     run_on_main_process(
         lambda: claim_run_folder(folder.path, resume=config.resume, overwrite=config.overwrite)
@@ -109,13 +126,14 @@ def prepare_training_run(config: FinetuneConfig, display: Display) -> TrainingRu
     if config.resume:
         resumed_at = run_on_all_processes(
             lambda: restore_latest_checkpoint(
-                run.state, run.start, folder, run.config, run.data, display
+                *(run.state, run.start, folder, run.config, run.data, display),
+                steps=run.plan.last_step,
             )
         )
     if resumed_at is None:
         show_run_settings(run.config, run.start, run.data, run.device, choices, display)
         run_on_main_process(
-            lambda: write_run_record(folder, run.config, config, run.data, run.device)
+            lambda: write_run_record(folder, run.config, config, run.data, run.device, run.budget)
         )
     if run.front is not None:
         run.state.wrapped = FrozenTail(run.front)
@@ -125,20 +143,21 @@ def prepare_training_run(config: FinetuneConfig, display: Display) -> TrainingRu
 def explain_training(config: FinetuneConfig, display: Display) -> list[ResolvedSetting]:
     """Show every setting of a run with its reason, and write nothing; -> the settings."""
     with share_config_across_processes(config) as settings:
-        run, choices = resolve_training_run(settings)
+        run, choices = resolve_training_run(settings, display.say)
         return show_run_settings(run.config, run.start, run.data, run.device, choices, display)
 
 
 def resolve_training_run(
-    requested: FinetuneConfig,
+    requested: FinetuneConfig, say: Callable[[str], None]
 ) -> tuple[TrainingRun, list[ResolvedSetting]]:
     """Decide everything about a run before its folder is touched; -> run and reasons."""
+    begun = time.perf_counter()
     requested.check()
     requested = replace(requested, task=choose_task(requested))
     run_on_main_process(lambda: check_before_opening_data(requested))
     device = choose_device(requested.machine.device, requested.machine.precision)
-    config, data, start, objective, choices = run_on_all_processes(
-        lambda: resolve_data_and_model(requested, device)
+    config, data, start, objective, budget, choices = run_on_all_processes(
+        lambda: resolve_data_and_model(requested, device, say)
     )
     output = broadcast_from_main(
         Path(config.output or choose_output_folder(config.data, start.name))
@@ -146,7 +165,9 @@ def resolve_training_run(
     check_output_overlap(
         output, Path(config.data), Path(config.weights) if config.weights else None
     )
-    plan = build_training_plan(config, len(data.splits[TRAIN]))
+    folder, plan = RunFolder(output), build_training_plan(config, len(data.splits[TRAIN]))
+    if requested.resume and (budget := read_time_budget(folder.budget)) is not None:
+        plan = replace(plan, cuts=budget.cuts)
     config, of_machine = resolve_machine_settings(config, device, plan.steps)
     state = build_train_state(config, plan, start, data, objective, device)
     held_out, cacheable = len(data.splits.get(VALIDATION, ())), objective.caches_frozen
@@ -155,37 +176,79 @@ def resolve_training_run(
     )
     config = resolve_config(config, plan, start, device, state, output)
     objective.config = config
-    run = TrainingRun(config, data, start, objective, plan, device, RunFolder(output), state, None)
-    choices += [*of_machine, *of_frozen]
+    run = TrainingRun(
+        *(config, data, start, objective, plan, device, folder, state, None, budget, begun)
+    )
+    choices = [*choices, *of_machine, *of_frozen]
     if config.recipe.train != "all":
         share = describe_trained_share(state.model)
+        choices = [choice for choice in choices if choice.name != "train"]
         choices.append(ResolvedSetting("train", config.recipe.train, share))
     return run, choices
 
 
 def resolve_data_and_model(
-    config: FinetuneConfig, device: Device
-) -> tuple[FinetuneConfig, DatasetSplits, InitialModel, Objective, list[ResolvedSetting]]:
+    config: FinetuneConfig, device: Device, say: Callable[[str], None] = print
+) -> tuple[
+    FinetuneConfig,
+    DatasetSplits,
+    InitialModel,
+    Objective,
+    TimeBudget | None,
+    list[ResolvedSetting],
+]:
     """Open the data, fill in the recipe, build the model; and the reason of each setting."""
-    if config.weights == "none":
-        config = replace(config, weights=None)
     objective_type = find_objective(config)
     data = load_dataset_splits(config, need_labels=objective_type.needs_labels)
     config, data = limit_batch_size(config, data)
     select_fewshot_images(config, data)  # refuses what cannot be measured
-    origin = load_starting_weights(config)
+    search = WeightsSearch(config, data, device, say)
+    if config.weights in {AUTO, NONE}:
+        config = replace(config, weights=None)
+    resolved = None
+    while resolved is None:  # again without the published weights that cannot be read
+        try:
+            resolved = resolve_settings(config, data, device, objective_type, search)
+        except WeightsError as error:
+            if not search.give_up(error):
+                raise
+    data = replace(data, notes=(*data.notes, *search.notes))
+    config, start, objective, choices, _, budget = resolved
+    return config, data, start, objective, budget, choices
+
+
+def resolve_settings(
+    config: FinetuneConfig,
+    data: DatasetSplits,
+    device: Device,
+    objective_type: type[Objective],
+    search: WeightsSearch,
+) -> ResolvedModel:
+    """Choose what is left to the data and the time, and build the model.
+
+    Raises WeightsError for weights that cannot be read.
+    """
+    load = cache(partial(load_starting_weights, config))
 
     def resolve(candidate: FinetuneConfig) -> ResolvedModel:
+        origin = search.open(load, candidate.weights)
         return resolve_model_and_recipe(candidate, data, origin, objective_type)
 
-    candidates, of_data = objective_type.choose_settings(config, data, device)
-    config, why_steps = candidates[0], None
-    if config.budget is not None:
-        config, why_steps = fit_to_budget(candidates, resolve, data, device)
-    config, start, objective, choices = resolve(config)
-    if why_steps is not None:
-        choices = [replace(c, why=why_steps) if c.name == "steps" else c for c in choices]
-    return config, data, start, objective, [*of_data, *choices]
+    if search.active:
+        refuse_mask_settings(config)
+        candidates, of_data = choose_plain_settings(config, data, device, search.find)
+    else:
+        candidates, of_data = objective_type.choose_settings(config, data, device)
+    chosen, reasons, budget = candidates[0], {}, None
+    if chosen.budget is not None:
+        chosen, reasons["steps"], budget = fit_to_budget(candidates, resolve, data, device)
+    if search.active:
+        of_data.insert(0, search.explain(chosen.weights))
+        reasons |= search.explain_views(chosen)
+        search.fetch(chosen.weights)
+    resolved = resolve(chosen)
+    choices = [replace(c, why=reasons.get(c.name, c.why)) for c in resolved.choices]
+    return resolved._replace(choices=[*of_data, *choices], budget=budget)
 
 
 def resolve_model_and_recipe(
@@ -195,6 +258,7 @@ def resolve_model_and_recipe(
     objective_type: type[Objective],
 ) -> ResolvedModel:
     """Fill in the recipe and build the model of a run on opened data."""
+    eval_every = config.machine.eval_every
     config, of_recipe = fill_recipe_settings(
         config,
         images=len(data.splits[TRAIN]),
@@ -209,7 +273,32 @@ def resolve_model_and_recipe(
         config, data, origin, objective_type.head_classes(config, data)
     )
     objective = objective_type(config, start.preprocess)
-    return ResolvedModel(config, start, objective, [*of_objective, *of_recipe, *of_model])
+    choices = [*of_objective, *of_recipe, *of_model]
+    return ResolvedModel(config, start, objective, choices, eval_every)
+
+
+def start_countdown(run: TrainingRun) -> Countdown | None:
+    """Start to count down the time of a run; None without one, or for several processes."""
+    if run.budget is None or get_world().size > 1:
+        return None
+    spent = time.perf_counter() - run.begun if run.resumed_at is None else run.state.seconds
+    return Countdown(run.budget, spent)
+
+
+def record_cut(
+    run: TrainingRun, metrics: MetricsWriter, display: Display, plan: TrainingPlan
+) -> None:
+    """Write down that the schedule was cut, and show it."""
+    assert run.budget is not None
+    write_time_budget(run.folder.budget, replace(run.budget, cuts=plan.cuts))
+    text = (
+        f"slower than measured: {plan.last_step:,} steps in place of {run.plan.steps:,}, to end "
+        f"within {format_duration(run.budget.seconds)}"
+    )
+    display.steps = plan.last_step
+    note = {"kind": "note", "step": plan.cuts[-1].step, "text": text}
+    metrics.write(note)
+    display.note(note)
 
 
 def train_to_end(run: TrainingRun, display: Display, fewshot: FewShotFn | None = None) -> None:
@@ -224,7 +313,9 @@ def train_to_end(run: TrainingRun, display: Display, fewshot: FewShotFn | None =
             display,
             open_checkpoint_saver(run) as save,
         ):
-            display.start(run.state.step, run.plan.steps, run.objective.formats)
+            countdown = start_countdown(run)
+            left = None if countdown is None else (lambda: countdown.left)
+            display.start(run.state.step, run.plan.last_step, run.objective.formats, left)
             if run.front is not None:
                 ActivationCache(run, run.front).fill(stop, display)
             callbacks = LoopCallbacks(
@@ -238,6 +329,8 @@ def train_to_end(run: TrainingRun, display: Display, fewshot: FewShotFn | None =
                 patience=run.config.recipe.early_stop,
                 fewshot=build_fewshot_probe(run, fewshot),
                 seconds_at_peak=get_seconds_at_peak(run),
+                countdown=countdown,
+                note_cut=partial(record_cut, run, metrics, display),
             )
             recipe, rank = run.config.recipe, get_world().rank
             settings = StepSettings(run.device, run.config.seed, run.plan.rate, recipe.clip, rank)

@@ -30,7 +30,7 @@ from patchwords.training.logs.run_folder import (
     read_requested_settings,
 )
 from patchwords.training.recipes import apply_recipe
-from patchwords.training.recipes.plain import PLAIN, is_plain
+from patchwords.training.recipes.plain import PLAIN, PLAIN_SETTINGS, is_plain, mark_plain
 from patchwords.training.recipes.segmentation import name_segmentation_recipe
 
 ConfigT = TypeVar("ConfigT")
@@ -58,7 +58,7 @@ def layer_settings(
     """
     given: Any = parse(blank)
     file = getattr(given, "config", file)
-    default, in_file = blank, {} if file is None else read_config_yaml(file)
+    default, in_file, named = blank, {} if file is None else read_config_yaml(file), None
     if not given.resume:
         refuse_recipe_conflict(given, in_file, file)
         default = apply_recipe_defaults(default, {**in_file, **collect_recipe_flags(given)})
@@ -66,7 +66,7 @@ def layer_settings(
         merged: Any = parse(below)
         if recipe := name_segmentation_recipe(merged):
             default = apply_recipe_defaults(default, {"recipe": recipe, "weights": merged.weights})
-        elif is_plain(merged):
+        elif (named := list_plain_names(blank, parse, parse_table, file)) is not None:
             default = apply_recipe_defaults(default, {"recipe": PLAIN})
             default = unflatten_config(default, {"balance": "auto"})
     if file is not None:
@@ -76,7 +76,7 @@ def layer_settings(
         given = parse(default)
     again = is_torchrun_restart(given.output)
     if not (given.resume or again):
-        return given
+        return given if named is None else mark_plain(given, named)
     if given.output is None:
         raise ConfigError("--resume: say which run to go on with by --output RUN")
     run = RunFolder(Path(given.output))
@@ -94,6 +94,29 @@ def layer_settings(
     )
     kept = {name: now[name] for name in (*CHANGEABLE_ON_RESUME, "data") if name in now}
     return unflatten_config(stored, kept)
+
+
+def list_plain_names(
+    blank: ConfigT,
+    parse: Callable[[ConfigT], ConfigT],
+    parse_table: Callable[[Mapping[str, Any], ConfigT], ConfigT],
+    file: Path | None,
+) -> list[str] | None:
+    """List the PLAIN_SETTINGS that the user or the file names; None if the model is named, too.
+
+    Named is what stays the same over other defaults.
+    """
+
+    def read_over(default: ConfigT) -> Any:
+        below = default if file is None else parse_settings_file(file, default, parse_table)
+        return parse(below)
+
+    settings = read_over(blank)
+    if not is_plain(settings):
+        return None
+    others = flatten_config(read_over(unflatten_config(blank, PLAIN_SETTINGS)))
+    flat = flatten_config(settings)
+    return [name for name in PLAIN_SETTINGS if flat[name] == others[name]]
 
 
 def parse_settings_file(

@@ -10,6 +10,7 @@ from patchwords.data.loader import choose_num_workers
 from patchwords.device import Device
 from patchwords.distributed import get_world
 from patchwords.training.config import FinetuneConfig
+from patchwords.training.engine.countdown import TimeBudget
 from patchwords.training.engine.state import TrainState
 from patchwords.training.inputs.frozen import FrozenBackbone, build_frozen_backbone
 from patchwords.training.logs.run_folder import RunFolder
@@ -32,6 +33,8 @@ class TrainingRun:
     folder: RunFolder
     state: TrainState
     resumed_at: int | None  # step of the checkpoint that the run goes on from
+    budget: TimeBudget | None = None  # of a run with a time
+    begun: float = 0.0  # perf_counter at the start of the command
 
     @property
     def workers(self) -> int:

@@ -18,10 +18,11 @@ import csv
 import json
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from patchwords.download import fetch_cached
+from patchwords.download import are_downloads_forbidden, fetch_cached
 from patchwords.errors import ConfigError, WeightsError, did_you_mean
 from patchwords.models.zoo import resolve_model
 
@@ -255,11 +256,15 @@ def fetch_from_hub(repository: str) -> WeightsLocation:
         RepositoryNotFoundError,
     )
 
+    offline = are_downloads_forbidden()
+    download = partial(huggingface_hub.snapshot_download, repository)
+    if offline:
+        download = partial(download, local_files_only=True)
     patterns = ["config.json", "preprocessor_config.json", "model*.safetensors", "*.index.json"]
     try:
-        folder = Path(huggingface_hub.snapshot_download(repository, allow_patterns=patterns))
+        folder = Path(download(allow_patterns=patterns))
         if not any(folder.glob("*.safetensors")):
-            huggingface_hub.snapshot_download(repository, allow_patterns="pytorch_model*.bin")
+            download(allow_patterns="pytorch_model*.bin")
     except GatedRepoError as error:
         raise WeightsError(
             f"{repository} asks for your consent: give it at https://huggingface.co/{repository}, "
@@ -271,8 +276,9 @@ def fetch_from_hub(repository: str) -> WeightsLocation:
             "with: hf auth login)"
         ) from error
     except (LocalEntryNotFoundError, HfHubHTTPError, OSError) as error:
+        why = "--offline forbids downloads" if offline else "the Hugging Face hub cannot be reached"
         raise WeightsError(
-            f"{repository} is not in the cache, and the Hugging Face hub cannot be reached: on "
+            f"{repository} is not in the cache, and {why}: on "
             f"another machine fetch config.json and model.safetensors from "
             f"https://huggingface.co/{repository}, put them into one folder, and give its path"
         ) from error

@@ -7,6 +7,7 @@ Sizes are those that the authors print.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from fnmatch import fnmatchcase
@@ -52,6 +53,13 @@ class PublishedWeights:
     download_bytes: int | None
 
     @property
+    def hub_repository(self) -> str | None:
+        """Where the Hugging Face hub has the weights; None: they are published elsewhere."""
+        elsewhere = self.name.startswith(BUNDLED_PREFIX) or find_published_url(self.name)
+        repository = find_hub_repository(self.name)
+        return None if elsewhere or "/" not in repository else repository
+
+    @property
     def cached(self) -> bool:
         """Whether the weights are on this machine."""
         if self.name.startswith(BUNDLED_PREFIX):
@@ -65,16 +73,43 @@ class PublishedWeights:
         return {**asdict(self), "cached": self.cached}
 
 
+def find_hub_repository(name: str) -> str:
+    """Return the repository of a timm name or a hub id."""
+    timm, hub = TIMM_NAME.fullmatch(name), HUB_ID.fullmatch(name)
+    return f"timm/{timm[1]}" if timm else hub[1] if hub else name
+
+
 def is_in_hub_cache(name: str) -> bool:
     """Return whether the hub's own cache has the weights of a timm name or a hub id."""
     import huggingface_hub
 
-    timm, hub = TIMM_NAME.fullmatch(name), HUB_ID.fullmatch(name)
-    repository = f"timm/{timm[1]}" if timm else hub[1] if hub else name
+    repository = find_hub_repository(name)
     files = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin")
     return any(
         isinstance(huggingface_hub.try_to_load_from_cache(repository, file), str) for file in files
     )
+
+
+def ask_hub_for_bytes(repository: str, seconds: float) -> int | None:
+    """Ask the hub how large the weights of a repository are; None without an answer in time.
+
+    In a thread: to look up a host may block for longer than any limit of the request.
+    """
+    import huggingface_hub
+
+    answers: list[int | None] = []
+
+    def ask() -> None:
+        url = huggingface_hub.hf_hub_url(repository, "model.safetensors")
+        try:
+            answers.append(huggingface_hub.get_hf_file_metadata(url, timeout=seconds).size)
+        except Exception:  # whatever the network and the hub's library raise: there is no answer
+            answers.append(None)
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(seconds)
+    return answers[0] if answers else None
 
 
 def list_weights(pattern: str = "*") -> list[PublishedWeights]:

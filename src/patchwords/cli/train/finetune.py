@@ -18,11 +18,13 @@ class FinetuneCommand(TrainCommand, FinetuneConfig):
     folders), a CSV (path,label), a parquet file or folder, tar shards, hf:NAME from the Hugging
     Face hub, or digits.
 
-    Without --model, --weights and --image-size, the number and size of your images decide model,
-    image size and recipe, and on a CPU --budget 15m the number of epochs. With --weights, training
-    starts from pretrained weights and follows the paper's Table 4 (SGD, cosine schedule); with
-    --model alone, it starts from scratch and follows Table 3 (Adam), which needs many images.
-    Every setting is printed with its reason before the first step; --explain stops there.
+    Without --model, --weights and --image-size, your images and the time decide: the head of
+    published weights where this machine or the Hugging Face hub has some that fit (--offline: only
+    this machine), else a small CNN from scratch, and on a CPU --budget 15m the length. With
+    --weights NAME, training starts from those and follows the paper's Table 4 (SGD, cosine
+    schedule); with --model alone, it starts from scratch and follows Table 3 (Adam), which needs
+    many images. Every setting is printed with its reason before the first step; --explain stops
+    there.
 
     The run folder gets model/ (for `patchwords predict` and from_pretrained), report.html,
     predictions.csv, metrics.jsonl, config.yaml and checkpoints/. Ctrl-C writes a checkpoint and

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
@@ -15,6 +15,7 @@ from patchwords.data.loader import ImageBatch
 from patchwords.device import peak_memory
 from patchwords.distributed import all_gather_integers
 from patchwords.errors import DataError, Diverged, Interrupted, StorageError
+from patchwords.training.engine.countdown import Countdown
 from patchwords.training.engine.gradients import StepSettings
 from patchwords.training.engine.parallel import gather_full_weights, to_local_tensor
 from patchwords.training.engine.state import TrainState, use_ema_weights
@@ -45,6 +46,8 @@ class LoopCallbacks:
     patience: int | None = None  # early stopping: evaluations without a better primary metric
     fewshot: Callable[[], dict[str, Any]] | None = None  # -> metrics of the few-shot probe
     seconds_at_peak: float | None = None  # of an image at the device's peak; None: not known
+    countdown: Countdown | None = None  # of a run with a time
+    note_cut: Callable[[TrainingPlan], None] = lambda plan: None  # the schedule was cut
 
 
 class TrainMeter:
@@ -109,6 +112,8 @@ def train_loop(
     Raises Diverged and Interrupted; before the latter, and before what the batches raise where
     the data cannot be read any further, a checkpoint is written.
     """
+    if calls.countdown is not None:
+        calls.countdown.begin_loop(state.step)
     meter = TrainMeter(state.step, settings.device.torch_device, calls.seconds_at_peak)
     last_save = time.monotonic()
     for batch, waited in time_batches(save_on_data_error(batches, state, calls)):
@@ -119,7 +124,8 @@ def train_loop(
             meter.measured.append(measured)
         meter.waited += waited
         state.seconds += time.perf_counter() - clock + waited
-        ends = state.step == plan.steps
+        plan, settings = cut_to_budget(state, plan, settings, calls)
+        ends = state.step == plan.last_step
         late = time.monotonic() - last_save > SECONDS_BETWEEN_SAVES
         stop, late = agree_on_stop(calls.stop_signal(), late)
         evaluates = calls.evaluate is not None and (state.step % plan.eval_every == 0 or ends)
@@ -144,7 +150,19 @@ def train_loop(
         if state.stopped or ends:
             return
         if stop is not None:
-            raise Interrupted(f"stopped after step {state.step:,} of {plan.steps:,}", stop)
+            raise Interrupted(f"stopped after step {state.step:,} of {plan.last_step:,}", stop)
+
+
+def cut_to_budget(
+    state: TrainState, plan: TrainingPlan, settings: StepSettings, calls: LoopCallbacks
+) -> tuple[TrainingPlan, StepSettings]:
+    """Cut the schedule where the run would overrun its time; -> how to go on."""
+    cut = None if calls.countdown is None else calls.countdown.find_cut(state.step, plan)
+    if cut is None:
+        return plan, settings
+    plan = replace(plan, cuts=(*plan.cuts, cut))
+    calls.note_cut(plan)
+    return plan, replace(settings, rate=plan.rate)
 
 
 def agree_on_stop(stop: int | None, late: bool) -> tuple[int | None, bool]:

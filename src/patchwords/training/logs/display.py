@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType, TracebackType
 from typing import Any
 
@@ -48,10 +48,19 @@ class Display:
         self.console.print(table)
 
     def start(
-        self, step: int, steps: int, formats: Mapping[str, str] = MappingProxyType({})
+        self,
+        step: int,
+        steps: int,
+        formats: Mapping[str, str] = MappingProxyType({}),
+        budget_left: Callable[[], float] | None = None,
     ) -> None:
-        """`formats`: metric of the objective -> how to print it; default: 3 digits."""
-        self.steps, self.formats = steps, formats
+        """Begin with the first step.
+
+        Args:
+            formats: metric of the objective -> how to print it; default: 3 digits.
+            budget_left: -> seconds of the run's time that are left; default: it has no limit.
+        """
+        self.steps, self.formats, self.budget_left = steps, formats, budget_left
         if self.console.is_terminal:
             self.live = Progress(
                 TextColumn("{task.description}"),
@@ -74,14 +83,19 @@ class Display:
 
     def train(self, row: Mapping[str, Any]) -> None:
         """Show a "train" row of metrics.jsonl."""
-        left = f"{format_duration((self.steps - row['step']) * row['batch_seconds'])} left"
+        if self.budget_left is None:
+            left = f"{format_duration((self.steps - row['step']) * row['batch_seconds'])} left"
+        else:
+            left = f"{format_duration(max(0.0, self.budget_left()))} of the budget left"
         count = f"{row['step']:,}/{self.steps:,}"
         if self.live:
             reserved = MIN_BAR_COLUMNS + len(f"  {count} {left}")
             text = join_fitting_parts(
                 format_train_row(row, self.formats), self.console.width - reserved
             )
-            self.live.update(self.task, completed=row["step"], description=text, left=left)
+            self.live.update(
+                self.task, completed=row["step"], total=self.steps, description=text, left=left
+            )
         elif time.monotonic() - self.last_line > SECONDS_BETWEEN_LINES:
             self.last_line = time.monotonic()
             text = join_fitting_parts(
@@ -204,8 +218,12 @@ def show_run_settings(
     display.say(describe_splits(data))
     for line in (*data.notes, *start.changes):
         display.say(f"note: {line}")
-    display.choices("settings", show)
-    display.say(f"run folder: {config.output}")  # not in the table: paths are long
+    # Not in the table: what is long.
+    display.choices("settings", [choice for choice in show if choice.name != "weights"])
+    for choice in show:
+        if choice.name == "weights":
+            display.say(f"weights: {choice.value}: {choice.why}")
+    display.say(f"run folder: {config.output}")
     return show
 
 

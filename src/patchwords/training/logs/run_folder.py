@@ -50,6 +50,11 @@ class RunFolder:
         return self.path / "fingerprints.npy"
 
     @property
+    def budget(self) -> Path:
+        """The time of a run with --budget, and where its schedule was cut."""
+        return self.path / "budget.json"
+
+    @property
     def metrics(self) -> Path:
         return self.path / "metrics.jsonl"
 
@@ -100,7 +105,7 @@ def check_run_folder_available(run: RunFolder, *, resume: bool, overwrite: bool)
             raise ConfigError(f"--resume: {run.path} holds no run to go on with (no config.yaml)")
         return
     # A run that was killed before it wrote config.yaml has left no more than these.
-    unfinished = {run.data, run.environment, run.splits, run.fingerprints}
+    unfinished = {run.data, run.environment, run.splits, run.fingerprints, run.budget}
     try:
         if not run.path.exists() or (run.path.is_dir() and set(run.path.iterdir()) <= unfinished):
             return

@@ -13,6 +13,7 @@ from patchwords.device import Device
 from patchwords.distributed import World, get_launch_id, get_world
 from patchwords.files import write_atomically
 from patchwords.training.config import FinetuneConfig, collect_changed_settings, config_to_yaml
+from patchwords.training.engine.countdown import TimeBudget, write_time_budget
 from patchwords.training.logs.run_folder import (
     RunFolder,
     describe_data,
@@ -44,8 +45,11 @@ def write_run_record(
     asked: FinetuneConfig,
     data: DatasetSplits,
     device: Device,
+    budget: TimeBudget | None = None,
 ) -> None:
     """Write what the run is, before it starts."""
+    if budget is not None:
+        write_time_budget(folder.budget, budget)
     write_splits(folder.splits, data)
     write_fingerprints(folder.fingerprints, data)
     write_json(folder.data, describe_data(data, {}))

@@ -30,8 +30,7 @@ from patchwords.training.recipes.defaults import (
 )
 from patchwords.training.recipes.finetune import FINETUNE_RECIPES
 from patchwords.training.recipes.plain import (
-    PLAIN,
-    PLAIN_RECIPE,
+    PLAIN_RECIPES,
     choose_plain_batch,
     choose_plain_epochs,
 )
@@ -68,7 +67,7 @@ SHOWN_ELSEWHERE = {  # with the model, the data and the objective
 
 def find_recipe(name: str) -> Recipe:
     """Look up a recipe by name; raises ConfigError if there is none."""
-    unlisted = {PLAIN: PLAIN_RECIPE, **SEGMENTATION_RECIPES}
+    unlisted = {**PLAIN_RECIPES, **SEGMENTATION_RECIPES}
     row = unlisted.get(name.lower()) or RECIPES.get(name.lower())
     if row is None:
         near = did_you_mean(name, RECIPES)
@@ -162,7 +161,7 @@ def _use_named(row: Recipe, config: FinetuneConfig, images: int, from_weights: b
         )
     requested, settings = config.recipe, _recipe_settings(row, config)
     _check_optimizer(requested, settings["optimizer"], row.name)
-    if row.name == PLAIN:
+    if row.name in PLAIN_RECIPES:
         size = size_plain(requested, images)
         return _RecipeUse(row, settings, scale_training(row, requested, images, size))
     if row.name in SEGMENTATION_RECIPES:

@@ -16,6 +16,7 @@ from patchwords.training.recipes.row import Recipe
 from patchwords.training.recipes.scaling import REQUESTED_REASON
 
 DEFAULT_SETTINGS = ("optimizer", "schedule", "weight_decay")
+MAX_EVALUATIONS = 30  # on the validation split, unless the user says how often
 
 _published = {row.name: row for row in (*PRETRAIN_RECIPES, *FINETUNE_RECIPES)}
 
@@ -79,12 +80,17 @@ def choose_dropout(
     return rate, "the official fine-tuning code (vit_jax/configs/models.py)"
 
 
+def choose_eval_interval(steps: int, steps_per_epoch: int) -> int:
+    """Choose the steps between evaluations: an epoch, or more where there are too many epochs."""
+    return min(steps, max(steps_per_epoch, math.ceil(steps / MAX_EVALUATIONS)))
+
+
 def fill_intervals(
     machine: MachineSettings, steps: int, batch_size: int, images: int
 ) -> MachineSettings:
     """Set the steps between logging, evaluation and checkpoints where the user did not."""
     steps_per_epoch = max(1, images // batch_size)
-    eval_every = machine.eval_every or min(steps, max(steps_per_epoch, math.ceil(steps / 30)))
+    eval_every = machine.eval_every or choose_eval_interval(steps, steps_per_epoch)
     return replace(
         machine,
         log_every=machine.log_every or max(1, min(50, steps // 100)),

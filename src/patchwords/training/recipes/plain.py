@@ -1,15 +1,23 @@
 """What `patchwords finetune DATA` does where no model, weights or image size is named.
 
-The recipe is ours, for training from scratch on few images; docs/results.md has what was measured. Which
-model learns by it, at which size, follows from the data (`list_plain_models`).
+The recipes are ours. That from scratch on few images is measured (docs/results.md); which model
+learns by it, at which size, follows from the data (`list_plain_models`). Published weights come
+first where there are any (auto_weights.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal, NamedTuple
 
-from patchwords.training.config import FinetuneConfig, ModelSettings, flatten_config
+from patchwords.training.config import (
+    FinetuneConfig,
+    ModelSettings,
+    RecipeSettings,
+    flatten_config,
+    unflatten_config,
+)
 from patchwords.training.recipes.row import Recipe, RecipeDataset
 
 Balance = Literal["none", "loss"]
@@ -41,6 +49,59 @@ PLAIN_RECIPE = Recipe(
 )
 
 
+# From published weights, of which the head alone learns: a new layer on features that are computed
+# once, in a few crops of each image. Chosen, not measured.
+PLAIN_HEAD_RECIPE = Recipe(
+    "plain-head",
+    "for small data, the head of published weights",
+    PLAIN_RECIPE.data,
+    ("epochs", 60),
+    64,
+    1e-3,
+    248,
+    {
+        **PLAIN_RECIPE.settings,
+        "dropout": 0.0,
+        "drop_path": 0.0,
+        "train": "head",
+        "views": 4,
+    },
+    finetunes=True,
+)
+PLAIN_RECIPES = {row.name: row for row in (PLAIN_RECIPE, PLAIN_HEAD_RECIPE)}
+# All settings that one of these may make, each with another value than without a recipe.
+PLAIN_SETTINGS: Mapping[str, Any] = {**PLAIN_HEAD_RECIPE.settings, **PLAIN_RECIPE.settings}
+
+
+@dataclass(frozen=True)
+class PlainRecipeSettings(RecipeSettings):
+    """Recipe settings of a run that leaves the model to the data, until that is decided."""
+
+    named: tuple[str, ...] = ()  # of PLAIN_SETTINGS: what the user set, which no recipe changes
+
+
+def mark_plain(config: Any, named: Sequence[str]) -> Any:
+    """Note which settings are the user's own, whatever their values."""
+    recipe = PlainRecipeSettings(**vars(config.recipe), named=tuple(named))
+    return replace(config, recipe=recipe)
+
+
+def adopt_recipe(config: FinetuneConfig, row: Recipe | None) -> FinetuneConfig:
+    """Replace the settings of the plain recipe by another's, or by none; the user's own stay."""
+    assert isinstance(config.recipe, PlainRecipeSettings)
+    blank = flatten_config(FinetuneConfig())
+    settings = {name: blank[name] for name in PLAIN_SETTINGS} | dict(row.settings if row else {})
+    free = {name: v for name, v in settings.items() if name not in config.recipe.named}
+    return unflatten_config(config, {**free, "recipe": row.name if row else None})
+
+
+def end_choice(config: FinetuneConfig) -> FinetuneConfig:
+    """Return settings that leave nothing more to the data."""
+    names = [field.name for field in fields(RecipeSettings)]
+    recipe = RecipeSettings(**{name: getattr(config.recipe, name) for name in names})
+    return replace(config, recipe=recipe)
+
+
 class PlainModel(NamedTuple):
     """A model for the data."""
 
@@ -56,7 +117,7 @@ def is_plain(config: FinetuneConfig) -> bool:
         config.verb == "finetune"
         and config.task in {"auto", "classification"}
         and not named
-        and config.weights in {None, "none"}
+        and config.weights in {None, "none", "auto"}
         and not (config.model or config.recipe.recipe)
     )
 
