@@ -57,7 +57,7 @@ def epochs_of(config: FinetuneConfig, images: int) -> float:
 
 def test_a_class_with_five_images() -> None:
     config = plan(make_data([5, 60, 60]))
-    assert size_of(config) == ("CNN-4x1", 64)
+    assert size_of(config) == ("CNN-8x2", 64)
     assert config.recipe.batch_size == 16  # 8 steps in an epoch
     assert epochs_of(config, 125) == pytest.approx(100, rel=0.1)
     assert config.recipe.balance == "none"
@@ -65,7 +65,7 @@ def test_a_class_with_five_images() -> None:
 
 def test_two_hundred_classes() -> None:
     config = plan(make_data([12] * 200))
-    assert size_of(config) == ("CNN-4x1", 64)
+    assert size_of(config) == ("CNN-8x2", 64)
     assert (config.recipe.batch_size, config.recipe.balance) == (64, "none")
     assert config.recipe.label_smoothing == 0.1
 
@@ -84,7 +84,7 @@ def test_ninety_percent_in_one_class_turns_balance_on_and_says_so() -> None:
 def test_a_hundred_thousand_images() -> None:
     data = make_data([50_000, 50_000])
     config = plan(data)
-    assert size_of(config) == ("CNN-4x1", 64)
+    assert size_of(config) == ("CNN-8x2", 64)
     assert config.recipe.batch_size == 128
     assert epochs_of(config, 100_000) == pytest.approx(30, rel=0.01)
     assert size_of(plan(data, device=GPU)) == ("C+ViT-S/16", 128)
@@ -93,10 +93,10 @@ def test_a_hundred_thousand_images() -> None:
 @pytest.mark.parametrize(
     ("size", "mode", "expected"),
     [
-        ((32, 32), "RGB", ("CNN-4x1", 64)),
-        ((28, 28), "L", ("CNN-4x1", 64)),
-        ((4000, 3000), "1", ("CNN-4x1", 64)),  # 12 megapixels; only headers are read
-        ((120, 90), "L", ("CNN-4x1", 64)),
+        ((32, 32), "RGB", ("CNN-8x2", 64)),
+        ((28, 28), "L", ("CNN-8x2", 64)),
+        ((4000, 3000), "1", ("CNN-8x2", 64)),  # 12 megapixels; only headers are read
+        ((120, 90), "L", ("CNN-8x2", 64)),
     ],
 )
 def test_small_large_and_grey_images(
@@ -182,8 +182,8 @@ def test_a_clock_decides_the_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_slow_machine_takes_the_smaller_model(monkeypatch: pytest.MonkeyPatch) -> None:
     photos = make_data([40, 40])
     candidates, _ = choose_plain_settings(parse_finetune(["photos"]), photos, CPU)
-    assert [size_of(candidate)[1] for candidate in candidates] == [64, 32]
-    seconds = iter([60.0, 1.0])
+    assert [size_of(candidate)[1] for candidate in candidates] == [64, 64, 32]
+    seconds = iter([60.0, 60.0, 1.0])
     works = (BudgetWorkload(next(seconds), 5, 1.0, 1.0, 500) for _ in candidates)
     monkeypatch.setattr(budget, "measure_workload", lambda *_: next(works))
     chosen, why, _ = budget.fit_to_budget(candidates, lambda c: c, photos, CPU)  # type: ignore[arg-type, return-value]
@@ -260,10 +260,10 @@ def test_explain_shows_the_plan_and_writes_nothing(
     words = [*WORDS, *QUIET, "--epochs", "2", "--explain"]
     assert main(["finetune", *words]) == 0
     text = capsys.readouterr().out
-    assert "CNN-4x1" in text
+    assert "CNN-8x2" in text
     assert "2 epochs, asked for" in text
     settings = pw.finetune("digits", train_images=64, epochs=2, workers=0, explain=True)
-    assert settings["model"]["value"] == "CNN-4x1"
+    assert settings["model"]["value"] == "CNN-8x2"
     assert settings["recipe"]["value"] == PLAIN
     assert not os.listdir()
 

@@ -93,9 +93,7 @@ class ViTConfig:
     image_size: tuple[int, int] = (224, 224)  # (H, W) that the position table is made for
     channels: int = 3  # C
     num_classes: int = 1000
-    classifier: Classifier = (
-        "token"  # class token, mean of the patches, attention pooling, both first
-    )
+    classifier: Classifier = "token"  # class token, mean, attention pooling, token and mean
     representation_size: int | None = None  # R, width of the head's tanh layer (Sec. 3.1)
     gelu: Activation = "tanh"  # tanh: the authors' code; erf: timm, Hugging Face; quick: CLIP
     norm_eps: float = 1e-6  # of every LayerNorm

@@ -7,6 +7,7 @@ resumed run measures nothing; engine/countdown.py cuts them where the machine tu
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -51,7 +52,7 @@ WARM_UP_STEPS, MIN_TIMED_STEPS, TIMED_SECONDS = 3, 5, 4.0
 REPORT_SECONDS = 15.0  # start, the end's own evaluation and the report, without their images
 USED_SHARE = 0.9  # of the budget: the rest is for a machine that turns out slower
 HEAD_STEP_SECONDS = 0.005  # a step of the head alone on stored features, 64 images: at most
-MIN_EPOCHS = 8  # fewer, and a cheaper model is taken where there is one
+MIN_SHARE = 1 / 4  # of the recipe's steps; fewer, and a cheaper model is taken where there is one
 
 UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
@@ -130,7 +131,7 @@ def fit_to_budget(
 ) -> tuple[FinetuneConfig, str, TimeBudget]:
     """Choose the first candidate that fits, and its steps; -> config, reason of the steps, time.
 
-    A candidate fits with MIN_EPOCHS or with all steps of its recipe; the last one, with an epoch.
+    A candidate fits with MIN_SHARE of the steps of its recipe; the last one, with an epoch.
     Raises ConfigError where not even that fits, with the least time.
     """
     budget = require_setting(candidates[0].budget)
@@ -145,7 +146,7 @@ def fit_to_budget(
         resolved = resolve(candidate)
         work = measure_workload(resolved, data, device)
         steps = work.fit(usable)
-        enough = min(MIN_EPOCHS * work.steps_per_epoch, work.max_steps)
+        enough = math.ceil(MIN_SHARE * work.max_steps)
         if steps >= enough or (candidate is candidates[-1] and steps):
             why = explain_steps(work, steps, budget)
             recipe = replace(candidate.recipe, steps=steps)

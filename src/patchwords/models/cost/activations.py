@@ -94,7 +94,7 @@ def _trunk(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[
 def _plain_layers(trunk: TrunkConfig, channels: int, image_size: GridSize) -> Iterator[PartMemory]:
     """Layers of form "plain"; pooling keeps its input and an index for each output."""
     grid = image_size
-    for layer in range(len(trunk.units) + 1):
+    for layer, units in enumerate((1, *trunk.units)):
         # A later layer takes what the ReLU before it keeps.
         pixels = 0 if layer else channels * grid_area(grid)
         outputs = trunk.root_channels * 2**layer
@@ -107,6 +107,9 @@ def _plain_layers(trunk: TrunkConfig, channels: int, image_size: GridSize) -> It
             int64=pooled,
             at_work=values + pooled,
         )
+        # What is normed and what the ReLU gives, twice, and the sum.
+        unit = PartMemory(f"stage {layer}", kept=5 * pooled, at_work=2 * pooled)
+        yield from [unit] * (units - 1)
         grid = halve_grid(grid)
 
 

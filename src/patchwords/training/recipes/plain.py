@@ -28,7 +28,7 @@ SMALL_IMAGE_SIDE = 40  # pixels: below, a larger model has nothing more to see
 LARGE_DATA_IMAGES = 1_000_000  # from here on the paper's own recipe, as with --model
 MANY_IMAGES = 20_000  # from here on a GPU trains a larger model
 DOMINANT_SHARE = 0.875  # of the images in one class: then rare classes weigh more in the loss
-IMAGES_SEEN = 160_000  # in all, repeats counted, where the number of epochs lies between these two
+IMAGES_SEEN = 250_000  # in all, repeats counted, where the number of epochs lies between these two
 MIN_EPOCHS, MAX_EPOCHS = 30, 100
 
 PLAIN_RECIPE = Recipe(
@@ -44,7 +44,8 @@ PLAIN_RECIPE = Recipe(
         "schedule": "cosine",
         "weight_decay": 0.05,
         "label_smoothing": 0.1,
-        "crop_area": (0.5, 1.0),
+        "crop_area": (0.25, 1.0),
+        "color_jitter": 0.2,
     },
 )
 
@@ -60,7 +61,8 @@ PLAIN_HEAD_RECIPE = Recipe(
     1e-3,
     248,
     {
-        **PLAIN_RECIPE.settings,
+        **{name: v for name, v in PLAIN_RECIPE.settings.items() if name != "color_jitter"},
+        "crop_area": (0.5, 1.0),
         "dropout": 0.0,
         "drop_path": 0.0,
         "train": "head",
@@ -132,7 +134,7 @@ def list_plain_models(images: int, short_side: float, device: str) -> list[Plain
     """
     if device != "cpu" and images >= MANY_IMAGES and short_side > SMALL_IMAGE_SIDE:
         return [PlainModel("C+ViT-S/16", 128)]
-    return [PlainModel("CNN-4x1", 64), PlainModel("CNN-4x1", 32)]
+    return [PlainModel("CNN-8x2", 64), PlainModel("CNN-4x1", 64), PlainModel("CNN-4x1", 32)]
 
 
 def choose_plain_batch(images: int) -> int:
