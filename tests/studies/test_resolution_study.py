@@ -11,10 +11,10 @@ import pytest
 import torch
 from tiny_study import DIGITS, SETTINGS
 
-from patchwords.models.relative import RESIZE_METHODS
 from patchwords.studies.paper import resolution
 from patchwords.studies.paper.analysis import build_seed_curve
 from patchwords.studies.paper.resolution import (
+    METHODS,
     ROWS,
     SIZE_FACTORS,
     STUDY,
@@ -49,7 +49,7 @@ def test_every_interpolation_at_every_size_with_and_without_tuning(
             (WITH_POSITIONS, verb, side, method)
             for verb in ("none", None)
             for side in larger
-            for method in RESIZE_METHODS
+            for method in METHODS
         ),
         *((WITHOUT_POSITIONS, "none", side, usual) for side in sides),
     }
@@ -72,7 +72,7 @@ def test_the_table_is_read_from_its_cells() -> None:
     found = numbers()
     table = resolution.compute_values({}, found)
     for start in ("as it is", "fine-tuned"):
-        for method in RESIZE_METHODS:
+        for method in METHODS:
             own = table[f"{start}, {method}, 1x"]
             assert own == found[f"{start}, 1x"]["accuracy"]  # of all interpolations one
             far = table[f"{start}, {method}, 3x"]
@@ -161,7 +161,7 @@ def test_interpolations_differ_but_for_the_rest_the_models_are_one(bench: StudyC
         resolution.load_resized_encoder(
             made(bench, f"as it is, {method}, 2x"), bench
         ).model.state_dict()
-        for method in RESIZE_METHODS
+        for method in METHODS
     ]
     for name in states[0]:
         same = [torch.equal(states[0][name], state[name]) for state in states[1:]]

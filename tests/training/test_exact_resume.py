@@ -91,11 +91,11 @@ def test_a_checkpoint_of_another_model_or_other_data_is_refused(
     folder, config = uninterrupted.folder, uninterrupted.config
     other = assemble(tmp_path, config_of(), VIT.with_settings(gelu="erf"))
     with pytest.raises(ConfigError, match="of another model: it differs in gelu"):
-        restore_latest_checkpoint(other.state, other.start, folder, config, other.data, quiet())
+        restore_latest_checkpoint(other.state, other.start, folder, config, other.data, quiet(), 1)
     job = assemble(tmp_path / "same model", config_of())
     monkeypatch.setattr("patchwords.training.restore.fingerprint_dataset", lambda data: "other")
     with pytest.raises(ConfigError, match="is not as it was when the run began"):
-        restore_latest_checkpoint(job.state, job.start, folder, config, job.data, quiet())
+        restore_latest_checkpoint(job.state, job.start, folder, config, job.data, quiet(), 1)
 
 
 def comparable_rows(job: TrainingRun) -> list[dict[str, Any]]:

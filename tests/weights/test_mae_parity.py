@@ -25,7 +25,12 @@ from patchwords.models.resnet.config import BIT_TRUNK, HYBRID_TRUNK, ResNetConfi
 from patchwords.models.vit import ViT
 from patchwords.training.objectives.mae import flatten_patches, normalise_patches
 from patchwords.weights.convert import rename_tensors, reverse_pairs
-from patchwords.weights.huggingface.names import VIT_NAMES, join_qkv, restore_published_names
+from patchwords.weights.huggingface.names import (
+    NEWER_NAMES,
+    VIT_NAMES,
+    join_qkv,
+    restore_published_names,
+)
 
 transformers = peers.load("transformers")
 
@@ -77,7 +82,7 @@ def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Tensors of transformers' ViTMAEForPreTraining under our names."""
     pairs = reverse_pairs(VIT_NAMES)
     encoder = {k: v for k, v in tensors.items() if k.startswith("vit.")}
-    ours, unknown = rename_tensors(restore_published_names(encoder, "vit"), pairs)
+    ours, unknown = rename_tensors(restore_published_names(encoder, ("vit.",), NEWER_NAMES), pairs)
     assert not unknown
     result = {f"vit.{name}": value for name, value in join_qkv(ours)[0].items()}
     blocks = {
@@ -85,7 +90,7 @@ def renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for name, value in tensors.items()
         if name.startswith("decoder.decoder_layers.")
     }
-    ours, unknown = rename_tensors(restore_published_names(blocks, "vit"), pairs)
+    ours, unknown = rename_tensors(restore_published_names(blocks, ("vit.",), NEWER_NAMES), pairs)
     assert not unknown
     for name, value in join_qkv(ours)[0].items():
         result[name.replace("encoder.", "decoder.")] = value

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from patchwords.models.relative import RESIZE_METHODS
 from patchwords.report.format import pluralise
 from patchwords.studies.paper.analysis import build_seed_curve
 from patchwords.studies.paper.setups import FLOWERS, IMAGENET, SMALL_VIT_SETTINGS, load_encoder_data
@@ -40,16 +39,18 @@ SIZE_FACTORS = {
     "3x": 3.0,
 }  # relative to the side of the training images
 TRAINING_SIZE = "1x"
-AUTHORS_METHOD, *OTHER_METHODS = (
-    RESIZE_METHODS  # the authors' method, and those of timm and transformers
+METHODS = AUTHORS_METHOD, *OTHER_METHODS = (
+    "bilinear-corners",  # the authors' method, and those of timm and transformers
+    "bicubic-antialias",
+    "bicubic",
 )
 WITH_POSITIONS, WITHOUT_POSITIONS = "with positions", "without positions"  # the encoders
 AS_IS, FINETUNED = "as it is", "fine-tuned"
 AS_IS_WITHOUT_POSITIONS = f"{AS_IS}, {WITHOUT_POSITIONS}"
 ROWS = (
-    *(f"{AS_IS}, {method}" for method in RESIZE_METHODS),
+    *(f"{AS_IS}, {method}" for method in METHODS),
     AS_IS_WITHOUT_POSITIONS,
-    *(f"{FINETUNED}, {method}" for method in RESIZE_METHODS),
+    *(f"{FINETUNED}, {method}" for method in METHODS),
 )
 
 
@@ -62,7 +63,7 @@ def find_resolution_trial(row: str, factor: str) -> str:
     start, method = row.split(", ")
     return (
         f"{start}, {factor}"
-        if factor == TRAINING_SIZE and method in RESIZE_METHODS
+        if factor == TRAINING_SIZE and method in METHODS
         else f"{row}, {factor}"
     )
 
